@@ -1,0 +1,56 @@
+# Everything a newcomer types. `make demo` and `make test` work on a fresh machine with Python
+# 3.11+ and git; the others assume nothing more.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
+export DAGSTER_HOME ?= $(DPSYNTH_HOME)/dagster
+export DAGSTER_REDACT_USER_CODE_ERRORS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
+export TOKENIZERS_PARALLELISM ?= true
+
+.PHONY: setup demo test ui check lint types bench where clean-demo
+
+setup: $(STAMP)
+
+$(STAMP): setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+demo: setup  ## private text in, audited synthetic corpora out
+	@mkdir -p $(DAGSTER_HOME) && chmod 700 $(DPSYNTH_HOME) $(DAGSTER_HOME)
+	@$(BIN)/dpsynth run tickets
+
+test: setup  ## the whole suite
+	$(BIN)/python -m pytest -q
+
+ui: setup  ## web UI and daemon on http://127.0.0.1:3000
+	@mkdir -p $(DAGSTER_HOME) && chmod 700 $(DPSYNTH_HOME) $(DAGSTER_HOME)
+	@test -f $(DAGSTER_HOME)/dagster.yaml || cp dagster.yaml.example $(DAGSTER_HOME)/dagster.yaml
+	umask 077 && $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $(or $(PORT),3000)
+
+check: setup lint types test  ## what a pull request must pass
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types:
+	$(BIN)/mypy
+
+bench: setup  ## side-by-side measurements; see docs/benchmarks.md
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+where:  ## lines of a paper's pseudo-code in order: make where TAG=amin2024
+	@test -n "$(TAG)" || { echo "usage: make where TAG=amin2024"; exit 2; }
+	@grep -rnoE --include='*.py' '\[$(TAG) [A-Za-z0-9.]+:L[0-9.-]+\]' dpsynth_assets \
+	  | awk -F: '{ tag=$$3":"$$4; print tag"\t"$$1":"$$2 }' | sort -V || true
+
+clean-demo:  ## forgets the demo, its ledger included: only for invented data
+	rm -rf $(DPSYNTH_HOME)

@@ -1,0 +1,1 @@
+"""Differentially private synthetic text, orchestrated as Dagster assets."""

@@ -1,0 +1,1 @@
+"""What exists: factories from a declaration to its assets. Bodies are thin."""

@@ -1,0 +1,283 @@
+"""Corpus assets of one method: a candidate that spends, a gate, and the published corpus."""
+
+import json
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.assets.dataset import (
+    SHARED,
+    ReleaseConfig,
+    array_version,
+    release_name,
+)
+from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
+from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.published import publish_corpus
+from dpsynth_assets.checks import corpus_checks, evaluate_gate
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.methods.base import PublicInputs
+from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, MECHANISM, PRIVACY, RELEASED
+
+
+def corpus_definitions(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
+) -> dg.Definitions:
+    """Candidate, blocking checks and published corpus of one method."""
+    candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
+    return dg.Definitions(
+        assets=[
+            _candidate_corpus(spec, plan, planned),
+            _corpus(spec, plan, planned),
+        ],
+        asset_checks=[corpus_checks(spec, plan.budget, candidate, public_corpus_key(spec))],
+    )
+
+
+def public_corpus_key(spec: PrivateDatasetSpec) -> dg.AssetKey:
+    """The public corpus of the dataset's base."""
+    return public_key(spec.public_data, "public_corpus")
+
+
+def _common(spec: PrivateDatasetSpec, planned: PlannedMethod, artifact: str) -> dict[str, Any]:
+    return {
+        "key": dataset_key(spec.name, planned.folder, artifact),
+        "group_name": f"{spec.name}/{planned.folder}",
+        "owners": spec.owners,
+    }
+
+
+def _upstream(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dict[str, dg.AssetIn]:
+    """Public and released inputs; a dataset without a histogram passes none."""
+    ins = {
+        "public_language_model": dg.AssetIn(public_key(spec.public_data, "public_language_model")),
+        "public_clusters": dg.AssetIn(public_key(spec.public_data, "public_clusters")),
+    }
+    if plan.histogram is not None:
+        ins["cluster_histogram"] = dg.AssetIn(dataset_key(spec.name, SHARED, "cluster_histogram"))
+    return ins
+
+
+def corpus_request(
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod,
+    *,
+    release: str,
+    run_id: str = "",
+    inputs: dict[str, str] | None = None,
+) -> ReleaseRequest:
+    """What a method asks of the ledger; equal requests are one release."""
+    return ReleaseRequest(
+        cohort=spec.name,
+        dataset=spec.name,
+        asset=f"{spec.name}/{planned.folder}/candidate_corpus",
+        mechanism=planned.method.name,
+        guarantee=planned.plan.guarantee,
+        event=planned.plan.event,
+        parameters={**planned.plan.parameters, "inputs": inputs or {}},
+        code_version=planned.method.code_version,
+        data_version=spec.source.version,
+        release=release,
+        run_id=run_id,
+    )
+
+
+def _candidate_corpus(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
+) -> dg.AssetsDefinition:
+    asset_name = f"{spec.name}/{planned.folder}/candidate_corpus"
+
+    @dg.asset(
+        **_common(spec, planned, "candidate_corpus"),
+        deps=[
+            dataset_key(spec.name, SHARED, "private_records"),
+            dataset_key(spec.name, SHARED, "private_embeddings"),
+        ],
+        ins=_upstream(spec, plan),
+        tags={PRIVACY: RELEASED, MECHANISM: planned.method.name},
+        kinds={"pytorch", "polars"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of(planned.spec, spec.budget, planned.method.code_version),
+        description=_describe(planned),
+    )
+    def candidate_corpus(
+        context: dg.AssetExecutionContext,
+        config: ReleaseConfig,
+        public_language_model: dict,
+        public_clusters: np.ndarray,
+        ledger: PrivacyLedger,
+        sensitive_store: SensitiveStore,
+        release_store: ReleaseStore,
+        models: Models,
+        progress: Progress,
+        **upstream: Any,
+    ) -> dg.Output[pl.DataFrame]:
+        if planned.plan.refusal is not None:
+            raise dg.Failure(description=planned.plan.refusal, allow_retries=False)
+        histogram = upstream.get("cluster_histogram")
+        book = ledger.open()
+        release = release_name(context, config)
+        report = progress.start(context, f"{spec.name}/{planned.folder}")
+
+        def draw(reservation: Reservation) -> Drawn:
+            _report_budget(report, book, plan)
+            private = sensitive_store.read_for_release(
+                spec.name,
+                ledger=book,
+                reservation=reservation,
+                with_embeddings=planned.method.needs_embeddings,
+            )
+            public = PublicInputs(
+                language_model=models.language_model(public_language_model),
+                cluster_centers=public_clusters,
+                cluster_histogram=_as_histogram(histogram),
+                salt=f"{spec.name}/{planned.folder}/{release}",
+            )
+            made = planned.method.generate(
+                planned.plan, planned.config, plan.terms, private, public, report
+            )
+            if made.value.internal:
+                sensitive_store.write_internal(
+                    spec.name,
+                    f"{planned.folder}_internal.json",
+                    json.dumps({name: _json(v) for name, v in made.value.internal.items()}),
+                )
+            facts = {name: _json(value) for name, value in made.value.facts.items()}
+            return Drawn(facts=facts, rows=made.value.rows, cost=made.cost)
+
+        with private_section(asset_name):
+            stored = release_once(
+                ledger=book,
+                store=release_store,
+                request=corpus_request(
+                    spec,
+                    planned,
+                    release=release,
+                    run_id=context.run_id,
+                    inputs=_input_versions(public_language_model, public_clusters, histogram),
+                ),
+                terms=plan.budget,
+                plan=plan.releases,
+                draw=draw,
+            )
+        return _output(stored, book, plan, planned)
+
+    return candidate_corpus
+
+
+def _output(
+    stored: StoredRelease, book: Ledger, plan: DatasetPlan, planned: PlannedMethod
+) -> dg.Output[pl.DataFrame]:
+    rows = stored.rows if stored.rows is not None else pl.DataFrame()
+    rows = rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
+    numbers = {k: v for k, v in stored.facts.items() if isinstance(v, int | float | str)}
+    spend = spend_metadata(
+        book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
+    )
+    return dg.Output(rows, metadata={**numbers, **spend, "dagster/row_count": rows.height})
+
+
+def _corpus(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
+) -> dg.AssetsDefinition:
+    candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
+
+    @dg.asset(
+        **_common(spec, planned, "corpus"),
+        ins={
+            "candidate_corpus": dg.AssetIn(candidate),
+            "public_corpus": dg.AssetIn(public_corpus_key(spec)),
+        },
+        tags={PRIVACY: RELEASED},
+        kinds={"parquet"},
+        code_version=version_of("publish", planned.spec),
+        description=(
+            "The published corpus: Parquet with text, labels, id and DP-safe provenance, and a "
+            "dataset card. Published only if the release gate holds; free of charge."
+        ),
+    )
+    def corpus(
+        candidate_corpus: pl.DataFrame,
+        public_corpus: pl.DataFrame,
+        ledger: PrivacyLedger,
+        sensitive_store: SensitiveStore,
+    ) -> dg.MaterializeResult:
+        book = ledger.open()
+        with private_section(f"{spec.name}/{planned.folder}/corpus"):
+            gate = evaluate_gate(
+                spec, plan.budget, candidate_corpus, public_corpus, book, sensitive_store
+            )
+        failed = [name for name, passed in gate.items() if not passed]
+        if failed:
+            raise dg.Failure(
+                description=(
+                    f"Expected the release gate to hold before publishing, got {', '.join(failed)} "
+                    "failed. Nothing was published; see the checks of candidate_corpus."
+                ),
+                allow_retries=False,
+            )
+        published = publish_corpus(spec, plan, planned, candidate_corpus, book)
+        return dg.MaterializeResult(metadata=published.metadata)
+
+    return corpus
+
+
+def _describe(planned: PlannedMethod) -> str:
+    plan = planned.plan
+    spend = (
+        f"Charges ε={plan.epsilon:.3g} alone."
+        if plan.epsilon is not None
+        else "Charges no DP budget: its guarantee is ex-post only."
+    )
+    refusal = f" Refuses: {plan.refusal}" if plan.refusal else ""
+    return f"{planned.method.title} ({planned.method.paper}). {spend}{refusal}"
+
+
+def _report_budget(report: Any, book: Ledger, plan: DatasetPlan) -> None:
+    spend = book.spend(plan.terms.cohort, plan.budget)
+    report(0.0, f"budget ε {spend.epsilon:.2f} of {plan.budget.epsilon:g} reserved")
+
+
+def _as_histogram(facts: dict[str, Any] | None) -> Any:
+    from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+
+    if facts is None:
+        return None
+    return ClusterHistogram.from_json({k: v for k, v in facts.items() if k != "reservation"})
+
+
+def _input_versions(
+    manifest: dict[str, Any], centers: np.ndarray, histogram: dict[str, Any] | None
+) -> dict[str, str]:
+    """Identities of the public and released inputs: other inputs make another release."""
+    return {
+        "language_model": str(manifest["path"]).rsplit("/", maxsplit=1)[-1],
+        "public_clusters": array_version(centers),
+        "cluster_histogram": "" if histogram is None else str(histogram["reservation"]),
+    }
+
+
+def _json(value: Any) -> Any:
+    """NumPy values as JSON values."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {str(k): _json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(v) for v in value]
+    return value

@@ -1,0 +1,27 @@
+"""Identities of assets and code: keys, and versions that change when a declaration changes."""
+
+import hashlib
+import json
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel
+
+
+def version_of(*parts: Any) -> str:
+    """Short digest of declarations: equal declarations give equal versions."""
+    canonical = json.dumps([_plain(part) for part in parts], sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, BaseModel):
+        return part.model_dump(mode="json")
+    if isinstance(part, list | tuple):
+        return [_plain(item) for item in part]
+    return part
+
+
+def dataset_key(dataset: str, folder: str, artifact: str) -> dg.AssetKey:
+    """Asset key `[dataset, folder, artifact]`; the folder is a method, or `shared`."""
+    return dg.AssetKey([dataset, folder, artifact])

@@ -1,0 +1,223 @@
+"""Assets of one public base: corpus, embedder, embeddings, cluster centres, language model.
+
+None of them touches private data. A base is shared by every dataset that names it.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.assets.identity import version_of
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.paths import home, project_root
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
+
+
+def public_key(base: str, artifact: str) -> dg.AssetKey:
+    """Asset key of one artifact of a public base."""
+    return dg.AssetKey(["public", base, artifact])
+
+
+def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
+    """All assets of one public base."""
+    return dg.Definitions(
+        assets=[
+            _public_corpus(spec),
+            _text_embedder(spec),
+            _public_embeddings(spec),
+            _public_clusters(spec),
+            _public_language_model(spec),
+        ]
+    )
+
+
+def _common(spec: PublicDataSpec, artifact: str) -> dict[str, Any]:
+    return {
+        "key": public_key(spec.name, artifact),
+        "group_name": f"public/{spec.name}",
+        "tags": {PRIVACY: PUBLIC},
+    }
+
+
+def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        **_common(spec, "public_corpus"),
+        kinds={"polars", "parquet"},
+        code_version=version_of("corpus", spec.source, spec.max_documents),
+        description="Public documents (text, label) that clusters and language model learn from.",
+    )
+    def public_corpus() -> dg.Output[pl.DataFrame]:
+        from dpsynth_assets.records import read_public_records
+
+        if spec.source is None:
+            ensure_demo_corpora()
+        documents = read_public_records(spec)
+        sample = documents.head(5).to_dicts()
+        rows = [f"| {row['label']} | {row['text'][:160]} |" for row in sample]
+        preview = "\n".join(["| label | text |", "|---|---|", *rows])
+        return dg.Output(
+            documents,
+            metadata={
+                "dagster/row_count": documents.height,
+                "dpsynth/preview": dg.MetadataValue.md(preview),
+            },
+        )
+
+    return public_corpus
+
+
+def ensure_demo_corpora() -> Path:
+    """Writes the embedded demo corpora into `data/demo` unless they are there; returns it."""
+    from dpsynth_assets.demo_corpus import write_demo_corpora
+
+    folder = project_root() / "data" / "demo"
+    if not (folder / "public.parquet").exists():
+        write_demo_corpora(folder)
+    return folder
+
+
+def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        **_common(spec, "text_embedder"),
+        kinds={"pytorch"},
+        code_version=version_of("embedder", spec.text_embedder),
+        description="The sentence embedder that every stage of this base shares.",
+    )
+    def text_embedder(models: Models) -> dg.Output[dict]:
+        manifest: dict[str, Any] = spec.text_embedder.model_dump(mode="json")
+        embedder = models.text_embedder(manifest)
+        manifest |= {"name": embedder.name, "dimension": int(embedder.dimension)}
+        return dg.Output(manifest, metadata={k: v for k, v in manifest.items() if v is not None})
+
+    return text_embedder
+
+
+def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        **_common(spec, "public_embeddings"),
+        ins={
+            "public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus")),
+            "text_embedder": dg.AssetIn(public_key(spec.name, "text_embedder")),
+        },
+        kinds={"pytorch", "numpy"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of("embeddings", spec.text_embedder),
+        description="Embeddings of the public corpus, float32 (N, d), unit length.",
+    )
+    def public_embeddings(
+        context: dg.AssetExecutionContext,
+        public_corpus: pl.DataFrame,
+        text_embedder: dict,
+        models: Models,
+        progress: Progress,
+    ) -> dg.Output[np.ndarray]:
+        report = progress.start(context, f"Embedding public documents with {text_embedder['name']}")
+        embeddings = models.text_embedder(text_embedder).embed(
+            public_corpus["text"].to_list(), report
+        )
+        return dg.Output(
+            embeddings,
+            metadata={"rows": embeddings.shape[0], "dimension": embeddings.shape[1]},
+        )
+
+    return public_embeddings
+
+
+def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        **_common(spec, "public_clusters"),
+        ins={"public_embeddings": dg.AssetIn(public_key(spec.name, "public_embeddings"))},
+        kinds={"faiss", "numpy"},
+        code_version=version_of("clusters", spec.clusters),
+        description=(
+            "Centres of k-means over public embeddings, float32 (K, d), unit length "
+            "(Amin et al. 2025, Section 4.1, public centers)."
+        ),
+    )
+    def public_clusters(public_embeddings: np.ndarray) -> dg.Output[np.ndarray]:
+        from dpsynth_assets.clustering import fit_centers, nearest_center
+
+        centers = fit_centers(
+            public_embeddings, clusters=spec.clusters.count, seed=spec.clusters.seed
+        )
+        sizes = np.bincount(nearest_center(public_embeddings, centers), minlength=len(centers))
+        return dg.Output(
+            centers,
+            metadata={
+                "clusters": len(centers),
+                "smallest_public_cluster": int(sizes.min()),
+                "largest_public_cluster": int(sizes.max()),
+            },
+        )
+
+    return public_clusters
+
+
+def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        **_common(spec, "public_language_model"),
+        ins={"public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus"))},
+        kinds={"pytorch", "huggingface"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of("language model", spec.language_model),
+        description=(
+            "The generator behind private prediction: a model of the hub or a folder, or a small "
+            "Llama-architecture model trained here on the public corpus."
+        ),
+    )
+    def public_language_model(
+        context: dg.AssetExecutionContext,
+        public_corpus: pl.DataFrame,
+        progress: Progress,
+    ) -> dg.Output[dict]:
+        settings = spec.language_model
+        manifest: dict[str, Any] = {"dtype": settings.dtype, "device": settings.device}
+        if settings.kind == "pretrained":
+            manifest["path"] = settings.model
+            return dg.Output(manifest, metadata={"model": settings.model})
+        report = progress.start(context, "Training the public language model")
+        path, facts = _trained_model(spec, public_corpus, report)
+        manifest |= {"path": str(path), "facts": facts}
+        shown = {name: value for name, value in facts.items() if isinstance(value, int | float)}
+        return dg.Output(manifest, metadata={"model": dg.MetadataValue.path(str(path)), **shown})
+
+    return public_language_model
+
+
+def _trained_model(
+    spec: PublicDataSpec, documents: pl.DataFrame, report: Any
+) -> tuple[Path, dict[str, Any]]:
+    """Trains once per (settings, corpus): training is deterministic, so the folder is reused."""
+    import json
+
+    from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
+
+    settings = TrainingSettings.model_validate(
+        {
+            "training_tokens": spec.language_model.training_tokens,
+            "seed": spec.language_model.seed,
+            **spec.language_model.settings,
+        }
+    )
+    corpus_digest = str(documents.hash_rows(seed=0).sum())
+    version = version_of("trained", settings, corpus_digest)
+    folder = home().artifacts / "public" / spec.name / "language_models" / version
+    facts_path = folder / "training_facts.json"
+    if facts_path.exists():
+        report(1.0, "already trained on this corpus with these settings")
+        return folder, json.loads(facts_path.read_text())
+    temporary = folder.with_name(f".{version}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    facts = train_language_model(documents, temporary, settings, report)
+    (temporary / "training_facts.json").write_text(json.dumps(facts, sort_keys=True))
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.replace(folder)
+    return folder, facts

@@ -1,0 +1,126 @@
+"""`dpsynth datasets`: check dataset files before anything is spent, and list what is declared."""
+
+import dataclasses
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.datasets import (
+    PrivateDatasetSpec,
+    Problem,
+    PublicDataSpec,
+    dataset_folders,
+    find_dataset_files,
+    load_dataset_files,
+    parse_dataset_file,
+    repeated_names,
+)
+
+app = typer.Typer(no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def check(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Dataset files; none: all of defs and DPSYNTH_DATASETS."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check dataset files and the records they name; exit code 1 where one cannot be used.
+
+    Shows the steward how many records are set aside and in which rows, never their content.
+    """
+    from dpsynth_assets.records import check_dataset_file
+
+    paths = files or _declared_files()
+    problems = [problem for path in paths for problem in check_dataset_file(path, method_problems)]
+    problems += _across(paths)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(problem) for problem in problems], indent=2))
+    else:
+        _print(problems, len(paths))
+    if any(problem.severity == "error" for problem in problems):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_datasets(as_json: Json = False) -> None:
+    """List the declared datasets and public bases."""
+    rows = [_summary(file.spec, file.path) for file in load_dataset_files(dataset_folders())]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("Name", "Kind", "ε", "δ", "Relation", "Unit", "Methods", "File")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table)
+
+
+def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Asks the method registry about each method's name and settings."""
+    if importlib.util.find_spec("dpsynth_assets.methods.registry") is None:
+        return []
+    from dpsynth_assets.methods.registry import check_settings
+
+    return [
+        Problem(
+            file=spec.name,
+            field=f"methods.{index}",
+            expected=f"settings that {method.method!r} accepts",
+            got=message.rstrip("."),
+            remedy="Mend the method's name or settings.",
+        )
+        for index, method in enumerate(spec.methods)
+        for message in check_settings(method.method, method.settings)
+    ]
+
+
+def _declared_files() -> list[Path]:
+    """Lists the files that hold at least one dataset, or something that is no YAML."""
+    parsed = {
+        path: parse_dataset_file(path, foreign_ok=True)
+        for path in find_dataset_files(dataset_folders())
+    }
+    return [path for path, (files, problems) in parsed.items() if files or problems]
+
+
+def _across(paths: Sequence[Path]) -> list[Problem]:
+    """Checks what one file alone cannot show: shared names."""
+    return repeated_names([file for path in paths for file in parse_dataset_file(path)[0]])
+
+
+def _print(problems: Sequence[Problem], checked: int) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for problem in problems:
+        console.print(str(problem), style="red" if problem.severity == "error" else "yellow")
+    errors = sum(problem.severity == "error" for problem in problems)
+    console.print(f"{checked} files, {errors} errors, {len(problems) - errors} warnings")
+
+
+def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:
+    private = isinstance(spec, PrivateDatasetSpec)
+    return {
+        "name": spec.name,
+        "kind": "private" if private else "public",
+        "epsilon": spec.budget.epsilon if private else None,
+        "delta": spec.budget.delta if private else None,
+        "neighboring_relation": str(spec.neighboring_relation) if private else None,
+        "privacy_unit": spec.unit.describe() if private else None,
+        "methods": [method.key for method in spec.methods] if private else [],
+        "file": str(path),
+    }
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,78 @@
+"""What a run ends with: one row a method, the references beside, and where everything lies."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.paths import home
+
+
+def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
+    """Collects scores, guarantees and paths of a cohort from its report and the ledger."""
+    from dpsynth_assets.methods.planning import budget_terms
+    from dpsynth_assets.privacy.ledger import Ledger
+
+    stores = home()
+    reports = stores.reports / spec.name
+    scores = reports / "metrics.json"
+    spend = Ledger(stores.ledger_url).spend(spec.name, budget_terms(spec))
+    return {
+        "cohort": spec.name,
+        "rows": json.loads(scores.read_text())["table"] if scores.exists() else [],
+        "epsilon": float(spend.epsilon),
+        "budget_epsilon": spec.budget.epsilon,
+        "delta": spec.budget.delta,
+        "cohort_guarantee": spend.total_guarantee,
+        "report": str(reports / "report.html"),
+        "corpora": str(stores.released / spec.name),
+        "ledger": stores.ledger_url,
+    }
+
+
+def print_summary(summary: dict[str, Any], console: Console) -> None:
+    """Prints the table of methods and references, the cohort's spend, and the paths."""
+    if summary["rows"]:
+        console.print(_table(summary))
+    total = (
+        f"Cohort {summary['cohort']}: ε = {summary['epsilon']:.4g} of "
+        f"{summary['budget_epsilon']:g} spent on DP releases at δ = {summary['delta']:g}; "
+        f"guarantee as a whole: {summary['cohort_guarantee']}."
+    )
+    console.print(total, highlight=False)
+    for name in ("report", "corpora", "ledger"):
+        console.print(f"{name:>8}: {summary[name]}", highlight=False, soft_wrap=True)
+
+
+def _table(summary: dict[str, Any]) -> Table:
+    table = Table(title=f"Synthetic corpora of {summary['cohort']} and their references")
+    columns = ("method", "guarantee", "ε", "δ", "rows", "MAUVE", "accuracy", "seconds")
+    for name in columns:
+        table.add_column(name, justify="left" if name in columns[:2] else "right")
+    for row in summary["rows"]:
+        table.add_row(
+            row["name"],
+            row["guarantee"],
+            _number(row["epsilon"], "{:.3g}"),
+            _number(row["delta"], "{:g}"),
+            _number(row["rows"], "{:d}"),
+            _mauve(row),
+            _number(row["accuracy"], "{:.3f}"),
+            _number(row["seconds"], "{:.0f}"),
+        )
+    return table
+
+
+def _mauve(row: dict[str, Any]) -> str:
+    if row["mauve"] is None:
+        return "—"
+    spread = row.get("mauve_std")
+    return f"{row['mauve']:.3f}" + (f" ±{spread:.3f}" if spread is not None else "")
+
+
+def _number(value: Any, form: str) -> str:
+    if value is None:
+        return "—"
+    return value if isinstance(value, str) else form.format(value)

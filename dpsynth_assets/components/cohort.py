@@ -1,0 +1,27 @@
+"""Everything one private dataset has in the asset graph."""
+
+import dagster as dg
+
+from dpsynth_assets.assets.audit import audit_definitions
+from dpsynth_assets.assets.corpora import corpus_definitions
+from dpsynth_assets.assets.dataset import dataset_definitions
+from dpsynth_assets.assets.evaluation import evaluation_definitions
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.schedules import regeneration_definitions
+
+
+def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
+    """Assets, checks and schedule of one dataset, from records to statement.
+
+    Raises:
+        ValueError: If a method or a setting is unknown.
+    """
+    plan = plan_dataset(spec)
+    return dg.Definitions.merge(
+        dataset_definitions(spec, plan),
+        *(corpus_definitions(spec, plan, planned) for planned in plan.methods),
+        evaluation_definitions(spec, plan),
+        audit_definitions(spec, plan),
+        regeneration_definitions(spec, plan),
+    )

@@ -1,0 +1,67 @@
+"""Declarations of datasets: one YAML file each, checked before anything is read or spent."""
+
+from dpsynth_assets.datasets.files import (
+    DatasetFile,
+    dataset_folders,
+    find_dataset_files,
+    load_dataset_files,
+    parse_dataset_file,
+    render_environment,
+    repeated_names,
+    resolve_paths,
+)
+from dpsynth_assets.datasets.parts import (
+    LABEL_SEPARATOR,
+    BudgetSpec,
+    ColumnsSpec,
+    EvaluationSpec,
+    HistogramSpec,
+    MethodSpec,
+    PrivacyUnitSpec,
+    PublicFactsSpec,
+    ScheduleSpec,
+    SourceSpec,
+)
+from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
+from dpsynth_assets.datasets.problems import DatasetFileError, Problem, suggest
+from dpsynth_assets.datasets.public_spec import (
+    ClustersSpec,
+    LanguageModelSpec,
+    PublicColumns,
+    PublicDataSpec,
+    PublicSource,
+    TextEmbedderSpec,
+)
+from dpsynth_assets.datasets.template import dataset_template
+
+__all__ = [
+    "LABEL_SEPARATOR",
+    "BudgetSpec",
+    "ClustersSpec",
+    "ColumnsSpec",
+    "DatasetFile",
+    "DatasetFileError",
+    "EvaluationSpec",
+    "HistogramSpec",
+    "LanguageModelSpec",
+    "MethodSpec",
+    "PrivacyUnitSpec",
+    "PrivateDatasetSpec",
+    "Problem",
+    "PublicColumns",
+    "PublicDataSpec",
+    "PublicFactsSpec",
+    "PublicSource",
+    "ScheduleSpec",
+    "SourceSpec",
+    "TextEmbedderSpec",
+    "dataset_folders",
+    "dataset_template",
+    "find_dataset_files",
+    "load_dataset_files",
+    "parse_dataset_file",
+    "render_environment",
+    "repeated_names",
+    "resolve_paths",
+    "suggest",
+]

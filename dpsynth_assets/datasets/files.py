@@ -1,0 +1,255 @@
+"""Reading dataset files: YAML in, validated declarations or problems out.
+
+A file is a Dagster component: `type: dpsynth_assets.components.PrivateDataset` (or `.PublicData`)
+and `attributes:`. `{{ env.NAME }}` in a string is read from the environment.
+"""
+
+import os
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from dpsynth_assets import paths
+from dpsynth_assets.datasets.parts import SourceSpec
+from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
+from dpsynth_assets.datasets.problems import DatasetFileError, Problem, problems_of, suggest
+from dpsynth_assets.datasets.public_spec import PublicDataSpec
+
+COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
+    "dpsynth_assets.components.PrivateDataset": PrivateDatasetSpec,
+    "dpsynth_assets.components.PublicData": PublicDataSpec,
+}
+
+_ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
+_GLOB = re.compile(r"[*?\[]")
+
+SpecT = TypeVar("SpecT", PrivateDatasetSpec, PublicDataSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFile:
+    """One declaration and the file it came from; its source paths are resolved."""
+
+    path: Path
+    spec: PrivateDatasetSpec | PublicDataSpec
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is written twice, where YAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                mark = node.value[index][0].start_mark
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is written twice", mark
+                )
+        return super().construct_mapping(node, deep=deep)
+
+
+def dataset_folders(defs: Path | None = None) -> list[Path]:
+    """Lists where dataset files lie: the package's `defs`, then the folders of DPSYNTH_DATASETS."""
+    defs = defs or Path(paths.__file__).parent / "defs"
+    extra = os.environ.get("DPSYNTH_DATASETS", "").split(os.pathsep)
+    return [defs, *(Path(folder).expanduser() for folder in extra if folder.strip())]
+
+
+def find_dataset_files(folders: Sequence[Path]) -> list[Path]:
+    """Lists the YAML files below `folders`, sorted, each once.
+
+    Raises:
+        DatasetFileError: A folder does not exist.
+    """
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        raise DatasetFileError([_missing_folder(folder) for folder in missing])
+    found = {
+        file.resolve()
+        for folder in folders
+        for pattern in ("*.yaml", "*.yml")
+        for file in folder.rglob(pattern)
+    }
+    return sorted(found)
+
+
+def load_dataset_files(folders: Sequence[Path]) -> list[DatasetFile]:
+    """Loads every declaration below `folders`; files of other components are passed over.
+
+    Raises:
+        DatasetFileError: With every problem of every file, or where two files share a name.
+    """
+    loaded: list[DatasetFile] = []
+    problems: list[Problem] = []
+    for path in find_dataset_files(folders):
+        files, found = parse_dataset_file(path, foreign_ok=True)
+        loaded += files
+        problems += found
+    problems += repeated_names(loaded)
+    if problems:
+        raise DatasetFileError(problems)
+    return loaded
+
+
+def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
+    """Reports names that two files of one kind share: they would share a ledger account."""
+    first: dict[tuple[type, str], Path] = {}
+    problems = []
+    for file in files:
+        key = (type(file.spec), file.spec.name)
+        if key in first:
+            problems.append(
+                Problem(
+                    file=str(file.path),
+                    field="name",
+                    expected="a name of its own",
+                    got=f"{file.spec.name!r}, which {first[key]} has",
+                    remedy="Rename one of the two: the name is the ledger account.",
+                )
+            )
+        first.setdefault(key, file.path)
+    return problems
+
+
+def parse_dataset_file(
+    path: Path, *, foreign_ok: bool = False
+) -> tuple[list[DatasetFile], list[Problem]]:
+    """Parses one file (it may hold several YAML documents). Reads no record.
+
+    Args:
+        path: The YAML file.
+        foreign_ok: Pass over documents of other components instead of reporting them.
+
+    Returns:
+        The declarations that hold, and the problems of the others.
+    """
+    documents, problems = _read_documents(path)
+    files: list[DatasetFile] = []
+    for document in documents:
+        parsed = _parse_document(document, path, foreign_ok)
+        files += [part for part in parsed if isinstance(part, DatasetFile)]
+        problems += [part for part in parsed if isinstance(part, Problem)]
+    return files, problems
+
+
+def resolve_paths(spec: SpecT, file: Path) -> SpecT:
+    """Makes relative source paths absolute: project root first, then the folder of `file`."""
+    if isinstance(spec, PrivateDatasetSpec):
+        update: dict[str, Any] = {"source": _resolved(spec.source, file)}
+        if spec.evaluation.canaries is not None:
+            canaries = locate(spec.evaluation.canaries, file)
+            update["evaluation"] = spec.evaluation.model_copy(update={"canaries": canaries})
+        return spec.model_copy(update=update)
+    if isinstance(spec.source, list):
+        sources = [
+            each.model_copy(update={"source": _resolved(each.source, file)}) for each in spec.source
+        ]
+        return spec.model_copy(update={"source": sources})
+    if spec.source is None:
+        return spec
+    return spec.model_copy(update={"source": _resolved(spec.source, file)})
+
+
+def locate(path: str, file: Path) -> str:
+    """Finds where a path of dataset file `file` points; addresses (`hf://…`) stay as they are."""
+    if "://" in path:
+        return path
+    given = Path(path).expanduser()
+    candidates = [paths.project_root() / given, file.resolve().parent / given]
+    return str(next(filter(_exists, candidates), candidates[0]))
+
+
+def render_environment(value: Any) -> Any:
+    """Replaces `{{ env.NAME }}` in every string.
+
+    Raises:
+        KeyError: A variable is not set; its name is the only argument.
+    """
+    if isinstance(value, str):
+        return _ENVIRONMENT.sub(lambda match: os.environ[match[1] or match[2]], value)
+    if isinstance(value, Mapping):
+        return {key: render_environment(part) for key, part in value.items()}
+    return [render_environment(part) for part in value] if isinstance(value, list) else value
+
+
+def _resolved(source: SourceSpec, file: Path) -> SourceSpec:
+    return source.model_copy(update={"path": locate(source.path, file)})
+
+
+def _exists(path: Path) -> bool:
+    if path.exists() or not _GLOB.search(str(path)):
+        return path.exists()
+    return any(True for _ in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+
+
+def _read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
+    expected = "a YAML file"
+    try:
+        text = path.read_text(encoding="utf-8")
+        # A subclass of the safe loader: no Python objects are built.
+        documents = list(yaml.load_all(text, Loader=_StrictLoader))
+    except (FileNotFoundError, IsADirectoryError):
+        got, remedy = "none there", "Mend the path, or write one with `dg scaffold defs`."
+    except OSError as error:
+        got, remedy = error.strerror or "an unreadable file", "Make it readable."
+    except UnicodeDecodeError:
+        got, remedy = "bytes that are not UTF-8", "Save it as UTF-8 text."
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        got = f"{getattr(error, 'problem', None) or 'text that is not YAML'}{where}"
+        remedy = "Mend the line: indent with spaces, quote text with ':' or '#'."
+    else:
+        return [document for document in documents if document is not None], []
+    return [], [Problem(file=str(path), field="", expected=expected, got=got, remedy=remedy)]
+
+
+def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[DatasetFile | Problem]:
+    known = list(COMPONENTS)
+    kind = document.get("type") if isinstance(document, Mapping) else None
+    if kind not in COMPONENTS:
+        return [] if foreign_ok else [_wrong_type(path, kind, known)]
+    model = COMPONENTS[kind]
+    attributes = document.get("attributes") or {}
+    try:
+        rendered = render_environment(attributes)
+        spec = model.model_validate(rendered)
+    except KeyError as error:
+        return [_unset_variable(path, str(error.args[0]))]
+    except ValidationError as error:
+        return list(problems_of(error, path, model, rendered))
+    return [DatasetFile(path=path, spec=resolve_paths(spec, path))]
+
+
+def _wrong_type(path: Path, kind: Any, known: list[str]) -> Problem:
+    return Problem(
+        file=str(path),
+        field="type",
+        expected="a dataset component",
+        got="none" if kind is None else repr(kind)[:80],
+        remedy=suggest(str(kind), known),
+    )
+
+
+def _unset_variable(path: Path, name: str) -> Problem:
+    return Problem(
+        file=str(path),
+        field="attributes",
+        expected=f"the environment variable {name}",
+        got="none set",
+        remedy=f"Export {name}, or write the value into the file.",
+    )
+
+
+def _missing_folder(folder: Path) -> Problem:
+    return Problem(
+        file=str(folder),
+        field="",
+        expected="a folder of dataset files",
+        got="none there",
+        remedy="Mend DPSYNTH_DATASETS, or make the folder.",
+    )

@@ -1,0 +1,175 @@
+"""What one YAML file declares about one private dataset. Everything written there is public."""
+
+from fractions import Fraction
+from itertools import product
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.datasets.fields import Declaration, Name, refuse
+from dpsynth_assets.datasets.parts import (
+    LABEL_SEPARATOR,
+    BudgetSpec,
+    ColumnsSpec,
+    EvaluationSpec,
+    HistogramSpec,
+    MethodSpec,
+    PrivacyUnitSpec,
+    PublicFactsSpec,
+    ScheduleSpec,
+    SourceSpec,
+)
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+
+class PrivateDatasetSpec(Declaration):
+    """One private dataset: its records, whom it protects, what is public, what is made of it."""
+
+    name: Name = Field(description="Name of the cohort; first segment of its asset keys.")
+    description: str = Field(default="", description="What the records are, in a sentence.")
+    source: SourceSpec = Field(description="Where the records lie.")
+    columns: ColumnsSpec = Field(default_factory=ColumnsSpec, description="Columns that are read.")
+    privacy_unit: PrivacyUnitSpec = Field(
+        default_factory=PrivacyUnitSpec, description="Whose presence is hidden; default: a record."
+    )
+    neighboring_relation: NeighboringRelation = Field(
+        default=NeighboringRelation.ADD_REMOVE, description="When two datasets are neighbours."
+    )
+    public_facts: PublicFactsSpec = Field(
+        default_factory=PublicFactsSpec, description="What is public about the records."
+    )
+    budget: BudgetSpec = Field(description="All that may ever be spent on this dataset.")
+    held_out_fraction: float = Field(
+        default=0.1,
+        ge=0,
+        le=0.5,
+        description="Share of units, in [0, 0.5], that no mechanism reads; kept for evaluation.",
+    )
+    public_data: Name = Field(default="demo", description="Name of the public base it builds on.")
+    cluster_histogram: HistogramSpec | None = Field(
+        default=None, description="Shared noisy histogram of clusters; none: not released."
+    )
+    methods: list[MethodSpec] = Field(min_length=1, description="Corpora to be made (>= 1).")
+    evaluation: EvaluationSpec = Field(
+        default_factory=EvaluationSpec, description="How corpora are scored."
+    )
+    schedule: ScheduleSpec | None = Field(default=None, description="When corpora are remade.")
+    owners: list[str] = Field(
+        default_factory=list, description='Who answers for it: an e-mail address or "team:name".'
+    )
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """The privacy unit as mechanisms know it."""
+        return self.privacy_unit.to_unit()
+
+    @property
+    def budget_shares(self) -> float:
+        """Sum of the shares of the histogram and of every method."""
+        return float(sum(self._shares()))
+
+    @property
+    def composite_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Every combination of label values and how a prompt writes it, in declared order.
+
+        Returns:
+            `(labels, label_texts)`, aligned; `(("",), ("",))` where there are no labels.
+        """
+        columns = [self.public_facts.texts(column) for column in self.columns.labels]
+        rows = list(product(*(texts.items() for texts in columns)))
+        labels = tuple(LABEL_SEPARATOR.join(value for value, _ in row) for row in rows)
+        return labels, tuple(", ".join(text for _, text in row) for row in rows)
+
+    def _shares(self) -> list[Fraction]:
+        """Shares as the file writes them: ten times 0.1 is one."""
+        parts = [method.budget_share for method in self.methods]
+        if self.cluster_histogram is not None:
+            parts.append(self.cluster_histogram.budget_share)
+        return [Fraction(str(part)) for part in parts if part is not None]
+
+    @model_validator(mode="after")
+    def _labels_are_public(self) -> Self:
+        for column in self.columns.labels:
+            if column not in self.public_facts.labels:
+                refuse(
+                    f"public_facts.labels.{column}",
+                    f"the public values of label column {column!r}",
+                    "none",
+                    "List them: counts by label are noisy, the set of labels is not protected.",
+                )
+        for column in self.public_facts.labels:
+            if column not in self.columns.labels:
+                refuse(
+                    f"public_facts.labels.{column}",
+                    "only columns named in columns.labels",
+                    repr(column),
+                    f"Add {column!r} to columns.labels, or drop it here.",
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _unit_is_no_text(self) -> Self:
+        if self.privacy_unit.column == self.columns.text:
+            refuse(
+                "privacy_unit.column",
+                "another column than the text",
+                repr(self.columns.text),
+                "Drop it: without a column the unit is one record.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _methods_differ(self) -> Self:
+        keys = [method.key for method in self.methods]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                refuse(
+                    f"methods.{index}.name",
+                    "a name of its own for every corpus",
+                    f"{key!r} twice",
+                    "Give one of them another name.",
+                )
+        unknown = set(self.schedule.methods if self.schedule else ()) - set(keys)
+        if unknown:
+            refuse(
+                "schedule.methods",
+                f"names among {', '.join(keys)}",
+                ", ".join(sorted(unknown)),
+                "Name corpora of this file, or leave the list empty for all.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if (total := sum(self._shares())) > 1:
+            refuse(
+                "methods",
+                "budget shares (cluster_histogram and methods) of at most 1 in all",
+                f"{float(total):g}",
+                "Lower a budget_share, or drop a method.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _delta_suits_records(self) -> Self:
+        records = self.public_facts.records
+        if records is not None and Fraction(str(self.budget.delta)) * 10 * records > 1:
+            refuse(
+                "budget.delta",
+                f"delta <= 1 / (10 x {records}) = {1 / (10 * records):.3g}",
+                f"{self.budget.delta:g}",
+                "Lower delta to a public power of ten below that.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _zero_out_knows_records(self) -> Self:
+        zero_out = self.neighboring_relation is NeighboringRelation.ZERO_OUT
+        if zero_out and self.public_facts.records is None:
+            refuse(
+                "public_facts.records",
+                "the public number of records, which zero-out neighbours share",
+                "none",
+                "Declare public_facts.records, or use neighboring_relation: add-remove.",
+            )
+        return self

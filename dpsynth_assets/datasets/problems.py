@@ -1,0 +1,139 @@
+"""What is wrong with a dataset file, in one line: file, field, expected, got, remedy."""
+
+import difflib
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from dpsynth_assets.datasets.fields import REFUSAL, Declaration
+
+_WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing to mend. No part of it ever holds a private text or a value of a private column.
+
+    Attributes:
+        file: The YAML file.
+        field: Dotted path below `attributes`, e.g. `budget.epsilon`; "" for the file as a whole.
+        expected: What should be there.
+        got: What is there: public values, or counts and row numbers of the private source.
+        remedy: What to do, a sentence.
+        severity: `error`: the dataset cannot be used. `warning`: records will be set aside.
+    """
+
+    file: str
+    field: str
+    expected: str
+    got: str
+    remedy: str
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        """Writes the line that the terminal shows."""
+        place = f"{self.file}: {self.field}" if self.field else self.file
+        return f"{place}: expected {self.expected}, got {self.got}. {self.remedy}"
+
+
+class DatasetFileError(ValueError):
+    """Dataset files that cannot be used; `problems` says why, one line each."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def problems_of(
+    error: ValidationError, file: Path, model: type[Declaration], attributes: Any
+) -> list[Problem]:
+    """Translates a validation error; a value is one the public YAML file holds."""
+    details = [detail for detail in error.errors() if not _is_other_branch(detail, error)]
+    return [_problem(detail, file, model, attributes) for detail in details]
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """Says which known word was probably meant, or lists the known words."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+
+
+def _is_other_branch(detail: Any, error: ValidationError) -> bool:
+    """Whether the value fits another branch of a union, whose own errors say more."""
+    parent = detail["loc"][:-1]
+    return detail["type"] in _WRONG_BRANCH and any(
+        other["loc"][: len(parent)] == parent and other["loc"] != detail["loc"]
+        for other in error.errors()
+    )
+
+
+def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any) -> Problem:
+    path = _path(detail, attributes)
+    if detail["type"] == REFUSAL:
+        parts = dict(detail["ctx"])
+        field = ".".join([*map(str, path), *filter(None, [parts.pop("field")])])
+        return Problem(file=str(file), field=field, **parts)
+    owner = _model_at(model, path[:-1])
+    key = str(path[-1]) if path else ""
+    expected, got, remedy = _parts(detail, key, owner)
+    return Problem(
+        file=str(file),
+        field=".".join(map(str, path)),
+        expected=expected,
+        got=got,
+        remedy=remedy,
+    )
+
+
+def _parts(detail: Any, key: str, owner: type[BaseModel] | None) -> tuple[str, str, str]:
+    fields = owner.model_fields if owner else {}
+    meaning = (fields[key].description or "") if key in fields else ""
+    if detail["type"] == "extra_forbidden":
+        return "a known key", repr(key), suggest(key, list(fields))
+    if detail["type"] == "missing":
+        return "a value", "none", f"Add {key}: {meaning}".strip()
+    expected = detail["msg"].removeprefix("Input should be ")
+    got = detail["input"]
+    shown = repr(got) if isinstance(got, str | int | float | None) else f"a {type(got).__name__}"
+    return expected[:1].lower() + expected[1:], shown[:80], meaning or "Mend the value."
+
+
+def _path(detail: Any, attributes: Any) -> list[str | int]:
+    """Keeps the steps that exist in the file: pydantic also names union branches."""
+    path: list[str | int] = []
+    here = attributes
+    for step in detail["loc"]:
+        if _holds(here, step):
+            here = here[step]
+        elif detail["type"] != "missing" or step != detail["loc"][-1]:
+            continue
+        path.append(step)
+    return path
+
+
+def _holds(here: Any, step: str | int) -> bool:
+    if isinstance(here, list):
+        return isinstance(step, int) and step < len(here)
+    return isinstance(here, dict) and step in here
+
+
+def _model_at(model: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
+    """Finds the declaration that owns the keys at `path`."""
+    found: type[BaseModel] | None = model
+    for step in path:
+        if isinstance(step, int):
+            continue
+        field = found.model_fields.get(step) if found else None
+        found = next(_models_in(field.annotation), None) if field else None
+    return found
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from _models_in(part)

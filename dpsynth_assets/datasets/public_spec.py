@@ -1,0 +1,140 @@
+"""What one YAML file declares about a public base: text, language model, embedder, clusters."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.datasets.fields import Declaration, Name, refuse
+from dpsynth_assets.datasets.parts import SourceSpec
+
+
+class PublicColumns(Declaration):
+    """Which columns of a public source are read."""
+
+    text: str = Field(default="text", min_length=1, description="Column of the text.")
+    labels: list[str] = Field(
+        default_factory=list, description="Label columns, joined into one label; may be empty."
+    )
+
+
+class PublicSource(Declaration):
+    """One public corpus among several that are joined."""
+
+    source: SourceSpec = Field(description="Where the documents lie.")
+    columns: PublicColumns = Field(
+        default_factory=PublicColumns, description="Columns that are read."
+    )
+    max_documents: int | None = Field(
+        default=None, ge=1, description="Documents used of this corpus (>= 1); none: all."
+    )
+
+
+class LanguageModelSpec(Declaration):
+    """The public language model that writes."""
+
+    kind: Literal["embedded", "pretrained"] = Field(
+        default="embedded",
+        description="embedded: a small model trained here on the public documents. "
+        "pretrained: weights from a folder or the hub.",
+    )
+    model: str | None = Field(
+        default=None, description="Hub id or folder of the weights; required for pretrained."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="float32", description="Number type of the weights in memory."
+    )
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    training_tokens: int = Field(
+        default=10_000_000, ge=1, description="Public tokens an embedded model trains on (>= 1)."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of public training (>= 0).")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Shape and training of the embedded model."
+    )
+
+    @model_validator(mode="after")
+    def _weights_named(self) -> Self:
+        if self.kind == "pretrained" and not self.model:
+            refuse(
+                "model",
+                "a hub id or folder for kind: pretrained",
+                "none",
+                "Write model: <owner/name or folder>, or use kind: embedded.",
+            )
+        if self.kind == "embedded" and self.model:
+            refuse(
+                "model",
+                "no model for kind: embedded",
+                repr(self.model),
+                "Drop it, or use kind: pretrained.",
+            )
+        return self
+
+
+class TextEmbedderSpec(Declaration):
+    """The public model that embeds texts."""
+
+    model: str | None = Field(
+        default=None,
+        description="Hub id or folder of a sentence-transformers model; none: the "
+        "all-MiniLM-L6-v2 that ships as a Python package.",
+    )
+    max_tokens: int = Field(
+        default=128, ge=8, le=8192, description="Tokens of a text that are read, in [8, 8192]."
+    )
+
+
+class ClustersSpec(Declaration):
+    """Public centres that private records are assigned to."""
+
+    count: int = Field(default=64, ge=1, description="Number of centres (>= 1).")
+    seed: int = Field(default=0, ge=0, description="Seed of the public clustering (>= 0).")
+
+
+class PublicDataSpec(Declaration):
+    """One public base. Nothing in it may have been chosen by looking at private records."""
+
+    name: Name = Field(description="Name by which private datasets refer to it.")
+    description: str = Field(default="", description="What the documents are, in a sentence.")
+    source: SourceSpec | list[PublicSource] | None = Field(
+        default=None,
+        description="One source, a list of sources with their own columns, or none: the demo "
+        "corpus that ships with the project.",
+    )
+    columns: PublicColumns = Field(
+        default_factory=PublicColumns, description="Columns of a single source."
+    )
+    language_model: LanguageModelSpec = Field(
+        default_factory=LanguageModelSpec, description="The model that writes."
+    )
+    text_embedder: TextEmbedderSpec = Field(
+        default_factory=TextEmbedderSpec, description="The model that embeds."
+    )
+    clusters: ClustersSpec = Field(
+        default_factory=ClustersSpec, description="Centres for cluster histograms."
+    )
+    max_documents: int | None = Field(
+        default=None, ge=1, description="Documents used in all (>= 1); none: all."
+    )
+
+    @property
+    def sources(self) -> tuple[PublicSource, ...]:
+        """Every source with its columns; empty where the demo corpus is used."""
+        if self.source is None:
+            return ()
+        if isinstance(self.source, SourceSpec):
+            return (PublicSource(source=self.source, columns=self.columns),)
+        return tuple(self.source)
+
+    @model_validator(mode="after")
+    def _sources_given(self) -> Self:
+        if self.source == []:
+            refuse("source", "at least one source", "an empty list", "Add one, or drop the key.")
+        if isinstance(self.source, list) and "columns" in self.model_fields_set:
+            refuse(
+                "columns",
+                "columns inside each source where there are several",
+                "columns beside them",
+                "Move it under each entry of source.",
+            )
+        return self

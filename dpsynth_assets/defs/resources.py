@@ -1,0 +1,27 @@
+"""Resources of the code location, and the executor of launched runs."""
+
+import dagster as dg
+
+
+@dg.definitions
+def resources() -> dg.Definitions:
+    """Binds resources; paths and URLs come from DPSYNTH_HOME and DPSYNTH_LEDGER_URL."""
+    from dpsynth_assets.io_managers import ArtifactIOManager
+    from dpsynth_assets.resources.ledger import PrivacyLedger
+    from dpsynth_assets.resources.models import Models
+    from dpsynth_assets.resources.progress import Progress
+    from dpsynth_assets.resources.release_store import ReleaseStore
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    return dg.Definitions(
+        resources={
+            "io_manager": ArtifactIOManager(),
+            "ledger": PrivacyLedger(),
+            "sensitive_store": SensitiveStore(),
+            "release_store": ReleaseStore(),
+            "models": Models(),
+            "progress": Progress(),
+        },
+        # One step at a time by default: models are large, and a laptop has few cores.
+        executor=dg.multiprocess_executor.configured({"max_concurrent": 1}),
+    )

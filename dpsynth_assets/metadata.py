@@ -1,0 +1,57 @@
+"""What every spending asset shows in the UI. Floats are plotted over time by Dagster."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.events import Event, event_to_json
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, Reservation
+
+
+def spend_metadata(
+    ledger: Ledger,
+    reservation: Reservation,
+    terms: BudgetTerms,
+    *,
+    inherited: Sequence[Event] = (),
+) -> dict[str, Any]:
+    """Privacy spend of one release as asset metadata.
+
+    Args:
+        ledger: The ledger that holds the reservation.
+        reservation: What was charged or reused.
+        terms: The cohort's declared budget.
+        inherited: Events of the releases this one builds on, e.g. the histogram behind a corpus.
+
+    Returns:
+        Keys under `dpsynth/`; a reused release shows `epsilon_charged` 0 and its stated ε.
+    """
+    request = reservation.request
+    spend = ledger.spend(request.cohort, terms)
+    metadata: dict[str, Any] = {
+        "dpsynth/guarantee": str(request.guarantee),
+        "dpsynth/delta": terms.delta,
+        "dpsynth/accountant": terms.accountant,
+        "dpsynth/neighboring_relation": str(terms.relation),
+        "dpsynth/privacy_unit": terms.unit.describe(),
+        "dpsynth/ledger_reservation": reservation.id,
+        "dpsynth/reused": reservation.reused,
+        "dpsynth/epsilon_cumulative": float(spend.epsilon),
+        "dpsynth/epsilon_remaining": float(spend.remaining_epsilon),
+        "dpsynth/cohort_guarantee": spend.total_guarantee,
+    }
+    if request.event is not None:
+        alone = epsilon_of([request.event], terms.delta, terms.accountant)
+        whole = epsilon_of([*inherited, request.event], terms.delta, terms.accountant)
+        metadata |= {
+            "dpsynth/epsilon": float(alone),
+            "dpsynth/epsilon_with_inputs": float(whole),
+            "dpsynth/epsilon_charged": 0.0 if reservation.reused else float(alone),
+            "dpsynth/accounting_event": dg.MetadataValue.json(event_to_json(request.event)),
+        }
+    elif request.guarantee is GuaranteeType.EX_POST:
+        metadata["dpsynth/epsilon_charged"] = 0.0
+    return metadata

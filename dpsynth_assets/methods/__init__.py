@@ -1,0 +1,1 @@
+"""The papers, by family. Each family registers one or more generation methods."""

@@ -1,0 +1,162 @@
+"""What every generation method offers: a public plan, then a release with its cost."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ProgressCallback = Callable[[float, str], None]
+"""Called with the share done in [0, 1] and a short public message."""
+
+
+class MethodConfig(BaseModel):
+    """Settings of a method in the dataset file. Subclasses add a `method` literal and fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortTerms:
+    """Everything a plan may know: declared or public, never computed from private records.
+
+    Attributes:
+        cohort: Name of the disjoint set of private records.
+        relation: Declared neighbouring relation.
+        unit: Declared privacy unit.
+        epsilon: Total budget ε of the cohort.
+        delta: Public constant δ of the cohort.
+        accountant: `zcdp` (adaptive filter) or `tight` (fixed plan).
+        labels: Public composite label values, in declared order; ("",) where there are none.
+        label_texts: How each label is written in a prompt, aligned with `labels`.
+        public_records: Number of records, if declared public.
+        accepts_ex_post: Whether the dataset file accepts ex-post releases.
+    """
+
+    cohort: str
+    relation: NeighboringRelation
+    unit: PrivacyUnit
+    epsilon: float
+    delta: float
+    accountant: str
+    labels: tuple[str, ...]
+    label_texts: tuple[str, ...]
+    public_records: int | None = None
+    accepts_ex_post: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodPlan:
+    """What a method will do and charge, decided before private data is read.
+
+    Attributes:
+        guarantee: Which ledger column the release belongs to.
+        event: The event to be charged; None for a purely ex-post release.
+        parameters: Public parameters written to the ledger and the card (JSON values).
+        epsilon: ε of `event` alone at the cohort's δ; None without an event.
+        tokens_per_batch: Private tokens each batch may emit, where the method has batches.
+        rows_estimate: Rows obtainable, from public facts only; None if unknown beforehand.
+        refusal: Why the method cannot run, in one line; None if it can.
+    """
+
+    guarantee: GuaranteeType
+    event: Event | None
+    parameters: Mapping[str, Any]
+    epsilon: float | None = None
+    tokens_per_batch: int | None = None
+    rows_estimate: int | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateInputs:
+    """What a mechanism reads after the ledger was charged. Never logged, never returned.
+
+    Attributes:
+        records: Columns `record_id`, `unit_id`, `text`, `label` (strings); held-out rows excluded.
+        embeddings: float32 (N, d), rows aligned with `records`, unit length.
+    """
+
+    records: "pl.DataFrame" = field(repr=False)
+    embeddings: np.ndarray | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicInputs:
+    """Public or already released values a method builds on.
+
+    Attributes:
+        language_model: `models.language_model.LanguageModel`, loaded.
+        cluster_centers: float32 (K, d), unit length, from public embeddings.
+        cluster_histogram: The released histogram, if the method asks for one.
+        salt: Public string that keys the hash which assigns records to batches.
+        seed: Seed of public randomness only (reference corpora, public continuations).
+    """
+
+    language_model: Any
+    cluster_centers: np.ndarray | None = None
+    cluster_histogram: Any | None = None
+    salt: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticCorpus:
+    """Rows of a corpus and what may be said about how they came about.
+
+    Attributes:
+        rows: Columns `text`, `label` and DP-safe provenance (`batch`, `cluster`, `n_tokens`).
+        facts: Released, DP-safe numbers (rows, tokens, batches) for metadata and card.
+        internal: Numbers that depend on private data without noise (e.g. ex-post cost by batch);
+            shown to the steward only, never written to a released file.
+    """
+
+    rows: "pl.DataFrame"
+    facts: Mapping[str, Any]
+    internal: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+class GenerationMethod(ABC):
+    """One way to turn a cohort into a synthetic corpus."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    guarantee: ClassVar[GuaranteeType]
+    config_type: ClassVar[type[MethodConfig]]
+    code_version: ClassVar[str] = "1"
+    """Raised when the mechanism's behaviour changes: an older release is then not reused."""
+    needs_histogram: ClassVar[bool] = False
+    needs_embeddings: ClassVar[bool] = False
+
+    @abstractmethod
+    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
+        """Prices the method from public facts; must not touch private data; under a second.
+
+        Args:
+            config: Validated settings, an instance of `config_type`.
+            terms: Declared facts about the cohort.
+            target_epsilon: ε this release may cost on its own at the cohort's δ.
+        """
+
+    @abstractmethod
+    def generate(
+        self,
+        plan: MethodPlan,
+        config: Any,
+        terms: CohortTerms,
+        private: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> Release[SyntheticCorpus]:
+        """Runs the mechanism. The caller has charged `plan.event` to the ledger already."""

@@ -1,0 +1,152 @@
+"""The released histogram over labels and public clusters, and its two-step mechanism.
+
+Letters: N records, K public centres, k' centres kept for a label.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.release import Cost, Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterHistogram:
+    """Noisy record counts by label and kept centre. Released; safe to store and to print.
+
+    Attributes:
+        labels: Declared labels, in order.
+        centers: For each label the kept centres, as indices into the K public centres.
+        dp_counts: Noisy counts aligned with `centers`, after records were assigned to kept centres
+            only; may be negative.
+    """
+
+    labels: tuple[str, ...]
+    centers: tuple[tuple[int, ...], ...]
+    dp_counts: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Refuses misaligned parts."""
+        shapes = [len(kept) for kept in self.centers], [len(part) for part in self.dp_counts]
+        if len(self.labels) != len(self.centers) or shapes[0] != shapes[1]:
+            raise ValueError(
+                "Expected one list of centres and one of counts for each label, of equal lengths."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Writes lists of plain numbers."""
+        return {
+            "labels": list(self.labels),
+            "centers": [list(kept) for kept in self.centers],
+            "dp_counts": [list(counts) for counts in self.dp_counts],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ClusterHistogram":
+        """Reads what `to_json` wrote."""
+        return cls(
+            labels=tuple(data["labels"]),
+            centers=tuple(tuple(int(i) for i in kept) for kept in data["centers"]),
+            dp_counts=tuple(tuple(int(n) for n in counts) for counts in data["dp_counts"]),
+        )
+
+
+def label_indices(labels: Sequence[str], declared: Sequence[str]) -> np.ndarray:
+    """Maps each record's label to its index among the declared ones, -1 if it is none of them."""
+    index = {label: i for i, label in enumerate(declared)}
+    return np.array([index.get(label, -1) for label in labels], dtype=np.int64)
+
+
+def assign_clusters(
+    embeddings: np.ndarray, labels: np.ndarray, centers: np.ndarray, kept: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """Assigns each record to the nearest of its label's kept centres.
+
+    Args:
+        embeddings: (N, d), unit length.
+        labels: (N,) label indices; records at -1 are assigned nothing.
+        centers: (K, d), unit length, public.
+        kept: For each label, indices into `centers`.
+
+    Returns:
+        (N,) indices into `centers`, -1 where the label is none or keeps no centre.
+
+    **Privacy** Reads one record and public centres: other records do not matter.
+    """
+    from dpsynth_assets.clustering import nearest_center
+
+    clusters = np.full(len(labels), -1, dtype=np.int64)
+    for label, chosen in enumerate(kept):
+        own = labels == label
+        if own.any() and len(chosen):
+            indices = np.asarray(chosen, dtype=np.int64)
+            clusters[own] = indices[nearest_center(embeddings[own], centers[indices])]
+    return clusters
+
+
+def count_by_label_and_center(
+    labels: np.ndarray, clusters: np.ndarray, n_labels: int, n_centers: int
+) -> np.ndarray:
+    """Counts records: (n_labels, n_centers) int64; records at -1 are not counted. Private."""
+    counted = (labels >= 0) & (clusters >= 0)
+    cells = labels[counted] * n_centers + clusters[counted]
+    return np.bincount(cells, minlength=n_labels * n_centers).reshape(n_labels, n_centers)
+
+
+def select_top_centers(dp_counts: np.ndarray, clusters_per_label: int) -> list[list[int]]:
+    """Keeps each label's k' largest noisy counts: (labels, K) -> ascending centre indices.
+
+    **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", within each label.
+    **Privacy** Post-processing of the whole noisy histogram.
+    """
+    order = np.argsort(-np.asarray(dp_counts), axis=1, kind="stable")
+    return [sorted(row[:clusters_per_label].tolist()) for row in order]
+
+
+def release_cluster_histogram(
+    private: PrivateInputs,
+    centers: np.ndarray,
+    terms: CohortTerms,
+    *,
+    noise: str,
+    scale: float,
+    clusters_per_label: int,
+) -> Release[ClusterHistogram]:
+    """Counts with noise, keeps the k' fullest centres of each label, counts again with noise.
+
+    Args:
+        private: Records with `label`, and their embeddings.
+        centers: (K, d) public centres.
+        terms: Declared labels, unit and relation.
+        noise: `gaussian` or `discrete_laplace`.
+        scale: Noise scale of each of the two histograms (records).
+        clusters_per_label: k', public.
+
+    Raises:
+        ValueError: If there are no embeddings.
+
+    **Privacy** Two histograms of one (label, centre) cell a record, hence of L1 and L2
+    sensitivity 1 under add/remove; their events are composed. The second is needed because
+    re-assignment changes every count, and batch numbers must come from released numbers.
+    """
+    if private.embeddings is None:
+        raise ValueError("Expected embeddings of the private records, got none. Embed them first.")
+    labels = label_indices(private.records["label"].to_list(), terms.labels)
+    everywhere = [list(range(len(centers)))] * len(terms.labels)
+    first = _noisy_counts(private, labels, centers, everywhere, terms, noise, scale)
+    kept = select_top_centers(first.value, clusters_per_label)
+    second = _noisy_counts(private, labels, centers, kept, terms, noise, scale)
+    histogram = ClusterHistogram(
+        labels=terms.labels,
+        centers=tuple(tuple(chosen) for chosen in kept),
+        dp_counts=tuple(
+            tuple(int(second.value[label, i]) for i in chosen) for label, chosen in enumerate(kept)
+        ),
+    )
+    event = ComposedEvent(events=(first.cost.event, second.cost.event))
+    return Release(value=histogram, cost=Cost(guarantee=GuaranteeType.DP, event=event))

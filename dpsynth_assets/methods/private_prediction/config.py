@@ -1,0 +1,140 @@
+"""Settings of the private-prediction methods, as they stand in a dataset file."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.methods.base import MethodConfig
+
+
+class PrivatePredictionConfig(MethodConfig):
+    """What every method of this family shares. Defaults suit the embedded model."""
+
+    expected_batch_size: int = Field(
+        default=64,
+        ge=1,
+        le=4096,
+        description=(
+            "Contexts a batch is expected to hold (s, contexts): the fixed denominator of the "
+            "mean, whatever a batch really holds. Larger: less privacy cost a token, fewer texts."
+        ),
+    )
+    examples_per_context: int = Field(
+        default=1,
+        ge=1,
+        le=8,
+        description=(
+            "Private records in one context (k, records). With k >= 2 a context counts only if "
+            "each of its k slots received exactly one record, which a share of about e^-k does."
+        ),
+    )
+    clip_bound: float = Field(
+        default=6.0,
+        gt=0,
+        le=100,
+        description="Bound on each clipped logit (c, natural-log units); logits lie in [-c, c].",
+    )
+    temperature: float = Field(
+        default=1.0,
+        gt=0,
+        le=10,
+        description="Sampling temperature (tau, no unit). Higher: less cost a token, wilder text.",
+    )
+    max_document_tokens: int = Field(
+        default=96, ge=2, le=8192, description="A document ends at this length (tokens)."
+    )
+    max_example_tokens: int = Field(
+        default=96,
+        ge=1,
+        le=8192,
+        description="Private examples are cut to this length in a prompt (tokens).",
+    )
+    max_batches: int = Field(
+        default=64,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Most batches that generate (batches): bounds compute, not privacy cost. Batches are "
+            "shared out in proportion to released or declared counts."
+        ),
+    )
+    batches_per_forward: int = Field(
+        default=8,
+        ge=1,
+        le=1024,
+        description=(
+            "Batches packed into one forward pass (batches). The logits of a pass take "
+            "batches x s x vocabulary x 4 bytes."
+        ),
+    )
+    on_exhaustion: Literal["finish_publicly", "drop"] = Field(
+        default="finish_publicly",
+        description=(
+            "What becomes of a document that is unfinished when its batch has no private token "
+            "left: finished from its label and prefix alone (free), or dropped."
+        ),
+    )
+    min_tokens_for_new_document: int = Field(
+        default=24,
+        ge=1,
+        le=8192,
+        description=(
+            "A batch opens another document only while at least this many private tokens are left "
+            "(tokens)."
+        ),
+    )
+    logit_slack: float = Field(
+        default=1e-4,
+        ge=0,
+        le=10,
+        description=(
+            "How far rounding may let other records move one record's logits (sup norm, natural-"
+            "log units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: 0.25."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Self:
+        if self.min_tokens_for_new_document > self.max_document_tokens:
+            raise ValueError(
+                f"Expected min_tokens_for_new_document <= max_document_tokens, got "
+                f"{self.min_tokens_for_new_document} > {self.max_document_tokens}. Lower it."
+            )
+        return self
+
+
+class MeanUniformConfig(PrivatePredictionConfig):
+    """Amin et al. 2024 without public tokens: uniform batches within a label."""
+
+    method: Literal["mean_uniform"] = "mean_uniform"
+    batches_per_label: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Batches into which the records of one label are hashed (batches), a public constant. "
+            "Empty: the declared number of records, shared equally over the labels. Never "
+            "computed from private records."
+        ),
+    )
+
+
+class MeanClusteredConfig(PrivatePredictionConfig):
+    """Amin et al. 2025 with mean aggregation: batches within label and public cluster."""
+
+    method: Literal["mean_clustered"] = "mean_clustered"
+
+
+class MedianClusteredConfig(PrivatePredictionConfig):
+    """Amin et al. 2025 with median aggregation: an ex-post guarantee only."""
+
+    method: Literal["median_clustered"] = "median_clustered"
+    matched_epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        le=1000,
+        description=(
+            "The median draws as many private tokens a batch as the mean could at this epsilon "
+            "(no unit). Empty: the epsilon planned for this corpus."
+        ),
+    )

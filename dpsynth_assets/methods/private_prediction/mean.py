@@ -1,0 +1,128 @@
+"""Mean aggregation of clipped logits: uniform batches (2024) and clustered batches (2025)."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import (
+    CohortTerms,
+    GenerationMethod,
+    MethodPlan,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+    SyntheticCorpus,
+)
+from dpsynth_assets.methods.private_prediction.batching import PrivateBatch, uniform_batch_counts
+from dpsynth_assets.methods.private_prediction.config import MeanClusteredConfig, MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.corpus import (
+    GenerationTask,
+    SelectorFactory,
+    allowed_tokens,
+    clustered_batches,
+    generate_corpus,
+    planned_tokens,
+    uniform_batches,
+)
+from dpsynth_assets.methods.private_prediction.loop import TokenSelector
+from dpsynth_assets.methods.private_prediction.plan import (
+    batches_per_label,
+    mean_mechanism,
+    plan_mean,
+)
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+
+
+class MeanPrediction(GenerationMethod):
+    """What both mean methods share; they differ in which records share a batch."""
+
+    guarantee = GuaranteeType.DP
+
+    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
+        """Finds how many private tokens a batch may draw at `target_epsilon`."""
+        return plan_mean(config, terms, target_epsilon)
+
+    def generate(
+        self,
+        plan: MethodPlan,
+        config: Any,
+        terms: CohortTerms,
+        private: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> Release[SyntheticCorpus]:
+        """Draws every private token from softmax(mean of clipped logits / temperature).
+
+        **Privacy** r adaptive η-bounded-range draws for each batch, batches in parallel: the
+        planned event, for every dataset. Charged in full even where a batch stops early.
+
+        **Source** Amin et al. 2024, Algorithm 1, lines 14-15; Amin et al. 2025, Eq. (1), with the
+        fixed denominator s instead of the private batch size (errata B-000.3).
+        """
+        mechanism = mean_mechanism(config, terms)
+        tokens = planned_tokens(plan)
+        if plan.event != mechanism.event(tokens):
+            raise UnaccountedReleaseError(
+                "Expected the plan's event to price these settings, got another. Plan again."
+            )
+        task = GenerationTask(config=config, terms=terms, public=public, tokens_per_batch=tokens)
+        batches = self.batches(task, private)
+        corpus = generate_corpus(task, batches, mean_selector(task, mechanism), progress)
+        return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))
+
+    @abstractmethod
+    def batches(self, task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
+        """Puts records into batches, each by itself."""
+
+
+class MeanUniform(MeanPrediction):
+    """Amin et al. 2024: uniform batches within a label, no public tokens."""
+
+    name = "mean_uniform"
+    title = "Private prediction, uniform batches"
+    paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
+    config_type = MeanUniformConfig
+
+    def batches(self, task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
+        """Hashes each label's records into a public number of batches."""
+        per_label = batches_per_label(task.config, task.terms)  # type: ignore[arg-type]
+        if per_label is None:
+            raise ValueError("Expected a public number of batches, got none. Plan again.")
+        cells = uniform_batch_counts(len(task.terms.labels), per_label, task.config.max_batches)
+        return uniform_batches(task, private, cells)
+
+
+class MeanClustered(MeanPrediction):
+    """Amin et al. 2025, mean aggregation: batches within label and public cluster."""
+
+    name = "mean_clustered"
+    title = "Private prediction, clustered batches"
+    paper = "Amin et al. 2025, Clustering improves differentially private inference"
+    config_type = MeanClusteredConfig
+    needs_histogram = True
+    needs_embeddings = True
+
+    def batches(self, task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
+        """Hashes each cell's records into as many batches as its released count allows."""
+        return clustered_batches(task, private)
+
+
+def mean_selector(task: GenerationTask, mechanism: MeanTokenMechanism) -> SelectorFactory:
+    """Binds the mechanism to a meter of r tokens for each batch of a pass."""
+    allowed = allowed_tokens(task.public.language_model)
+
+    def for_pass(batches: Sequence[int]) -> TokenSelector:
+        meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
+
+        def select(logits: Any, batch_of_row: Any, active: np.ndarray) -> np.ndarray:
+            return mechanism.select(logits, batch_of_row, active, meter, allowed)
+
+        return select
+
+    return for_pass

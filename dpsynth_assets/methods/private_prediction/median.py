@@ -1,0 +1,111 @@
+"""Median aggregation of clipped logits: no planned cost, an ex-post bound for what was drawn."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import (
+    CohortTerms,
+    GenerationMethod,
+    MethodPlan,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+    SyntheticCorpus,
+)
+from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
+from dpsynth_assets.methods.private_prediction.corpus import (
+    GenerationTask,
+    SelectorFactory,
+    allowed_tokens,
+    clustered_batches,
+    generate_corpus,
+    planned_tokens,
+)
+from dpsynth_assets.methods.private_prediction.loop import TokenSelector
+from dpsynth_assets.methods.private_prediction.plan import plan_median
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.median import MedianTokenMechanism
+from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+
+
+class MedianClustered(GenerationMethod):
+    """Amin et al. 2025, median aggregation, in batches of label and public cluster."""
+
+    name = "median_clustered"
+    title = "Private prediction, clustered batches, median"
+    paper = "Amin et al. 2025, Clustering improves differentially private inference"
+    guarantee = GuaranteeType.EX_POST
+    config_type = MedianClusteredConfig
+    needs_histogram = True
+    needs_embeddings = True
+
+    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
+        """Matches the mean's tokens; refuses unless the dataset accepts ex-post releases."""
+        return plan_median(config, terms, target_epsilon)
+
+    def generate(
+        self,
+        plan: MethodPlan,
+        config: Any,
+        terms: CohortTerms,
+        private: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> Release[SyntheticCorpus]:
+        """Draws every private token from softmax(median of clipped logits / temperature).
+
+        **Privacy** Data- and output-dependent ex-post bound (Amin et al. 2025, Theorem 2), not
+        (ε, δ)-DP: the largest sum of token costs over all batches, empty ones included (errata
+        B-000.5). The bound depends on private data and is internal. It never stops generation:
+        that would release it (errata B-000.8).
+        """
+        if not terms.accepts_ex_post:
+            raise UnaccountedReleaseError(
+                "Expected a cohort that accepts ex-post releases, got one that does not."
+            )
+        tokens = planned_tokens(plan)
+        task = GenerationTask(config=config, terms=terms, public=public, tokens_per_batch=tokens)
+        batches = clustered_batches(task, private)
+        costs = np.zeros(len(batches))
+        corpus = generate_corpus(task, batches, median_selector(task, costs), progress)
+        bound = float(costs.max(initial=0.0))
+        internal = {"ex_post_epsilon_by_batch": costs, "ex_post_epsilon": bound}
+        return Release(
+            value=replace(corpus, internal=internal),
+            cost=Cost(guarantee=self.guarantee, ex_post_epsilon=bound),
+        )
+
+
+def median_selector(task: GenerationTask, costs: np.ndarray) -> SelectorFactory:
+    """Binds the mechanism to a meter of r tokens and adds what each token cost to `costs`.
+
+    Args:
+        task: Settings and public inputs.
+        costs: (batches,) float64, ex-post ε of each batch so far; updated in place.
+    """
+    mechanism = MedianTokenMechanism(
+        clip_bound=task.config.clip_bound,
+        temperature=task.config.temperature,
+        relation=task.terms.relation,
+        max_records_per_unit=task.terms.unit.max_records,
+        logit_slack=task.config.logit_slack,
+    )
+    allowed = allowed_tokens(task.public.language_model)
+
+    def for_pass(batches: Sequence[int]) -> TokenSelector:
+        meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
+        indices = np.asarray(batches, dtype=np.int64)
+
+        def select(logits: Any, batch_of_row: Any, active: np.ndarray) -> np.ndarray:
+            tokens, gamma = mechanism.select(logits, batch_of_row, active, meter, allowed)
+            costs[indices[active]] += gamma
+            return tokens
+
+        return select
+
+    return for_pass

@@ -1,0 +1,166 @@
+"""Prices private prediction from declared facts: how many private tokens a batch may draw."""
+
+from typing import Any
+
+from dpsynth_assets.methods.base import CohortTerms, MethodPlan
+from dpsynth_assets.methods.private_prediction.batching import uniform_batch_counts
+from dpsynth_assets.methods.private_prediction.config import (
+    MeanUniformConfig,
+    MedianClusteredConfig,
+    PrivatePredictionConfig,
+)
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import largest_token_count
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+
+
+def mean_mechanism(config: PrivatePredictionConfig, terms: CohortTerms) -> MeanTokenMechanism:
+    """Builds the token mechanism from settings and declared terms.
+
+    **Privacy** With k >= 2 the drop rule lets one record toggle one context, so a record's
+    contribution is one logit vector for every k. A replaced record may leave one batch and enter
+    another, at η each; the mechanism charges 2η in one batch, which covers both.
+    """
+    return MeanTokenMechanism(
+        clip_bound=config.clip_bound,
+        temperature=config.temperature,
+        expected_batch_size=config.expected_batch_size,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+        logit_slack=config.logit_slack,
+    )
+
+
+def plan_mean(
+    config: PrivatePredictionConfig, terms: CohortTerms, target_epsilon: float
+) -> MethodPlan:
+    """Plans mean aggregation: the most tokens a batch that `target_epsilon` allows.
+
+    Batches share no record, so r adaptive draws of one batch are the cost of all of them.
+
+    **Source** Amin et al. 2024, Theorem 1 without public tokens; Lemma 2 for batches in parallel.
+    """
+    mechanism = mean_mechanism(config, terms)
+    tokens = _tokens(mechanism, terms, target_epsilon)
+    refusal = _refusal(config, terms, tokens, target_epsilon)
+    if refusal is not None:
+        return _refused(GuaranteeType.DP, config, mechanism.eta, refusal)
+    event = mechanism.event(tokens)
+    return MethodPlan(
+        guarantee=GuaranteeType.DP,
+        event=event,
+        parameters=_parameters(config, mechanism.eta, tokens),
+        epsilon=epsilon_of([event], terms.delta, terms.accountant),
+        tokens_per_batch=tokens,
+        rows_estimate=_rows_estimate(config, terms, tokens),
+    )
+
+
+def plan_median(
+    config: MedianClusteredConfig, terms: CohortTerms, target_epsilon: float
+) -> MethodPlan:
+    """Plans median aggregation: the tokens the mean would get, and no event.
+
+    Its cost depends on the data and the drawn tokens and is known only afterwards, so it cannot be
+    planned; quantity is matched to the mean instead, as in the paper's comparison.
+
+    **Source** Amin et al. 2025, section 6.1, "Privacy budget".
+    """
+    mechanism = mean_mechanism(config, terms)
+    if not terms.accepts_ex_post:
+        reason = (
+            f"median_clustered gives an ex-post guarantee only, not (ε, δ)-DP; cohort "
+            f"{terms.cohort!r} does not accept it. Set accept_ex_post, or use mean_clustered."
+        )
+        return _refused(GuaranteeType.EX_POST, config, mechanism.eta, reason)
+    matched = config.matched_epsilon or target_epsilon
+    tokens = _tokens(mechanism, terms, matched)
+    refusal = _refusal(config, terms, tokens, matched)
+    if refusal is not None:
+        return _refused(GuaranteeType.EX_POST, config, mechanism.eta, refusal)
+    return MethodPlan(
+        guarantee=GuaranteeType.EX_POST,
+        event=None,
+        parameters=_parameters(config, mechanism.eta, tokens) | {"matched_epsilon": matched},
+        tokens_per_batch=tokens,
+        rows_estimate=_rows_estimate(config, terms, tokens),
+    )
+
+
+def batches_per_label(config: MeanUniformConfig, terms: CohortTerms) -> int | None:
+    """Reads the public number of batches of one label; None if nothing public gives it."""
+    if config.batches_per_label is not None:
+        return config.batches_per_label
+    if terms.public_records is None:
+        return None
+    records = terms.public_records / len(terms.labels)
+    return max(1, round(records / (config.expected_batch_size * config.examples_per_context)))
+
+
+def _tokens(mechanism: MeanTokenMechanism, terms: CohortTerms, target_epsilon: float) -> int:
+    if target_epsilon <= 0:
+        return 0
+    return largest_token_count(
+        eta=mechanism.eta,
+        target_epsilon=target_epsilon,
+        delta=terms.delta,
+        accountant=terms.accountant,
+    )
+
+
+def _refusal(
+    config: PrivatePredictionConfig, terms: CohortTerms, tokens: int, epsilon: float
+) -> str | None:
+    if tokens < config.min_tokens_for_new_document:
+        return (
+            f"Expected at least {config.min_tokens_for_new_document} private tokens a batch "
+            f"(min_tokens_for_new_document), got {tokens} at ε={epsilon:g}, δ={terms.delta:g}. "
+            "Raise target_epsilon, expected_batch_size or temperature, or lower clip_bound."
+        )
+    if isinstance(config, MeanUniformConfig) and batches_per_label(config, terms) is None:
+        return (
+            "Expected a public number of batches, got neither batches_per_label nor a declared "
+            "number of records. Set batches_per_label, or declare the number of records public."
+        )
+    return None
+
+
+def _refused(
+    guarantee: GuaranteeType, config: PrivatePredictionConfig, eta: float, refusal: str
+) -> MethodPlan:
+    return MethodPlan(
+        guarantee=guarantee,
+        event=None,
+        parameters=_parameters(config, eta, 0),
+        tokens_per_batch=0,
+        rows_estimate=0,
+        refusal=refusal,
+    )
+
+
+def _parameters(config: PrivatePredictionConfig, eta: float, tokens: int) -> dict[str, Any]:
+    return config.model_dump(mode="json") | {"eta": eta, "tokens_per_batch": tokens}
+
+
+def _rows_estimate(config: PrivatePredictionConfig, terms: CohortTerms, tokens: int) -> int | None:
+    """Counts rows if every document ran to its greatest length: a floor, from public facts."""
+    batches = _generating_batches(config, terms)
+    if batches is None:
+        return None
+    whole, left = divmod(tokens, config.max_document_tokens)
+    kept = config.on_exhaustion == "finish_publicly"
+    return batches * (whole + (kept and left >= config.min_tokens_for_new_document))
+
+
+def _generating_batches(config: PrivatePredictionConfig, terms: CohortTerms) -> int | None:
+    if isinstance(config, MeanUniformConfig):
+        per_label = batches_per_label(config, terms)
+        if per_label is None:
+            return None
+        cells = uniform_batch_counts(len(terms.labels), per_label, config.max_batches)
+        return sum(cell.generating for cell in cells)
+    if terms.public_records is None:
+        return None
+    size = config.expected_batch_size * config.examples_per_context
+    return min(config.max_batches, terms.public_records // size)

@@ -1,0 +1,117 @@
+"""Floor and ceiling: the same decoding without private data, and without privacy.
+
+Neither runs a mechanism. The floor costs nothing and may be released; the ceiling copies private
+text and must stay internal.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpsynth_assets.methods.base import (
+    CohortTerms,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+    SyntheticCorpus,
+)
+from dpsynth_assets.methods.private_prediction.cluster_histogram import label_indices
+from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
+from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
+from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
+from dpsynth_assets.models.decoding import SamplingRules, sample_documents
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.release import Cost, Release
+
+
+def generate_public_only(
+    config: PrivatePredictionConfig,
+    terms: CohortTerms,
+    public: PublicInputs,
+    documents: int,
+    progress: ProgressCallback,
+    public_examples: Sequence[Sequence[str]] | None = None,
+) -> SyntheticCorpus:
+    """Samples documents from each label's text and, if given, public examples.
+
+    Args:
+        config: Lengths and temperature, as the private method has them.
+        terms: Declared labels; documents are shared equally over them.
+        public: Language model and seed.
+        documents: Number of documents before blank ones are dropped.
+        progress: Told the share done.
+        public_examples: For each label, public texts, one of which stands in each prompt.
+
+    **Privacy** Reads no private record: the floor that a private corpus must beat.
+    """
+    labels = [index % len(terms.labels) for index in range(documents)]
+    draw = np.random.default_rng(public.seed)
+    examples = [
+        [pool[int(draw.integers(len(pool)))]] if pool else []
+        for pool in (public_examples[label] if public_examples else [] for label in labels)
+    ]
+    return _sample(config, terms, public, labels, examples, progress)
+
+
+def generate_non_private(
+    config: PrivatePredictionConfig,
+    terms: CohortTerms,
+    private: PrivateInputs,
+    public: PublicInputs,
+    documents: int,
+    progress: ProgressCallback,
+) -> Release[SyntheticCorpus]:
+    """Samples each document from one real record: the ceiling, with no privacy at all.
+
+    Returns:
+        A corpus of guarantee NONE. Internal: its rows may repeat private text.
+
+    **Privacy** None (ε = ∞). Never release, never feed to a released asset.
+    """
+    labels = label_indices(private.records["label"].to_list(), terms.labels)
+    known = np.flatnonzero(labels >= 0)
+    draw = np.random.default_rng(public.seed)
+    chosen = draw.choice(known, size=documents, replace=documents > len(known)).tolist()
+    texts = private.records["text"]
+    corpus = _sample(
+        config,
+        terms,
+        public,
+        [int(labels[row]) for row in chosen],
+        [[texts[row]] for row in chosen],
+        progress,
+    )
+    return Release(value=corpus, cost=Cost(guarantee=GuaranteeType.NONE))
+
+
+def _sample(
+    config: PrivatePredictionConfig,
+    terms: CohortTerms,
+    public: PublicInputs,
+    labels: Sequence[int],
+    examples: Sequence[Sequence[str]],
+    progress: ProgressCallback,
+) -> SyntheticCorpus:
+    model = public.language_model
+    sampled = sample_documents(
+        model.model,
+        [
+            model.prompt_ids(terms.label_texts[label], list(texts), config.max_example_tokens)
+            for label, texts in zip(labels, examples, strict=True)
+        ],
+        end_token_id=model.end_token_id,
+        pad_token_id=model.pad_token_id,
+        max_new_tokens=config.max_document_tokens,
+        rules=SamplingRules(temperature=config.temperature, seed=public.seed),
+        prompt_columns=prompt_columns(model, terms.label_texts, 1, config.max_example_tokens),
+        progress=lambda share: progress(share, f"{share:.0%} of {len(labels)} documents"),
+    )
+    rows = corpus_rows(
+        model,
+        tokens=[document.tokens for document in sampled],
+        labels=[terms.labels[label] for label in labels],
+        batches=[None] * len(sampled),
+        clusters=[None] * len(sampled),
+    )
+    facts = {"rows": len(rows), "tokens": int(rows["n_tokens"].sum()), "documents": len(sampled)}
+    return SyntheticCorpus(rows=rows, facts=facts)

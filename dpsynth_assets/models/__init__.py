@@ -1,0 +1,1 @@
+"""Language models, text embedder and engines; heavy libraries are imported inside functions."""

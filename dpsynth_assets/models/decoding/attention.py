@@ -1,0 +1,77 @@
+"""One-token attention without repeating the grouped key/value heads.
+
+Stock attention copies every key and value H/G times before each step, which at one query a row is
+most of the work. Here the H/G queries that share a head stand where the query positions would be.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_NAME = "dpsynth_grouped_query"
+
+
+def grouped_query_attention(
+    module: Any,
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    attention_mask: "torch.Tensor | None",
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: Any,
+) -> "tuple[torch.Tensor, None]":
+    """Scaled dot-product attention; queries (R, H, Q, D), keys and values (R, G, n, D).
+
+    Args:
+        module: The attention layer (part of the transformers interface; unused).
+        query: One query a row in decoding, P in prefill.
+        key: Keys the row may attend to.
+        value: Values.
+        attention_mask: Additive, broadcastable to (R, 1, Q, n).
+        dropout: Ignored: these are inference passes.
+        scaling: Factor of the scores; None for 1/sqrt(D).
+
+    Returns:
+        (R, Q, H, D) and None, as the transformers interface wants.
+    """
+    del module, dropout
+    from torch.nn.functional import scaled_dot_product_attention
+
+    rows, heads, queries, width = query.shape
+    groups = key.shape[1]
+    if groups != heads and queries == 1:
+        query = query.reshape(rows, groups, heads // groups, width)
+    elif groups != heads:
+        key = key.repeat_interleave(heads // groups, dim=1)
+        value = value.repeat_interleave(heads // groups, dim=1)
+    attended = scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return attended.reshape(rows, heads, queries, width).transpose(1, 2).contiguous(), None
+
+
+@contextmanager
+def grouped_queries(model: Any) -> Iterator[None]:
+    """Runs a model's `sdpa` layers through `grouped_query_attention`; leaves other kinds alone."""
+    config = model.config
+    chosen = config._attn_implementation
+    if chosen != "sdpa":
+        yield
+        return
+    _register()
+    config._attn_implementation = _NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = chosen
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+
+    if _NAME not in AttentionInterface().valid_keys():
+        AttentionInterface.register(_NAME, grouped_query_attention)

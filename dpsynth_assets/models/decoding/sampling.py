@@ -1,0 +1,170 @@
+"""Plain sampling of documents, one a prompt: reference corpora and public continuations.
+
+Seeded and therefore never private: nothing here may stand in for a privacy mechanism.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.decoding.contexts import PackedContexts
+
+if TYPE_CHECKING:
+    import torch
+
+_COMPACT_BELOW = 0.75
+"""Finished rows leave the forward pass once fewer than this share of its rows still write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingRules:
+    """How tokens are drawn.
+
+    Attributes:
+        temperature: Divides the logits; > 0.
+        top_p: Draws from the smallest set of tokens with at least this mass, in (0, 1]; 1 keeps all.
+        seed: Seed of this public randomness.
+        rows_per_forward: Prompts decoded at a time.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    rows_per_forward: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuses values outside their bounds."""
+        if self.temperature <= 0 or not 0 < self.top_p <= 1:
+            raise ValueError(
+                "Expected temperature > 0 and 0 < top_p <= 1, "
+                f"got {self.temperature} and {self.top_p}."
+            )
+
+
+@dataclass(frozen=True)
+class SampledDocument:
+    """Tokens after the prompt, without the end token, and whether the end token came."""
+
+    tokens: list[int]
+    ended: bool
+
+
+def sample_documents(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    end_token_id: int,
+    pad_token_id: int,
+    max_new_tokens: int | Sequence[int],
+    rules: SamplingRules,
+    prompt_columns: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> list[SampledDocument]:
+    """Samples one document from each prompt.
+
+    Args:
+        model: transformers causal language model, in eval mode.
+        prompts: N token sequences.
+        end_token_id: Ends a document.
+        pad_token_id: Filler of short prompts; never sampled unless it is the end token.
+        max_new_tokens: Bound on tokens, one for all prompts or one each; 0 gives an empty document.
+        rules: Temperature, nucleus, seed and packing; equal arguments give equal documents.
+        prompt_columns: Pad length; None takes the longest prompt (for public prompts only).
+        progress: Called with the share of prompts done.
+
+    Returns:
+        N documents in the order of the prompts.
+    """
+    import torch
+
+    limits = _limits(max_new_tokens, len(prompts))
+    columns = prompt_columns or max((len(prompt) for prompt in prompts), default=1)
+    generator = torch.Generator(device=next(model.parameters()).device).manual_seed(rules.seed)
+
+    def draw(logits: "torch.Tensor") -> "torch.Tensor":
+        if pad_token_id != end_token_id:
+            logits[:, pad_token_id] = -torch.inf
+        return draw_tokens(logits, rules, generator)
+
+    documents: list[SampledDocument] = []
+    for start in range(0, len(prompts), rules.rows_per_forward):
+        part = slice(start, start + rules.rows_per_forward)
+        contexts = PackedContexts(
+            model,
+            prompts[part],
+            prompt_columns=columns,
+            max_new_tokens=max(limits[part]),
+            pad_token_id=pad_token_id,
+        )
+        documents += _sample_packed(contexts, limits[part], draw, end_token_id)
+        if progress is not None:
+            progress(len(documents) / len(prompts))
+    return documents
+
+
+def draw_tokens(
+    logits: "torch.Tensor", rules: SamplingRules, generator: "torch.Generator"
+) -> "torch.Tensor":
+    """Draws one token a row from softmax(logits / temperature), cut to its top-p nucleus.
+
+    Args:
+        logits: (R, V), float32.
+        rules: Temperature and nucleus; the most probable token always stays.
+        generator: Seeded source of public randomness.
+
+    Returns:
+        (R,) int64.
+    """
+    import torch
+
+    probabilities = torch.softmax(logits / rules.temperature, dim=-1)
+    if rules.top_p < 1:
+        ordered, order = probabilities.sort(dim=-1, descending=True)
+        outside = ordered.cumsum(dim=-1) - ordered >= rules.top_p
+        probabilities.scatter_(-1, order, ordered.masked_fill(outside, 0.0))
+    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+
+
+def _sample_packed(
+    contexts: PackedContexts,
+    limits: Sequence[int],
+    draw: "Callable[[torch.Tensor], torch.Tensor]",
+    end_token_id: int,
+) -> list[SampledDocument]:
+    """Decodes the rows together; all of them start at once, so step t writes token t of each."""
+    import torch
+
+    most = torch.tensor(limits)
+    rows = torch.arange(len(limits))  # context of the pass -> prompt
+    written = torch.full((len(limits), max(limits)), end_token_id)
+    lengths = torch.where(most > 0, -1, 0)  # -1 while a row still writes
+    ended = torch.zeros(len(limits), dtype=torch.bool)
+    tokens = torch.full_like(rows, end_token_id)
+    for step in range(max(limits)):
+        writing = lengths[rows] < 0
+        if not writing.any():
+            break
+        if writing.float().mean() < _COMPACT_BELOW:
+            contexts.keep(writing.nonzero()[:, 0])
+            rows, tokens = rows[writing], tokens[writing]
+        tokens = draw(contexts.next_logits(tokens, torch.full_like(rows, step))).cpu()
+        ended_now = (tokens == end_token_id) & (lengths[rows] < 0)
+        written[rows, step] = tokens
+        ended[rows[ended_now]] = True
+        lengths[rows[ended_now]] = step
+        full = (lengths[rows] < 0) & (most[rows] == step + 1)
+        lengths[rows[full]] = step + 1
+    return [
+        SampledDocument(tokens=ids[:length], ended=bool(stop))
+        for ids, length, stop in zip(written.tolist(), lengths.tolist(), ended, strict=True)
+    ]
+
+
+def _limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:
+    if isinstance(max_new_tokens, int):
+        return [max_new_tokens] * prompts
+    if len(max_new_tokens) != prompts:
+        raise ValueError(
+            f"Expected one max_new_tokens for each of {prompts} prompts, got {len(max_new_tokens)}."
+        )
+    return list(max_new_tokens)

@@ -1,0 +1,251 @@
+"""A causal language model as the methods see it: weights, tokens and a few-shot format.
+
+Loads from a folder (the models we train, or any checkpoint in the transformers format) or by hub
+id. Tokenizer and configuration come first; weights are read at the first use of `model`, so that
+an engine which brings its own weights (vLLM) never loads them twice. Nothing here runs remote code.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.models.document_format import FORMATS, PAPER_PT, PLAIN_PT, DocumentFormat
+
+FORMAT_FILE = "document_format.json"
+BYTES_PER_PARAMETER = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class LanguageModelError(RuntimeError):
+    """A model cannot be loaded: says what was expected, what was found and what to do."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A causal language model with its tokenizer and document format.
+
+    Attributes:
+        source: Folder or hub id.
+        dtype: `float32`, `bfloat16` or `float16`.
+        device: `cpu`, `cuda`, `cuda:1`, ...
+    """
+
+    source: str
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """Short public name: the last part of the folder or hub id."""
+        return self.source.rstrip("/").rsplit("/", 1)[-1]
+
+    @cached_property
+    def config(self) -> Any:
+        """The transformers configuration of the (text) model."""
+        from transformers import AutoConfig
+
+        config = _load(AutoConfig, self.source)
+        return config.get_text_config()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """A transformers tokenizer."""
+        from transformers import AutoTokenizer
+
+        return _load(AutoTokenizer, self.source)
+
+    @cached_property
+    def model(self) -> Any:
+        """The transformers model: evaluation mode, no gradients, on `device` in `dtype`."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        _require_memory(self)
+        weights = _load(AutoModelForCausalLM, self.source, dtype=getattr(torch, self.dtype))
+        try:
+            return weights.to(self.device).eval().requires_grad_(False)
+        except torch.OutOfMemoryError:
+            raise LanguageModelError(_memory_message(self, None, None)) from None
+
+    @cached_property
+    def document_format(self) -> DocumentFormat:
+        """The format the model was trained on; for other checkpoints a pretrained template."""
+        file = Path(self.source) / FORMAT_FILE
+        if file.is_file():
+            return FORMATS[json.loads(file.read_text(encoding="utf-8"))["name"]]
+        fence = self.encode(PAPER_PT.end or "")
+        return PAPER_PT if len(fence) == 1 else PLAIN_PT
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Width V of the model's logits; may exceed the number of tokens the tokenizer knows."""
+        return int(self.config.vocab_size)
+
+    @cached_property
+    def end_token_id(self) -> int:
+        """The token that ends a document."""
+        end = self.document_format.end
+        if end is None:
+            return int(self.tokenizer.eos_token_id)
+        token = self.tokenizer.convert_tokens_to_ids(end)
+        return int(token) if token is not None and token != self._unknown else self.encode(end)[0]
+
+    @cached_property
+    def begin_token_id(self) -> int | None:
+        """The token that begins a prompt; None where the tokenizer has none."""
+        token = self.tokenizer.bos_token_id
+        return None if token is None else int(token)
+
+    @cached_property
+    def pad_token_id(self) -> int:
+        """A token to fill rows with: the tokenizer's own, else the end token; always masked."""
+        token = self.tokenizer.pad_token_id
+        return self.end_token_id if token is None else int(token)
+
+    @property
+    def _unknown(self) -> int | None:
+        return self.tokenizer.unk_token_id
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of plain text: no begin token, and special tokens in the text stay plain text."""
+        encoding = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
+        return list(encoding["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, special tokens left out."""
+        return self.tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+    def prompt_ids(
+        self, label_text: str, examples: Sequence[str], max_example_tokens: int
+    ) -> list[int]:
+        """Few-shot prompt in the model's own format; see `DocumentFormat.prompt_ids`."""
+        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+
+    def read_text(self, generated: Sequence[int]) -> tuple[str, bool]:
+        """Text of generated tokens and whether it ended; see `DocumentFormat.read_text`."""
+        return self.document_format.read_text(self, generated)
+
+
+def load_language_model(
+    path_or_id: str | Path, *, dtype: str = "float32", device: str = "auto"
+) -> LanguageModel:
+    """Opens a language model; weights are read at the first use of `.model`.
+
+    Args:
+        path_or_id: Folder in the transformers format, or a hub id `owner/name`.
+        dtype: `float32`, `bfloat16` or `float16`.
+        device: `auto` takes the first CUDA device if there is one, else the processor.
+
+    Raises:
+        LanguageModelError: No such folder, unknown id, no network, unknown dtype.
+    """
+    if dtype not in BYTES_PER_PARAMETER:
+        raise LanguageModelError(
+            f"Language model dtype must be one of {', '.join(BYTES_PER_PARAMETER)}, got {dtype!r}."
+        )
+    source = str(path_or_id)
+    _require_source(source)
+    language_model = LanguageModel(source=source, dtype=dtype, device=_resolve_device(device))
+    _ = language_model.config, language_model.tokenizer
+    return language_model
+
+
+def _require_source(source: str) -> None:
+    """Refuses a missing folder before the hub client turns it into a puzzling message."""
+    folder = Path(source)
+    if folder.is_dir():
+        if (folder / "config.json").is_file():
+            return
+        raise LanguageModelError(
+            f"Expected a language model in {folder}, found no config.json; materialise "
+            "public/language_model or give a folder in the transformers format."
+        )
+    looks_like_path = folder.is_absolute() or source.startswith(".") or source.count("/") != 1
+    if looks_like_path:
+        raise LanguageModelError(
+            f"Expected a language model folder, found nothing at {source}; materialise "
+            "public/language_model, or give a hub id of the form owner/name."
+        )
+
+
+def _resolve_device(device: str) -> str:
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _load(auto_class: Any, source: str, **options: Any) -> Any:
+    """Calls `from_pretrained` without remote code and turns its failures into one line."""
+    try:
+        return auto_class.from_pretrained(source, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise LanguageModelError(_load_message(source, error)) from None
+
+
+def _load_message(source: str, error: Exception) -> str:
+    if Path(source).is_dir():
+        detail = str(error).splitlines()[0]
+        return (
+            f"Expected a language model in the transformers format in {source}, got: {detail} "
+            "Restore the missing file or materialise public/language_model again."
+        )
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
+        return (
+            f"Expected {source!r} in the local hub cache, found nothing, and HF_HUB_OFFLINE "
+            "forbids downloading; unset it, or give a folder."
+        )
+    return (
+        f"Expected {source!r} on the Hugging Face hub or in its cache, could not fetch it; check "
+        "the id, the network and, for a gated model, `hf auth login`; or give a folder."
+    )
+
+
+def _parameter_count(language_model: LanguageModel) -> int:
+    """Counts parameters on the meta device: no memory, no weights read."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(language_model.config)
+    return sum(parameter.numel() for parameter in skeleton.parameters())
+
+
+def _free_bytes(device: str) -> int:
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _page_cache_bytes()
+
+
+def _page_cache_bytes() -> int:
+    """File pages the kernel would give back; 0 where /proc is missing."""
+    file = Path("/proc/meminfo")
+    if not file.is_file():
+        return 0
+    lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+    return sum(1024 * int(words[1]) for words in lines if words[0] == "Cached:")
+
+
+def _require_memory(language_model: LanguageModel) -> None:
+    parameters = _parameter_count(language_model)
+    needed = parameters * BYTES_PER_PARAMETER[language_model.dtype]
+    free = _free_bytes(language_model.device)
+    if needed > free:
+        raise LanguageModelError(_memory_message(language_model, needed, free))
+
+
+def _memory_message(language_model: LanguageModel, needed: int | None, free: int | None) -> str:
+    expected = "more memory" if needed is None else f"{needed / 2**30:.1f} GiB"
+    got = "" if free is None else f", {free / 2**30:.1f} GiB are free"
+    return (
+        f"{language_model.name} in {language_model.dtype} needs {expected} on "
+        f"{language_model.device}{got}; take a smaller model, dtype bfloat16 or another device."
+    )

@@ -1,0 +1,1 @@
+"""Everything a proof depends on: mechanisms, accounting, ledger. Imports nothing of ours."""

@@ -1,0 +1,33 @@
+"""Errors of the privacy kernel. Each says what was expected, what came, and what to do.
+
+PrivacyError
+├── BudgetExceededError         a release would overspend its cohort
+├── PlanChangedError            a fixed-plan cohort was asked for something outside its plan
+├── UndeclaredPublicFactError   a mechanism needs a fact that is not declared public
+├── UnaccountedReleaseError     private data was asked for without an open reservation
+└── LedgerIntegrityError        the ledger's chain does not verify
+"""
+
+
+class PrivacyError(Exception):
+    """Base of every refusal made to protect a guarantee. Messages never contain private data."""
+
+
+class BudgetExceededError(PrivacyError):
+    """The release would overspend the cohort; nothing private was read."""
+
+
+class PlanChangedError(PrivacyError):
+    """The cohort's budget is fixed to a plan, and the request is not part of that plan."""
+
+
+class UndeclaredPublicFactError(PrivacyError):
+    """A mechanism needs a fact that the dataset file does not declare public."""
+
+
+class UnaccountedReleaseError(PrivacyError):
+    """Private data was requested without a reservation in the ledger."""
+
+
+class LedgerIntegrityError(PrivacyError):
+    """An entry was altered, removed or reordered."""

@@ -1,0 +1,115 @@
+"""The hash chain: every entry seals the one before it, so history cannot be edited unseen.
+
+What it shows: an altered, removed, inserted or reordered entry. What it cannot show on its own: a
+removed tail, or a history rewritten from some entry on with fresh hashes. For those, keep the head
+(`Ledger.head`) somewhere the ledger's owner cannot write, and verify against that witness.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
+
+GENESIS = "0" * 64
+"""Hash before the first entry, and head of an empty ledger."""
+
+# Columns in their fixed order: an array needs no key sorting and is as canonical as an object.
+_ROW_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def entry_hash(entry: LedgerEntry) -> str:
+    """SHA-256 over the canonical JSON of every column but `hash`, the previous hash included."""
+    return hashlib.sha256(_ROW_ENCODER.encode(entry[:-1]).encode()).hexdigest()
+
+
+def sealed(entry: LedgerEntry) -> LedgerEntry:
+    """Fills in the entry's own hash."""
+    return entry._replace(hash=entry_hash(entry))
+
+
+def link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> str | None:
+    """Says why `entry` cannot follow the entry before it, or None where it does."""
+    if entry.seq != previous_seq + 1:
+        return f"expected entry {previous_seq + 1} here: entries were removed or reordered"
+    if entry.previous_hash != previous_hash:
+        return "does not seal the entry before it: an entry was removed, inserted or replaced"
+    try:
+        unaltered = entry.hash == entry_hash(entry)
+    except (TypeError, ValueError):
+        unaltered = False
+    return None if unaltered else "its content does not match its hash: a column was altered"
+
+
+@dataclass(frozen=True)
+class ChainProblem:
+    """One thing wrong with the ledger; `seq` is 0 where it concerns the ledger as a whole."""
+
+    seq: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"entry {self.seq}: {self.message}" if self.seq else self.message
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What a verification found.
+
+    Attributes:
+        ok: Whether nothing is wrong.
+        entries: Number of entries read.
+        head: Hash of the last entry; note it down as the next witness.
+        problems: What is wrong, in order of entries.
+    """
+
+    ok: bool
+    entries: int
+    head: str
+    problems: tuple[ChainProblem, ...]
+
+
+def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = None) -> VerifyReport:
+    """Checks every link, every seal and that each commit completes one earlier reserve.
+
+    Args:
+        entries: All entries by `seq`.
+        witnessed_head: A head noted down earlier; it must still be part of the chain.
+    """
+    problems: list[ChainProblem] = []
+    open_keys: dict[str, str] = {}
+    seq, head, count, seen = 0, GENESIS, 0, witnessed_head in (None, GENESIS)
+    for entry in entries:
+        messages = [link_problem(entry, seq, head), _content_problem(entry, open_keys)]
+        problems += [ChainProblem(entry.seq, message) for message in messages if message]
+        seq, head, count = entry.seq, entry.hash, count + 1
+        seen = seen or head == witnessed_head
+    if not seen:
+        message = f"the witnessed head {witnessed_head} is gone: the tail was removed or rewritten"
+        problems.append(ChainProblem(0, message))
+    return VerifyReport(ok=not problems, entries=count, head=head, problems=tuple(problems))
+
+
+def _content_problem(entry: LedgerEntry, open_keys: dict[str, str]) -> str | None:
+    """Checks what a hash cannot: that the entry means something. Updates the open reservations."""
+    if entry.kind == COMMIT:
+        known = open_keys.pop(entry.reservation, None) == entry.key
+        return None if known else "commits a release that was not reserved, or commits it twice"
+    if entry.kind != RESERVE:
+        return f"expected kind reserve or commit, got {entry.kind!r}"
+    open_keys[entry.reservation] = entry.key
+    return _reserve_problem(entry)
+
+
+def _reserve_problem(entry: LedgerEntry) -> str | None:
+    try:
+        terms = entry.terms
+        charged = entry.event is not None or entry.guarantee == GuaranteeType.EX_POST
+        if terms is None or not charged:
+            return "has no terms or no event, so what it spent is unknown"
+        same = entry.request().key(terms.relation, terms.unit) == entry.key
+    except (TypeError, ValueError, KeyError) as error:
+        return f"cannot be read as a charge ({type(error).__name__})"
+    return None if same else "its key is not that of its request"

@@ -1,0 +1,219 @@
+"""The table, its append-only triggers, and the one transaction that may write to it.
+
+SQLite keeps the rollback journal (no WAL): one file to copy and to restore, and `synchronous=EXTRA`
+also syncs the folder after each commit, so that a power cut cannot undo a charge whose data was
+read. Writers take the write lock at BEGIN IMMEDIATE, before they look at the budget; on PostgreSQL
+an advisory lock does the same without asking for more than SELECT and INSERT rights.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
+from dpsynth_assets.privacy.ledger.schema import LedgerEntry
+
+LOCK_WAIT_SECONDS = 60
+_ADVISORY_LOCK = 0x6470_6C65_6467_6572  # "dpledger"
+
+_TEXT = ("recorded_at", "kind", "reservation", "key", "cohort", "dataset", "asset", "mechanism")
+_REQUIRED = {*_TEXT, "guarantee", "code_version", "data_version", "release", "run_id"}
+_REQUIRED |= {"previous_hash", "hash"}
+
+
+def _column(name: str) -> "sa.Column[object]":
+    if name == "seq":
+        return sa.Column(name, sa.Integer, primary_key=True, autoincrement=False)
+    if name == "ex_post_epsilon":
+        return sa.Column(name, sa.Double)
+    return sa.Column(name, sa.Text, nullable=name not in _REQUIRED)
+
+
+TABLE = sa.Table(
+    "privacy_ledger",
+    sa.MetaData(),
+    *(_column(name) for name in LedgerEntry._fields),
+    sa.UniqueConstraint("reservation", "kind", name="privacy_ledger_once"),
+    sa.CheckConstraint("kind IN ('reserve', 'commit')", name="privacy_ledger_kind"),
+    sa.Index("privacy_ledger_cohort", "cohort", "seq"),
+)
+
+TRIGGERS = ("privacy_ledger_no_update", "privacy_ledger_no_delete", "privacy_ledger_in_order")
+
+# INSERT OR REPLACE deletes without firing a delete trigger, hence the third one.
+_SQLITE_TRIGGERS = (
+    """CREATE TRIGGER privacy_ledger_no_update BEFORE UPDATE ON privacy_ledger
+       BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
+    """CREATE TRIGGER privacy_ledger_no_delete BEFORE DELETE ON privacy_ledger
+       BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
+    """CREATE TRIGGER privacy_ledger_in_order BEFORE INSERT ON privacy_ledger
+       WHEN NEW.seq <> (SELECT COALESCE(MAX(seq), 0) + 1 FROM privacy_ledger)
+       BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
+)
+_POSTGRES_TRIGGERS = (
+    """CREATE OR REPLACE FUNCTION privacy_ledger_refuse() RETURNS trigger LANGUAGE plpgsql AS
+       $$ BEGIN RAISE EXCEPTION 'the privacy ledger is append-only'; END $$""",
+    """CREATE TRIGGER privacy_ledger_no_update BEFORE UPDATE ON privacy_ledger
+       FOR EACH STATEMENT EXECUTE FUNCTION privacy_ledger_refuse()""",
+    """CREATE TRIGGER privacy_ledger_no_delete BEFORE DELETE OR TRUNCATE ON privacy_ledger
+       FOR EACH STATEMENT EXECUTE FUNCTION privacy_ledger_refuse()""",
+    """CREATE OR REPLACE FUNCTION privacy_ledger_next() RETURNS trigger LANGUAGE plpgsql AS
+       $$ BEGIN
+         IF NEW.seq <> (SELECT COALESCE(MAX(seq), 0) + 1 FROM privacy_ledger) THEN
+           RAISE EXCEPTION 'the privacy ledger is append-only';
+         END IF;
+         RETURN NEW;
+       END $$""",
+    """CREATE TRIGGER privacy_ledger_in_order BEFORE INSERT ON privacy_ledger
+       FOR EACH ROW EXECUTE FUNCTION privacy_ledger_next()""",
+)
+
+
+def sqlite_path(url: str) -> Path | None:
+    """File of a SQLite ledger; None for a database server."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return None
+    if not parsed.database or parsed.database == ":memory:":
+        raise PrivacyError(
+            f"Expected a ledger that outlives the process, got {url!r}. Name a file: "
+            "sqlite:////path/to/ledger.sqlite."
+        )
+    return Path(parsed.database)
+
+
+class Database:
+    """One ledger's table. Reads are consistent snapshots; `appending` is the only way to write."""
+
+    def __init__(self, url: str) -> None:
+        self._url: URL = make_url(url)
+        path = sqlite_path(url)
+        if path is not None:
+            _create_owner_only(path)
+        with self._readable():
+            self._engine = _engine(self._url, is_file=path is not None)
+            self._create()
+
+    def read(self, after: int = 0, cohort: str | None = None) -> Iterator[LedgerEntry]:
+        """Yields entries with `seq` > `after`, in order."""
+        with self._readable(), self._engine.connect() as connection:
+            yield from _select(connection, after, cohort)
+
+    def triggers(self) -> set[str]:
+        """Names of the append-only triggers in force."""
+        source = (
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'privacy_ledger'"
+            if self._is_sqlite
+            else "SELECT tgname FROM pg_trigger WHERE tgrelid = 'privacy_ledger'::regclass "
+            "AND tgenabled <> 'D'"
+        )
+        with self._readable(), self._engine.connect() as connection:
+            return set(connection.exec_driver_sql(source).scalars())
+
+    @contextmanager
+    def appending(self) -> Iterator["Appender"]:
+        """Holds the write lock over reading the budget and spending it; commits at the end."""
+        with self._readable(), self._engine.connect() as connection, connection.begin():
+            self._lock(connection)
+            yield Appender(connection)
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._url.get_backend_name() == "sqlite"
+
+    def _lock(self, connection: Connection) -> None:
+        if self._is_sqlite:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+
+    def _create(self) -> None:
+        """Creates table and triggers where there is no table; never repairs an existing one."""
+        if sa.inspect(self._engine).has_table(TABLE.name):
+            return
+        with self._engine.connect() as connection, connection.begin():
+            self._lock(connection)
+            if sa.inspect(connection).has_table(TABLE.name):
+                return
+            TABLE.create(connection)
+            for statement in _SQLITE_TRIGGERS if self._is_sqlite else _POSTGRES_TRIGGERS:
+                connection.exec_driver_sql(statement)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turns what a database may raise into one line."""
+        place = self._url.render_as_string(hide_password=True)
+        try:
+            yield
+        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+            raise PrivacyError(
+                f"The ledger at {place} is not available ({_reason(error)}). Nothing private may "
+                "be read without it: check the file, its rights or the server, and try again."
+            ) from None
+        except sa.exc.DatabaseError as error:
+            raise LedgerIntegrityError(
+                f"The ledger at {place} cannot be used ({_reason(error)}). Nothing private may be "
+                "read without it: restore it from a backup."
+            ) from None
+
+
+class Appender:
+    """What may be done while the write lock is held."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def read(self, after: int) -> Iterator[LedgerEntry]:
+        """Yields entries with `seq` > `after`, in order."""
+        return _select(self._connection, after, None)
+
+    def append(self, entry: LedgerEntry) -> None:
+        """Writes one sealed entry."""
+        self._connection.execute(TABLE.insert().values(**entry._asdict()))
+
+
+def _select(connection: Connection, after: int, cohort: str | None) -> Iterator[LedgerEntry]:
+    query = sa.select(TABLE).where(TABLE.c.seq > after).order_by(TABLE.c.seq)
+    if cohort is not None:
+        query = query.where(TABLE.c.cohort == cohort)
+    for row in connection.execution_options(yield_per=5000).execute(query):
+        yield LedgerEntry._make(row)
+
+
+def _reason(error: sa.exc.DBAPIError) -> str:
+    return str(error.orig).strip().splitlines()[0]
+
+
+def _create_owner_only(path: Path) -> None:
+    """Creates file (0600) and folder (0700) where they are missing; leaves existing ones alone."""
+    if path.exists():
+        return
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise PrivacyError(
+            f"Expected a ledger file that can be created, got {path} ({error.strerror}). Set "
+            "DPSYNTH_LEDGER_URL to a place you own."
+        ) from None
+
+
+def _engine(url: URL, *, is_file: bool) -> Engine:
+    """An engine without pool, so that a forked process never shares a connection."""
+    options = {"timeout": LOCK_WAIT_SECONDS} if is_file else {}
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool, connect_args=options)
+    if is_file:
+        sa.event.listen(engine, "connect", _configure_sqlite)
+    return engine
+
+
+def _configure_sqlite(connection: "sa.pool.interfaces.DBAPIConnection", _record: object) -> None:
+    """Leaves BEGIN to us and makes a commit survive a power cut."""
+    connection.isolation_level = None  # type: ignore[attr-defined]
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous=EXTRA")
+    cursor.close()

@@ -1,0 +1,241 @@
+"""What the ledger is told and what it keeps: terms, requests, reservations and entries."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+RESERVE = "reserve"
+COMMIT = "commit"
+ZCDP = "zcdp"
+TIGHT = "tight"
+ACCOUNTANTS = (ZCDP, TIGHT)
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def canonical_json(value: object) -> str:
+    """Writes one value in exactly one way: sorted keys, no spaces, ASCII, shortest floats.
+
+    Raises:
+        ValueError: The value is not JSON, or holds a NaN or an infinity.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected finite JSON values in a ledger entry: {error}.") from None
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetTerms:
+    """What a dataset file allows, stored with every entry.
+
+    Attributes:
+        epsilon: Total budget ε of the cohort. May be raised or lowered later.
+        delta: Public constant δ of the cohort, fixed by its first entry (PRIVACY.md D.7).
+        accountant: `zcdp`, a filter that holds for adaptively chosen releases, or `tight`, a plan
+            fixed before the first charge (PRIVACY.md D.6).
+        relation: Neighbouring relation, fixed by the cohort's first entry.
+        unit: Privacy unit, fixed by the cohort's first entry.
+        accepts_ex_post: Whether releases without an (ε, δ) guarantee are accepted.
+        public_facts: Names of the declared public facts that mechanisms rely on.
+    """
+
+    epsilon: float
+    delta: float
+    accountant: str
+    relation: NeighboringRelation
+    unit: PrivacyUnit
+    accepts_ex_post: bool = False
+    public_facts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Casts numbers (an int would change the canonical JSON) and refuses a void budget."""
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "delta", float(self.delta))
+        object.__setattr__(self, "relation", NeighboringRelation(self.relation))
+        object.__setattr__(self, "public_facts", tuple(self.public_facts))
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ValueError(f"Expected 0 < epsilon < inf, got {self.epsilon}.")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
+        if self.accountant not in ACCOUNTANTS:
+            raise ValueError(f"Expected an accountant in {ACCOUNTANTS}, got {self.accountant!r}.")
+
+    def to_json(self) -> str:
+        """Canonical JSON, read back by `from_json`."""
+        return canonical_json(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "BudgetTerms":
+        """Reads what `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "unit": PrivacyUnit(**fields["unit"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseRequest:
+    """One release somebody wants to make. Every field is public.
+
+    Attributes:
+        cohort: Disjoint set of private records that pays.
+        dataset: Dataset the cohort belongs to.
+        asset: Key of the asset that would hold the release, e.g. `tickets/ctcl/corpus`.
+        mechanism: Name of the mechanism.
+        guarantee: What the release promises.
+        event: What is charged; None for a purely ex-post release.
+        parameters: Public parameters, JSON values.
+        code_version: Version of the code that draws the noise.
+        data_version: Declared version of the source; never a digest of private content.
+        release: Name of the release; a new name pays again on purpose.
+        run_id: Who asked; not part of the identity of the release.
+    """
+
+    cohort: str
+    dataset: str
+    asset: str
+    mechanism: str
+    guarantee: GuaranteeType
+    event: Event | None
+    parameters: Mapping[str, Any]
+    code_version: str
+    data_version: str
+    release: str = "1"
+    run_id: str = ""
+
+    @property
+    def event_json(self) -> str | None:
+        """The event's constructor arguments as canonical JSON."""
+        return None if self.event is None else canonical_json(event_to_json(self.event))
+
+    @property
+    def parameters_json(self) -> str:
+        """The parameters as canonical JSON."""
+        return canonical_json(dict(self.parameters))
+
+    def key(self, relation: NeighboringRelation, unit: PrivacyUnit) -> str:
+        """Identity of the release: requests with equal keys are the same release."""
+        return digest(
+            {
+                "cohort": self.cohort,
+                "asset": self.asset,
+                "mechanism": self.mechanism,
+                "guarantee": self.guarantee,
+                "event": self.event_json,
+                "parameters": self.parameters_json,
+                "code_version": self.code_version,
+                "data_version": self.data_version,
+                "relation": relation,
+                "unit": asdict(unit),
+                "release": self.release,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class PlannedRelease:
+    """One line of a fixed plan: which asset will be charged which event."""
+
+    asset: str
+    event: Event | None
+
+
+def plan_to_json(plan: Sequence[PlannedRelease]) -> str:
+    """Canonical JSON of a plan; the order of its lines does not matter, as composition commutes."""
+    events = [None if line.event is None else event_to_json(line.event) for line in plan]
+    lines = [[line.asset, event] for line, event in zip(plan, events, strict=True)]
+    return canonical_json(sorted(lines, key=canonical_json))
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A charge that was admitted, or a release that exists already.
+
+    Attributes:
+        id: Name of the charge in the ledger.
+        request: What was asked for.
+        reused: Whether the release exists: nothing was charged, no private data may be read.
+        artifact_digest: SHA-256 of the stored release, where it exists.
+        artifact_uri: Place of the stored release, where it exists.
+    """
+
+    id: str
+    request: ReleaseRequest
+    reused: bool = False
+    artifact_digest: str | None = None
+    artifact_uri: str | None = None
+
+
+class LedgerEntry(NamedTuple):
+    """One row. A `reserve` charges for ever; a `commit` says where its release is stored.
+
+    A named tuple, since its order is the order of the columns and of the hashed JSON array.
+    """
+
+    seq: int
+    recorded_at: str
+    kind: str
+    reservation: str
+    key: str
+    cohort: str
+    dataset: str
+    asset: str
+    mechanism: str
+    guarantee: str
+    event_json: str | None
+    parameters_json: str | None
+    code_version: str
+    data_version: str
+    release: str
+    run_id: str
+    terms_json: str | None
+    plan_digest: str | None
+    plan_json: str | None
+    artifact_digest: str | None
+    artifact_uri: str | None
+    ex_post_epsilon: float | None
+    previous_hash: str
+    hash: str
+
+    @property
+    def event(self) -> Event | None:
+        """What was charged, rebuilt from its constructor arguments."""
+        return None if self.event_json is None else event_from_json(json.loads(self.event_json))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters of the release; empty for a commit."""
+        parameters: dict[str, Any] = json.loads(self.parameters_json or "{}")
+        return parameters
+
+    @property
+    def terms(self) -> BudgetTerms | None:
+        """Terms in force at the charge; None for a commit."""
+        return None if self.terms_json is None else BudgetTerms.from_json(self.terms_json)
+
+    def request(self) -> ReleaseRequest:
+        """Rebuilds the request from which a reserve was written."""
+        return ReleaseRequest(
+            cohort=self.cohort,
+            dataset=self.dataset,
+            asset=self.asset,
+            mechanism=self.mechanism,
+            guarantee=GuaranteeType(self.guarantee),
+            event=self.event,
+            parameters=self.parameters,
+            code_version=self.code_version,
+            data_version=self.data_version,
+            release=self.release,
+            run_id=self.run_id,
+        )

@@ -1,0 +1,181 @@
+"""Statements of account: what a cohort and a dataset have spent, and what was not summed."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger.accounts import CohortAccount, float_up
+from dpsynth_assets.privacy.ledger.admission import remaining
+from dpsynth_assets.privacy.ledger.schema import TIGHT, ZCDP, BudgetTerms
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+DP_TOTAL = "dp"
+EX_POST_TOTAL = "none (ex-post only)"
+MIXED_TOTAL = "none (cohorts differ in neighbouring relation or privacy unit)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortSpend:
+    """What one cohort has spent, recomputed from its events.
+
+    Attributes:
+        cohort: Name of the cohort.
+        dataset: Dataset it belongs to; empty where nothing was charged.
+        epsilon: ε of every reserve with an event, at `delta`, rounded up. Ex-post bounds are not
+            in it.
+        delta: δ of the cohort.
+        budget_epsilon: ε the terms allow; None where no terms are known.
+        remaining_epsilon: Budget minus spend, rounded down; None where no terms are known.
+        accountant: Accountant that computed `epsilon`.
+        rho: Sum of ρ of every reserve.
+        releases: Reservations that were committed.
+        reserved_uncommitted: Reservations that were not; they stay charged.
+        has_ex_post: Whether any ex-post release was reserved.
+        ex_post_epsilon_max: Largest realised bound of one ex-post release; infinite if some
+            release did not state its own. A function of private data: internal use only.
+        ex_post_epsilon_sum: Sum of the realised bounds: they add along the transcript
+            (PRIVACY.md D.4). Internal use only.
+        total_guarantee: `dp`, or `none (ex-post only)` once any ex-post release was reserved.
+        relation: Neighbouring relation; empty where no terms are known.
+        unit: Privacy unit in words.
+        public_facts: Every declared public fact that some release relied on.
+    """
+
+    cohort: str
+    dataset: str = ""
+    epsilon: float = 0.0
+    delta: float = 0.0
+    budget_epsilon: float | None = None
+    remaining_epsilon: float | None = None
+    accountant: str = ""
+    rho: Fraction = Fraction(0)
+    releases: int = 0
+    reserved_uncommitted: int = 0
+    has_ex_post: bool = False
+    ex_post_epsilon_max: float | None = None
+    ex_post_epsilon_sum: float | None = None
+    total_guarantee: str = DP_TOTAL
+    relation: str = ""
+    unit: str = ""
+    public_facts: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; ρ as a float for reading, never for accounting."""
+        return {**vars(self), "rho": float(self.rho), "public_facts": list(self.public_facts)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpend:
+    """What all cohorts of a dataset have spent together.
+
+    Attributes:
+        dataset: Name of the dataset.
+        epsilon: ε of the whole, rounded up.
+        delta: δ of the whole, rounded up.
+        composition: `parallel` (largest cohort) or `sequential` (sum over cohorts).
+        total_guarantee: As of a cohort; no guarantee where cohorts protect different things.
+        cohorts: The cohorts' own statements.
+    """
+
+    dataset: str
+    epsilon: float
+    delta: float
+    composition: str
+    total_guarantee: str
+    cohorts: tuple[CohortSpend, ...]
+
+
+def cohort_spend(
+    cohort: str, account: CohortAccount | None, terms: BudgetTerms | None = None
+) -> CohortSpend:
+    """States one account, against `terms` or else against those of its last entry.
+
+    Raises:
+        PrivacyError: `terms` has another δ than the cohort was charged at.
+    """
+    known = terms or (account.latest if account else None)
+    if known is None:
+        return CohortSpend(cohort=cohort)
+    if account is None:
+        account = CohortAccount(cohort, "", opened=known, latest=known)
+    elif known.delta != account.opened.delta:
+        raise PrivacyError(
+            f"Expected delta={account.opened.delta} for cohort {cohort!r}, as in its first ledger "
+            f"entry, got {known.delta}. Restore delta in the dataset file."
+        )
+    accountant = known.accountant
+    if accountant == TIGHT and not account.follows_plan:
+        accountant = ZCDP
+    epsilon = account.epsilon(accountant)
+    bounds = _ex_post_bounds(account)
+    return CohortSpend(
+        cohort=cohort,
+        dataset=account.dataset,
+        epsilon=epsilon,
+        delta=known.delta,
+        budget_epsilon=known.epsilon,
+        remaining_epsilon=remaining(known.epsilon, epsilon),
+        accountant=accountant,
+        rho=account.rho,
+        releases=account.committed,
+        reserved_uncommitted=account.reserved - account.committed,
+        has_ex_post=account.has_ex_post,
+        ex_post_epsilon_max=max(bounds, default=None),
+        ex_post_epsilon_sum=_sum_up(bounds) if bounds else None,
+        total_guarantee=EX_POST_TOTAL if account.has_ex_post else DP_TOTAL,
+        relation=str(account.opened.relation),
+        unit=account.opened.unit.describe(),
+        public_facts=tuple(sorted(account.public_facts)),
+    )
+
+
+def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpend:
+    """Composes the cohorts of one dataset (PRIVACY.md D.3).
+
+    **Privacy**: the largest cohort stands for all only where one privacy unit lies in one cohort:
+    under add/remove or zero-out, with records as units, and cohorts that are parts of the dataset.
+    A replaced record may move to another cohort, a person may have records in several, and a
+    cohort named like the dataset holds all of it: then the cohorts' (ε, δ) add up.
+    """
+    mine = [account for account in accounts if account.dataset == dataset]
+    spends = tuple(cohort_spend(account.cohort, account) for account in mine)
+    parallel = len(mine) == 1 or _disjoint(dataset, mine)
+    total = max if parallel else _sum_up
+    return DatasetSpend(
+        dataset=dataset,
+        epsilon=total([spend.epsilon for spend in spends] or [0.0]),
+        delta=total([spend.delta for spend in spends] or [0.0]),
+        composition="parallel" if parallel else "sequential",
+        total_guarantee=_joint_guarantee(mine),
+        cohorts=spends,
+    )
+
+
+def _disjoint(dataset: str, accounts: Sequence[CohortAccount]) -> bool:
+    """Whether neighbouring datasets differ in one cohort only."""
+    return all(
+        account.opened.relation is not NeighboringRelation.REPLACE_ONE
+        and account.opened.unit.column is None
+        and account.cohort != dataset
+        for account in accounts
+    )
+
+
+def _joint_guarantee(accounts: Sequence[CohortAccount]) -> str:
+    if len({(account.opened.relation, account.opened.unit) for account in accounts}) > 1:
+        return MIXED_TOTAL
+    return EX_POST_TOTAL if any(account.has_ex_post for account in accounts) else DP_TOTAL
+
+
+def _ex_post_bounds(account: CohortAccount) -> list[float]:
+    return [math.inf if bound is None else bound for bound in account.ex_post.values()]
+
+
+def _sum_up(values: Sequence[float]) -> float:
+    """Exact sum of non-negative numbers, rounded up to a float."""
+    if any(math.isinf(value) for value in values):
+        return math.inf
+    return float_up(sum((Fraction(value) for value in values), Fraction(0)))

@@ -1,0 +1,21 @@
+"""Records: read from any declared source into four canonical string columns."""
+
+from dpsynth_assets.records.checking import MethodChecker, check_dataset_file
+from dpsynth_assets.records.columns import SourceError
+from dpsynth_assets.records.reading import (
+    PrivateRecords,
+    read_private_records,
+    read_public_records,
+)
+from dpsynth_assets.records.set_aside import CANONICAL, Rule
+
+__all__ = [
+    "CANONICAL",
+    "MethodChecker",
+    "PrivateRecords",
+    "Rule",
+    "SourceError",
+    "check_dataset_file",
+    "read_private_records",
+    "read_public_records",
+]

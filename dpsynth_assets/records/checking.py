@@ -1,0 +1,148 @@
+"""Checking a dataset file against its source: every problem in one pass, nothing spent.
+
+For the steward's terminal: a problem may say how many records a rule sets aside and which rows.
+It never shows a text or another value of a private column.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from dpsynth_assets.datasets import (
+    PrivateDatasetSpec,
+    Problem,
+    PublicDataSpec,
+    parse_dataset_file,
+)
+from dpsynth_assets.records.columns import SourceError
+from dpsynth_assets.records.reading import public_column_names
+from dpsynth_assets.records.set_aside import REASON, ROW, Rule, column_names, judge
+from dpsynth_assets.records.sources import read_source
+
+MethodChecker = Callable[[PrivateDatasetSpec], Sequence[Problem]]
+"""Checks what only methods know: settings, and public facts a method needs."""
+
+_ROWS_SHOWN = 5
+
+_ADVICE: dict[Rule, tuple[str, str, str]] = {
+    Rule.UNREADABLE: ("source.path", "one JSON object a line", "Mend or drop these lines."),
+    Rule.NOT_TEXT: ("columns.text", "a string in every record", "Quote these values."),
+    Rule.MISSING_TEXT: ("columns.text", "text in every record", "Fill or drop these rows."),
+    Rule.DAMAGED_TEXT: ("columns.text", "UTF-8 text", "Save the source as UTF-8."),
+    Rule.UNKNOWN_LABEL: (
+        "columns.labels",
+        "labels that public_facts.labels lists",
+        "Add the missing value to public_facts.labels if it is public, or mend the rows.",
+    ),
+    Rule.MISSING_ID: ("columns.id", "an id in every record", "Fill these ids, or drop columns.id."),
+    Rule.MISSING_UNIT: (
+        "privacy_unit.column",
+        "a unit in every record",
+        "Fill or drop these rows.",
+    ),
+    Rule.REPEATED_ID: (
+        "columns.id",
+        "ids that differ",
+        "Drop repeats: records that share an id are all set aside.",
+    ),
+    Rule.LONG_TEXT: (
+        "columns.max_text_characters",
+        "texts within the limit",
+        "Shorten them, or raise the limit.",
+    ),
+}
+
+
+def check_dataset_file(path: Path, method_checker: MethodChecker | None = None) -> list[Problem]:
+    """Checks a dataset file: its declaration, its methods, and every record of its source.
+
+    Args:
+        path: The YAML file.
+        method_checker: Called with each private declaration that holds by itself.
+
+    Returns:
+        Problems, declaration first; those of severity `warning` leave the dataset usable.
+    """
+    files, problems = parse_dataset_file(path)
+    for file in files:
+        if isinstance(file.spec, PublicDataSpec):
+            problems += _check_public(file.spec, path)
+            continue
+        problems += method_checker(file.spec) if method_checker else []
+        problems += _check_records(file.spec, path) + _check_canaries(file.spec, path)
+    return problems
+
+
+def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+    try:
+        judged = judge(read_source(spec.source, column_names(spec)), spec)
+    except SourceError as error:
+        return [_source_problem(error, path)]
+    usable = judged[REASON].null_count()
+    problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
+    if usable == 0:
+        got = "no rows" if judged.is_empty() else f"{judged.height} rows, all set aside"
+        remedy = "Fill the source, or point source.path at the right file."
+        problems.append(_problem(path, "source.path", "at least one usable record", got, remedy))
+    declared = spec.public_facts.records
+    if declared is not None and judged.height != declared:
+        expected = f"{declared} records, as public_facts.records says"
+        remedy = "Correct public_facts.records, or name the version it counts."
+        problems.append(
+            _problem(path, "public_facts.records", expected, f"{judged.height}", remedy)
+        )
+    return problems
+
+
+def _set_aside(judged: pl.DataFrame, rule: Rule, path: Path) -> list[Problem]:
+    rows = judged.filter(pl.col(REASON) == rule.value)[ROW].to_list()
+    if not rows:
+        return []
+    field, expected, remedy = _ADVICE[rule]
+    shown = ", ".join(map(str, rows[:_ROWS_SHOWN])) + (", …" if len(rows) > _ROWS_SHOWN else "")
+    noun = "row" if len(rows) == 1 else "rows"
+    got = f"{len(rows)} {noun} set aside ({rule.value}; {noun} {shown})"
+    return [
+        Problem(
+            file=str(path),
+            field=field,
+            expected=expected,
+            got=got,
+            remedy=remedy,
+            severity="warning",
+        )
+    ]
+
+
+def _check_canaries(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+    canaries = spec.evaluation.canaries
+    if canaries is None or Path(canaries).is_file():
+        return []
+    remedy = "Mend the path, or drop the key."
+    got = f"nothing at {canaries}"
+    return [_problem(path, "evaluation.canaries", "a text or Parquet file", got, remedy)]
+
+
+def _check_public(spec: PublicDataSpec, path: Path) -> list[Problem]:
+    problems = []
+    for index, source in enumerate(spec.sources):
+        prefix = f"source.{index}." if isinstance(spec.source, list) else ""
+        try:
+            rows = read_source(source.source, public_column_names(source)).height
+        except SourceError as error:
+            problems.append(_source_problem(error, path, prefix))
+            continue
+        if not rows:
+            remedy = "Fill the source, or drop it."
+            field = f"{prefix}source.path"
+            problems.append(_problem(path, field, "at least one document", "no rows", remedy))
+    return problems
+
+
+def _source_problem(error: SourceError, path: Path, prefix: str = "") -> Problem:
+    return _problem(path, f"{prefix}{error.field}", error.expected, error.got, error.remedy)
+
+
+def _problem(path: Path, field: str, expected: str, got: str, remedy: str) -> Problem:
+    return Problem(file=str(path), field=field, expected=expected, got=got, remedy=remedy)

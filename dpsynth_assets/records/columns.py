@@ -1,0 +1,136 @@
+"""The columns that are asked of a source, and its refusals.
+
+Errors name the file and never repeat its content: polars' own messages quote the offending field.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+
+READABLE, IS_TEXT = "__readable", "__is_text"
+"""Flags beside the columns: the record could be parsed; its text is absent or a string."""
+
+_TEXT_TYPES = (pl.String, pl.Categorical, pl.Enum, pl.Null)
+_NESTED = (pl.List, pl.Array, pl.Struct, pl.Object)
+
+_OTHER_COLUMN = {
+    True: "Name one of these columns.",
+    False: "Name the column as the source does; a CSV file needs a header line.",
+}
+
+T = TypeVar("T")
+
+
+class SourceError(ValueError):
+    """A source that cannot be read; says where, expected, got, remedy, and no content."""
+
+    def __init__(self, *, field: str, expected: str, got: str, remedy: str) -> None:
+        self.field, self.expected, self.got, self.remedy = field, expected, got, remedy
+        super().__init__(f"{field}: expected {expected}, got {got}. {remedy}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnNames:
+    """Columns to read: `{field of the declaration: column of the source}`; one is the text."""
+
+    text: str
+    others: dict[str, str]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Every column with the field that names it, the text first."""
+        return {"columns.text": self.text, **self.others}
+
+    @property
+    def distinct(self) -> list[str]:
+        """Every column once, the text first."""
+        return list(dict.fromkeys(self.fields.values()))
+
+
+def check_columns(
+    known: Sequence[str], columns: ColumnNames, file: Path | str, *, schema: bool
+) -> None:
+    """Refuses a source without one of the columns.
+
+    Args:
+        known: Column names that the source has.
+        columns: Columns that are asked for.
+        file: Where they were looked for.
+        schema: Whether the names come from a schema. Otherwise they are only counted: without a
+            header the first line of a CSV file, which polars takes for one, is a private record.
+
+    Raises:
+        SourceError: A column is not there.
+    """
+    for field, name in columns.fields.items():
+        if name not in known:
+            got = f"columns {', '.join(known)}" if schema else f"{len(known)} other columns"
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            advice = f"Did you mean {close[0]!r}?" if close else _OTHER_COLUMN[schema]
+            expected = f"column {name!r} in {file}"
+            raise SourceError(field=field, expected=expected, got=got, remedy=advice)
+
+
+def guarded(
+    read: Callable[[], T], file: Path | str, expected: str, remedy: str = "Write the file again."
+) -> T:
+    """Runs `read`; where it fails, raises an error that carries no word of the failure.
+
+    Raises:
+        SourceError: Outside the handler, so that the failure is not even chained to it.
+    """
+    results: list[T] = []
+    kind = ""
+    try:
+        results.append(read())
+    except Exception as error:  # noqa: BLE001
+        kind = type(error).__name__
+    if kind:
+        got = f"{file} that fails with {kind}"
+        raise SourceError(field="source.path", expected=expected, got=got, remedy=remedy)
+    return results[0]
+
+
+def as_records(frame: pl.DataFrame, columns: ColumnNames) -> pl.DataFrame:
+    """Casts typed columns to text, by the type the file declares."""
+    declared = frame.schema[columns.text]
+    if not isinstance(declared, _TEXT_TYPES) and declared != pl.Binary:
+        raise SourceError(
+            field="columns.text",
+            expected="a column of text",
+            got=f"type {declared} in {columns.text!r}",
+            remedy="Name the column that holds the text.",
+        )
+    texts = [_as_text(frame[name], columns) for name in columns.distinct]
+    return pl.DataFrame(texts).with_columns(
+        pl.lit(True).alias(READABLE), pl.lit(True).alias(IS_TEXT)
+    )
+
+
+def _as_text(series: pl.Series, columns: ColumnNames) -> pl.Series:
+    if isinstance(series.dtype, _NESTED):
+        field = next(field for field, name in columns.fields.items() if name == series.name)
+        raise SourceError(
+            field=field,
+            expected="a column of single values",
+            got=f"type {series.dtype} in {series.name!r}",
+            remedy="Name another column.",
+        )
+    if series.dtype == pl.Binary:
+        values = [None if value is None else value.decode("utf-8", "replace") for value in series]
+        return pl.Series(series.name, values, dtype=pl.String)
+    if series.dtype.is_float():
+        return pl.Series(series.name, [float_text(value) for value in series], dtype=pl.String)
+    return series.cast(pl.String)
+
+
+def float_text(value: float | None) -> str | None:
+    """Writes 4.0 as '4': a column of whole numbers with gaps is often stored as floats."""
+    if value is None or math.isnan(value):
+        return None
+    return str(int(value)) if value.is_integer() else repr(value)

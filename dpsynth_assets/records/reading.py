@@ -1,0 +1,125 @@
+"""From a declared source to canonical records: set aside, bound units, split off held-out ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from dpsynth_assets.datasets import (
+    LABEL_SEPARATOR,
+    PrivateDatasetSpec,
+    PublicDataSpec,
+    PublicSource,
+)
+from dpsynth_assets.records.columns import ColumnNames
+from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
+from dpsynth_assets.records.set_aside import CANONICAL, REASON, Rule, column_names, identify, judge
+from dpsynth_assets.records.sources import read_source
+
+_HASH = "__hash"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateRecords:
+    """Private records in canonical form. Its repr shows nothing of them, not even their number.
+
+    Attributes:
+        records: What mechanisms read: string columns `record_id`, `unit_id`, `text`, `label`.
+        held_out: The same columns; units kept for evaluation, which no mechanism reads.
+        set_aside: Rule -> number of records it set aside. Private counts: for the steward only.
+    """
+
+    records: pl.DataFrame = field(repr=False)
+    held_out: pl.DataFrame = field(repr=False)
+    set_aside: Mapping[str, int] = field(repr=False)
+
+
+def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
+    """Reads the source of a private dataset.
+
+    Privacy:
+        One unit that comes or goes changes `records` and `held_out` together by its own at most
+        `max_records` records, all on one side of the split. Where the unit is a record with a
+        declared id, a second record with the same id instead takes the first away: one record
+        either way. The table in `set_aside.py` says so rule by rule.
+
+    Raises:
+        SourceError: The source is missing, broken, or lacks a declared column.
+    """
+    judged = judge(read_source(spec.source, column_names(spec)), spec)
+    kept = identify(judged.filter(pl.col(REASON).is_null()), spec)
+    bounded = bound_units(kept, spec)
+    records, held_out = split_held_out(bounded, spec)
+    counts = dict(judged.drop_nulls(REASON).group_by(REASON).len().iter_rows())
+    counts[Rule.OVER_BOUND.value] = kept.height - bounded.height
+    set_aside = {rule.value: counts[rule.value] for rule in Rule if counts.get(rule.value)}
+    return PrivateRecords(records=records, held_out=held_out, set_aside=set_aside)
+
+
+def bound_units(records: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
+    """Keeps of each unit the `max_records` records with the smallest keyed hash of their id.
+
+    Where the unit is one record every record is kept, equal ones included. Ties are records of one
+    unit with the same content, so it does not matter which of them stays.
+
+    Privacy:
+        What is kept of a unit is a function of that unit alone.
+    """
+    if spec.privacy_unit.column is None:
+        return records
+    hashes = hash_rows(Purpose.UNIT_BOUND, spec.name, [records["record_id"].to_list()])
+    hashed = records.with_columns(pl.Series(_HASH, hashes, dtype=pl.String))
+    first = hashed.sort(_HASH, *CANONICAL).group_by("unit_id", maintain_order=True)
+    return first.head(spec.privacy_unit.max_records).select(CANONICAL).sort(CANONICAL)
+
+
+def split_held_out(
+    records: pl.DataFrame, spec: PrivateDatasetSpec
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Splits by a keyed hash of the unit: a unit stays on one side whatever records join it.
+
+    Privacy:
+        The side is a function of the unit alone, so the two parts compose in parallel.
+
+    Returns:
+        `(records, held_out)`; about `held_out_fraction` of the units are held out.
+    """
+    hashes = hash_rows(Purpose.HELD_OUT, spec.name, [records["unit_id"].to_list()])
+    held = [unit_interval(digest) < spec.held_out_fraction for digest in hashes]
+    mask = pl.Series("held", held, dtype=pl.Boolean)
+    return records.filter(~mask), records.filter(mask)
+
+
+def read_public_records(spec: PublicDataSpec) -> pl.DataFrame:
+    """Reads and joins the sources of a public base, in declared order.
+
+    Documents without text, or with text that is not UTF-8, are dropped. Labels are joined as those
+    of private records are; an absent value is written as "".
+
+    Returns:
+        String columns `text` and `label`; no row where the base is the demo corpus.
+
+    Raises:
+        SourceError: A source is missing, broken, or lacks a declared column.
+    """
+    frames = [_read_public_source(source) for source in spec.sources]
+    empty = pl.DataFrame(schema={"text": pl.String, "label": pl.String})
+    joined = pl.concat([empty, *frames])
+    return joined if spec.max_documents is None else joined.head(spec.max_documents)
+
+
+def _read_public_source(source: PublicSource) -> pl.DataFrame:
+    raw = read_source(source.source, public_column_names(source))
+    labels = [pl.col(name).fill_null("").str.strip_chars() for name in source.columns.labels]
+    label = pl.concat_str(labels, separator=LABEL_SEPARATOR) if labels else pl.lit("")
+    text = pl.col(source.columns.text).str.strip_chars()
+    usable = raw.select(text.alias("text"), label.alias("label")).filter(
+        pl.col("text") != "", ~pl.col("text").str.contains("\ufffd", literal=True)
+    )
+    return usable if source.max_documents is None else usable.head(source.max_documents)
+
+
+def public_column_names(source: PublicSource) -> ColumnNames:
+    """Lists the columns a public source names, each with its field."""
+    others = {f"columns.labels.{i}": name for i, name in enumerate(source.columns.labels)}
+    return ColumnNames(text=source.columns.text, others=others)

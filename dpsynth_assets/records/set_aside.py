@@ -1,0 +1,149 @@
+"""The rules that set records aside, and why each leaves neighbours neighbours.
+
+| order | rule | looks at |
+|---|---|---|
+| 1 | unreadable record | the line itself (JSON Lines that is not an object) |
+| 2 | text is not a string | the text's own type (JSON Lines) |
+| 3 | missing text | the text: null, empty or blank |
+| 4 | text is not UTF-8 | the text: U+FFFD, what undecodable bytes are read as |
+| 5 | missing or unknown label | the labels, against the public label set |
+| 6 | missing id | the id, where an id column is declared; one that is not UTF-8 is missing |
+| 7 | missing unit | the unit, where a unit column is declared; likewise |
+| 8 | repeated id | the ids of the same unit: every record that shares one is set aside |
+| 9 | text too long | the text, against a public number of characters |
+
+The first rule that holds names the reason. Rules 1-7 and 9 read one record, so a record that comes
+or goes changes nothing but itself. Rule 8 is the only one that looks at others: where the unit is a
+record, one more record with a known id removes at most the one record that had it (and is set aside
+itself); where a unit column is declared, only records of the same unit are compared, so a unit that
+comes or goes changes no record of another. After the rules come the bound on records a unit and the
+held-out split (`reading.py`), which have the same two properties.
+
+A file whose structure is broken (an unclosed quote in CSV, a torn Parquet footer) is refused whole:
+no rule could say which records it holds.
+
+Text is otherwise kept as it is, control characters included; only blanks at its ends are dropped.
+"""
+
+from enum import StrEnum
+
+import polars as pl
+
+from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.records.columns import IS_TEXT, READABLE, ColumnNames
+from dpsynth_assets.records.hashing import Purpose, hash_rows
+
+ROW, REASON = "__row", "__reason"
+"""Number of the record in file order, from 1; the rule that set it aside, or null."""
+
+CANONICAL = ("record_id", "unit_id", "text", "label")
+"""Columns of a canonical frame, all strings."""
+
+
+class Rule(StrEnum):
+    """Why a record is set aside, in the order in which rules are tried."""
+
+    UNREADABLE = "unreadable record"
+    NOT_TEXT = "text is not a string"
+    MISSING_TEXT = "missing text"
+    DAMAGED_TEXT = "text is not UTF-8"
+    UNKNOWN_LABEL = "missing or unknown label"
+    MISSING_ID = "missing id"
+    MISSING_UNIT = "missing unit"
+    REPEATED_ID = "repeated id"
+    LONG_TEXT = "text too long"
+    OVER_BOUND = "over the unit's bound"
+
+
+def column_names(spec: PrivateDatasetSpec) -> ColumnNames:
+    """Lists the columns a declaration names, each with its field."""
+    others = {f"columns.labels.{i}": name for i, name in enumerate(spec.columns.labels)}
+    if spec.columns.id is not None:
+        others["columns.id"] = spec.columns.id
+    if spec.privacy_unit.column is not None:
+        others["privacy_unit.column"] = spec.privacy_unit.column
+    return ColumnNames(text=spec.columns.text, others=others)
+
+
+def judge(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
+    """Names the rule that sets each record aside.
+
+    Args:
+        raw: What `read_source` returned.
+        spec: The declaration.
+
+    Returns:
+        As many rows, in the same order: `text`, `label`, `id`, `unit` (strings; `id` and `unit`
+        null where no column is declared), ROW and REASON.
+    """
+    columns = _canonical_columns(raw, spec)
+    reason = pl.lit(None, dtype=pl.String)
+    for rule, holds in reversed(list(_conditions(spec).items())):
+        reason = pl.when(holds).then(pl.lit(rule.value)).otherwise(reason)
+    flagged = columns.with_columns(reason.alias(REASON)).with_row_index(ROW, offset=1)
+    return flagged.drop(READABLE, IS_TEXT)
+
+
+def identify(kept: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
+    """Gives each kept record its id and its unit.
+
+    A declared id is used as it stands; with a unit column it is hashed together with the unit, in
+    which alone it is unique. Without an id column it is the hash of the record's content: records
+    with the same content share it, and all of them are kept.
+
+    Returns:
+        The CANONICAL columns, sorted, so that the order of the input is forgotten.
+    """
+    contents = ["text", "label"] if spec.columns.id is None else ["id"]
+    if spec.privacy_unit.column is not None:
+        contents.insert(0, "unit")
+    if contents == ["id"]:
+        ids = kept["id"].to_list()
+    else:
+        parts = [kept[name].to_list() for name in contents]
+        ids = hash_rows(Purpose.RECORD_ID, spec.name, parts)
+    named = kept.with_columns(pl.Series("record_id", ids, dtype=pl.String))
+    unit = pl.col("record_id" if spec.privacy_unit.column is None else "unit")
+    return named.with_columns(unit.alias("unit_id")).select(CANONICAL).sort(CANONICAL)
+
+
+def _conditions(spec: PrivateDatasetSpec) -> dict[Rule, pl.Expr]:
+    never = pl.lit(False)
+    has_id, has_unit = spec.columns.id is not None, spec.privacy_unit.column is not None
+    limit = spec.columns.max_text_characters
+    labels = spec.composite_labels[0]
+    return {
+        Rule.UNREADABLE: ~pl.col(READABLE),
+        Rule.NOT_TEXT: ~pl.col(IS_TEXT),
+        Rule.MISSING_TEXT: pl.col("text").is_null() | (pl.col("text") == ""),
+        Rule.DAMAGED_TEXT: _damaged("text"),
+        Rule.UNKNOWN_LABEL: ~pl.col("label").is_in(list(labels)).fill_null(False),
+        Rule.MISSING_ID: pl.col("id").is_null() | _damaged("id") if has_id else never,
+        Rule.MISSING_UNIT: pl.col("unit").is_null() | _damaged("unit") if has_unit else never,
+        Rule.REPEATED_ID: pl.len().over("unit", "id") > 1 if has_id else never,
+        Rule.LONG_TEXT: pl.col("text").str.len_chars() > limit if limit else never,
+    }
+
+
+def _damaged(column: str) -> pl.Expr:
+    return pl.col(column).str.contains("\ufffd", literal=True)
+
+
+def _canonical_columns(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
+    def value(name: str | None) -> pl.Expr:
+        """Reads a column without blanks at its ends; blank is absent."""
+        if name is None:
+            return pl.lit(None, dtype=pl.String)
+        stripped = pl.col(name).str.strip_chars()
+        return pl.when(stripped != "").then(stripped)
+
+    labels = [value(name) for name in spec.columns.labels]
+    label = pl.concat_str(labels, separator=LABEL_SEPARATOR) if labels else pl.lit("")
+    return raw.select(
+        value(spec.columns.text).alias("text"),
+        label.alias("label"),
+        value(spec.columns.id).alias("id"),
+        value(spec.privacy_unit.column).alias("unit"),
+        READABLE,
+        IS_TEXT,
+    )

@@ -1,0 +1,173 @@
+"""Reading the named columns of a source, each value as text, with nothing inferred from records.
+
+A type inferred from the values would let one record change how all others are read, so CSV is read
+as text, JSON Lines value by value, and Parquet and Arrow by the type their file declares. Errors
+name the file and never repeat its content: polars' own messages quote the offending field.
+"""
+
+from glob import glob
+from pathlib import Path
+
+import polars as pl
+
+from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.records.arrow_files import read_arrow_stream, read_parquet_lossy
+from dpsynth_assets.records.columns import (
+    ColumnNames,
+    SourceError,
+    as_records,
+    check_columns,
+    guarded,
+)
+from dpsynth_assets.records.json_lines import read_json_lines
+
+_FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+
+
+def read_source(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+    """Reads the named columns of every file of a source.
+
+    Returns:
+        One row a record, in file order: string columns named as in the source (null where
+        absent), and the Boolean columns READABLE and IS_TEXT.
+
+    Raises:
+        SourceError: No such file, a file that cannot be parsed, or a column that is not there.
+    """
+    if source.path.startswith("hf://"):
+        return _read_remote(source, columns)
+    frames = [_read_file(file, source, columns) for file in source_files(source)]
+    return pl.concat(frames)
+
+
+def source_files(source: SourceSpec) -> list[Path]:
+    """Lists the files of a local source, sorted.
+
+    Raises:
+        SourceError: There is none.
+    """
+    path = Path(source.path)
+    if path.is_dir():
+        return _folder_files(path)
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(Path(name) for name in glob(source.path, recursive=True))
+    )  # noqa: PTH207
+    if not files:
+        raise SourceError(
+            field="source.path",
+            expected="a file, glob, folder or hf:// address",
+            got=f"nothing at {source.path}",
+            remedy="Mend the path; a relative one starts at the project root.",
+        )
+    return [part for file in files for part in (_folder_files(file) if file.is_dir() else [file])]
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    """Lists the Arrow files of a folder that `save_to_disk` wrote."""
+    if (folder / "dataset_dict.json").exists():
+        splits = sorted(part for part in folder.iterdir() if part.is_dir())
+        if len(splits) != 1:
+            raise SourceError(
+                field="source.path",
+                expected="one split of the dataset",
+                got=f"a folder of splits ({', '.join(split.name for split in splits)})",
+                remedy=f"Point it at one of them, e.g. {folder / 'train'}.",
+            )
+        folder = splits[0]
+    files = sorted(folder.glob("*.arrow"))
+    if not files:
+        raise SourceError(
+            field="source.path",
+            expected="a folder written by save_to_disk",
+            got=f"no .arrow file in {folder}",
+            remedy=f"For other files use a glob, e.g. {folder}/*.parquet.",
+        )
+    return files
+
+
+def _format_of(name: str, source: SourceSpec) -> str:
+    suffixes = [part for part in Path(name).suffixes if part not in {".gz"}]
+    suffix = suffixes[-1].lower() if suffixes else ""
+    if suffix == ".arrow":
+        return "huggingface"
+    if source.format not in {"auto", "huggingface"}:
+        return source.format
+    if suffix not in _FORMATS:
+        raise SourceError(
+            field="source.format",
+            expected=f"a suffix among {', '.join(_FORMATS)}",
+            got=f"{Path(name).name!r}",
+            remedy="Write format: csv, jsonl, parquet or huggingface.",
+        )
+    return _FORMATS[suffix]
+
+
+def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+    kind = _format_of(file.name, source)
+    if kind == "jsonl":
+        return read_json_lines(file, columns)
+    if kind == "huggingface":
+        frame = guarded(lambda: read_arrow_stream(file), file, "an Arrow stream")
+        return as_records(_selected(frame.lazy(), columns, file, schema=True).collect(), columns)
+    if kind == "csv":
+        return as_records(_read_csv(file, columns), columns)
+    return as_records(_read_parquet(file, columns), columns)
+
+
+def _read_csv(file: Path, columns: ColumnNames) -> pl.DataFrame:
+    separator = "\t" if ".tsv" in file.suffixes else ","
+
+    def scan() -> pl.LazyFrame:
+        return pl.scan_csv(
+            file, infer_schema=False, encoding="utf8-lossy", separator=separator, glob=False
+        )
+
+    expected = "a CSV file with a header and as many fields on every line"
+    guarded(lambda: scan().collect_schema(), file, expected)
+    query = _selected(scan(), columns, file, schema=False)
+    return guarded(query.collect, file, expected)
+
+
+def _read_parquet(file: Path, columns: ColumnNames) -> pl.DataFrame:
+    expected = "a Parquet file"
+    scan = pl.scan_parquet(file, glob=False)
+    guarded(scan.collect_schema, file, expected)
+    query = _selected(scan, columns, file, schema=True)
+    try:
+        return query.collect()
+    except pl.exceptions.PolarsError:
+        pass  # Polars refuses a whole file for one text that is not UTF-8.
+    return guarded(lambda: read_parquet_lossy(file, columns.distinct), file, expected)
+
+
+def _read_remote(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+    if _format_of(source.path, source) != "parquet":
+        raise SourceError(
+            field="source.path",
+            expected="Parquet files at an hf:// address",
+            got=source.path,
+            remedy="Use its *.parquet files, or download it and name the folder.",
+        )
+    expected = "an answer from the Hugging Face hub with Parquet files"
+    scan = pl.scan_parquet(source.path)
+    remedy = "Go online, or download it and name the folder."
+    guarded(scan.collect_schema, source.path, expected, remedy)
+    query = _selected(scan, columns, source.path, schema=True)
+    return as_records(guarded(query.collect, source.path, expected, remedy), columns)
+
+
+def _selected(
+    query: pl.LazyFrame, columns: ColumnNames, file: Path | str, *, schema: bool
+) -> pl.LazyFrame:
+    check_columns(query.collect_schema().names(), columns, file, schema=schema)
+    return query.select(columns.distinct)

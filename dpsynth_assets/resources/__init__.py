@@ -1,0 +1,1 @@
+"""Dagster resources: the ledger, the stores, the models, and progress."""

@@ -1,0 +1,36 @@
+"""Models as a Dagster resource: loaded on first use, once per process."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.language_model import LanguageModel
+    from dpsynth_assets.models.text_embedder import TextEmbedder
+
+
+class Models(dg.ConfigurableResource):
+    """Gives the text embedder and the language model that a public base made or named."""
+
+    def text_embedder(self, manifest: dict[str, Any]) -> "TextEmbedder":
+        """The embedder that the asset `text_embedder` describes."""
+        return _text_embedder(manifest["model"], manifest["max_tokens"])
+
+    def language_model(self, manifest: dict[str, Any]) -> "LanguageModel":
+        """The model that the asset `public_language_model` describes."""
+        return _language_model(manifest["path"], manifest["dtype"], manifest["device"])
+
+
+@lru_cache(maxsize=2)
+def _text_embedder(model: str | None, max_tokens: int) -> "TextEmbedder":
+    from dpsynth_assets.models.text_embedder import TextEmbedder
+
+    return TextEmbedder(model=model, max_tokens=max_tokens)
+
+
+@lru_cache(maxsize=2)
+def _language_model(path: str, dtype: str, device: str) -> "LanguageModel":
+    from dpsynth_assets.models.language_model import load_language_model
+
+    return load_language_model(path, dtype=dtype, device=device)

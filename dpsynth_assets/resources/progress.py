@@ -1,0 +1,54 @@
+"""Progress of long work: a bar with ETA in the terminal, a line with ETA in Dagster's log."""
+
+import time
+from collections.abc import Callable
+
+import dagster as dg
+
+from dpsynth_assets.methods.base import ProgressCallback
+
+TerminalBar = Callable[[str], ProgressCallback]
+"""Given a title, opens a bar and returns its callback."""
+
+_terminal_bar: list[TerminalBar] = []
+
+
+def show_in_terminal(bar: TerminalBar) -> None:
+    """Sends progress of this process to a terminal bar as well (the CLI calls this once)."""
+    _terminal_bar[:] = [bar]
+
+
+def is_in_terminal() -> bool:
+    """Whether a person watches bars in this process's terminal."""
+    return bool(_terminal_bar)
+
+
+class Progress(dg.ConfigurableResource):
+    """Reports progress; messages carry public facts only."""
+
+    log_every_seconds: float = 10.0
+
+    def start(self, context: dg.AssetExecutionContext, title: str) -> ProgressCallback:
+        """Opens a bar named `title`; call the result with the share done and a short message."""
+        bar = _terminal_bar[0](title) if _terminal_bar else None
+        started = last = time.monotonic()
+
+        def report(share: float, message: str) -> None:
+            nonlocal last
+            if bar is not None:
+                bar(share, message)
+            now = time.monotonic()
+            if now - last < self.log_every_seconds and share < 1:
+                return
+            last = now
+            context.log.info(f"{title}: {_line(share, message, now - started)}")
+
+        return report
+
+
+def _line(share: float, message: str, elapsed: float) -> str:
+    if share <= 0:
+        return message
+    left = elapsed * (1 - share) / share
+    eta = f", about {left:.0f} s left" if share < 1 else f", took {elapsed:.0f} s"
+    return f"{share:.0%} {message}{eta}"

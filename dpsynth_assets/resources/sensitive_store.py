@@ -1,0 +1,130 @@
+"""The owner-only store of private intermediates, and the only way to read them.
+
+A mechanism reads with an open reservation in the ledger; internal stages (embedding the records,
+scoring against held-out text) read for a stated purpose and may not release what they derive.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import dagster as dg
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.ledger import Ledger, Reservation
+
+InternalPurpose = Literal["embed records", "internal evaluation", "release gate"]
+Split = Literal["source", "held_out"]
+
+
+class SensitiveStore(dg.ConfigurableResource):
+    """Private records and embeddings of each dataset: folders 0700, files 0600."""
+
+    root: str = Field(
+        default="", description="Folder of the store. Empty: `sensitive` under DPSYNTH_HOME."
+    )
+
+    def folder(self, dataset: str) -> Path:
+        """Folder of one dataset, created for the owner alone."""
+        base = Path(self.root) if self.root else home().sensitive
+        folder = base / dataset
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in (base, folder):
+            path.chmod(0o700)
+        return folder
+
+    def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
+        """Stores canonical records (`record_id`, `unit_id`, `text`, `label`)."""
+        with _owner_only(self.folder(dataset) / f"{split}.parquet") as temporary:
+            records.write_parquet(temporary)
+
+    def write_embeddings(self, dataset: str, split: Split, embeddings: np.ndarray) -> None:
+        """Stores embeddings, float32 (N, d), rows aligned with the records of the split."""
+        with (
+            _owner_only(self.folder(dataset) / f"{split}_embeddings.npy") as temporary,
+            temporary.open("wb") as file,
+        ):
+            np.save(file, embeddings, allow_pickle=False)
+
+    def write_internal(self, dataset: str, name: str, content: str) -> Path:
+        """Stores text that depends on private data without noise; returns its path."""
+        path = self.folder(dataset) / name
+        with _owner_only(path) as temporary:
+            temporary.write_text(content)
+        return path
+
+    def write_internal_table(self, dataset: str, name: str, table: pl.DataFrame) -> Path:
+        """Stores a table that depends on private data without noise; returns its path."""
+        path = self.folder(dataset) / f"{name}.parquet"
+        with _owner_only(path) as temporary:
+            table.write_parquet(temporary)
+        return path
+
+    def read_internal_table(
+        self, dataset: str, name: str, *, purpose: InternalPurpose
+    ) -> pl.DataFrame:
+        """Reads what `write_internal_table` stored, for an internal stage."""
+        del purpose
+        return pl.read_parquet(self._existing(dataset, f"{name}.parquet"))
+
+    def read_for_release(
+        self, dataset: str, *, ledger: Ledger, reservation: Reservation, with_embeddings: bool
+    ) -> PrivateInputs:
+        """Reads the source split for a mechanism whose cost is already reserved.
+
+        Raises:
+            UnaccountedReleaseError: If the reservation is not open in the ledger.
+        """
+        if not ledger.is_open(reservation.id):
+            raise UnaccountedReleaseError(
+                f"Expected an open reservation before reading dataset {dataset!r}, got a "
+                "reservation that is unknown or already committed. Reserve in the ledger first."
+            )
+        return self._read(dataset, "source", with_embeddings=with_embeddings)
+
+    def read_internal(
+        self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
+    ) -> PrivateInputs:
+        """Reads a split for a stage whose output stays sensitive or internal."""
+        del purpose  # Stated at the call site, where a reviewer and a test look for it.
+        return self._read(dataset, split, with_embeddings=with_embeddings)
+
+    def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+        records = pl.read_parquet(self._existing(dataset, f"{split}.parquet"))
+        if not with_embeddings:
+            return PrivateInputs(records=records)
+        path = self._existing(dataset, f"{split}_embeddings.npy")
+        return PrivateInputs(records=records, embeddings=np.load(path, allow_pickle=False))
+
+    def _existing(self, dataset: str, name: str) -> Path:
+        path = self.folder(dataset) / name
+        if not path.exists():
+            raise FileNotFoundError(
+                f"Expected {name} of dataset {dataset!r} in the sensitive store, got nothing. "
+                f"Materialise {dataset}/shared/private_records and private_embeddings first."
+            )
+        return path
+
+
+class _owner_only:  # noqa: N801 - a context manager that reads as a phrase
+    """Writes a temporary file of mode 0600 and renames it into place on success."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
+
+    def __enter__(self) -> Path:
+        self._temporary.unlink(missing_ok=True)
+        os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return self._temporary
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._temporary.replace(self._path)
+        else:
+            self._temporary.unlink(missing_ok=True)
