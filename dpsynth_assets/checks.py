@@ -82,7 +82,13 @@ def corpus_checks(
     @dg.multi_asset_check(
         name="__".join([*candidate_key.path, "gate"]),
         specs=[
-            dg.AssetCheckSpec(name=name, asset=candidate_key, blocking=True, description=text)
+            dg.AssetCheckSpec(
+                name=name,
+                asset=candidate_key,
+                blocking=True,
+                description=text,
+                additional_deps=[public_corpus_key],
+            )
             for name, text in GATE.items()
         ],
         ins={

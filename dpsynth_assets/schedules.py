@@ -39,7 +39,7 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
         cron_schedule=spec.schedule.cron,
         execution_timezone=spec.schedule.timezone,
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"Regenerates {spec.name} while its budget allows; otherwise skips and says so.",
+        description=f"Regenerates {spec.name} while its budget allows; otherwise says why not.",
     )
     def regenerate(
         context: dg.ScheduleEvaluationContext, ledger: PrivacyLedger
@@ -68,7 +68,7 @@ def refusal_of(
         if planned.plan.refusal is not None:
             return f"{planned.folder}: {planned.plan.refusal}"
     try:
-        for request in _joint_requests(spec, plan, chosen, release):
+        for request in _joint_requests(spec, chosen, release):
             admission = ledger.preview(request, plan.budget, plan.releases)
             if not admission.admitted:
                 return admission.refusal
@@ -78,7 +78,7 @@ def refusal_of(
 
 
 def _joint_requests(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, chosen: list[PlannedMethod], release: str
+    spec: PrivateDatasetSpec, chosen: list[PlannedMethod], release: str
 ) -> list[ReleaseRequest]:
     """What stands for the whole round when asked of the ledger.
 

@@ -13,8 +13,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.cards import privacy_statement as render_statement
-from dpsynth_assets.report.cards import what_is_not_protected
+from dpsynth_assets.report.cards import privacy_statement as render_statement, what_is_not_protected
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
@@ -105,7 +104,7 @@ def statement_facts(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger)
 
 def _releases(ledger: Ledger, spec: PrivateDatasetSpec) -> list[dict[str, Any]]:
     entries = ledger.entries(spec.name)
-    committed = {entry.reservation_id for entry in entries if entry.kind == "commit"}
+    committed = {entry.reservation for entry in entries if entry.kind == "commit"}
     rows = []
     for entry in entries:
         if entry.kind != "reserve":
@@ -115,16 +114,14 @@ def _releases(ledger: Ledger, spec: PrivateDatasetSpec) -> list[dict[str, Any]]:
             epsilon = epsilon_of([entry.event], spec.budget.delta, spec.budget.accountant)
         rows.append(
             {
-                "at": entry.at,
+                "at": entry.recorded_at,
                 "asset": entry.asset,
                 "release": entry.release,
                 "mechanism": entry.mechanism,
                 "guarantee": str(entry.guarantee),
                 "epsilon": epsilon,
                 "run_id": entry.run_id,
-                "state": "released"
-                if entry.reservation_id in committed
-                else "charged, never released",
+                "state": "released" if entry.reservation in committed else "charged only",
             }
         )
     return rows

@@ -1,6 +1,7 @@
 """Corpus assets of one method: a candidate that spends, a gate, and the published corpus."""
 
 import json
+import time
 from typing import Any
 
 import dagster as dg
@@ -146,15 +147,18 @@ def _candidate_corpus(
                 cluster_histogram=_as_histogram(histogram),
                 salt=f"{spec.name}/{planned.folder}/{release}",
             )
+            started = time.monotonic()
             made = planned.method.generate(
                 planned.plan, planned.config, plan.terms, private, public, report
             )
-            if made.value.internal:
-                sensitive_store.write_internal(
-                    spec.name,
-                    f"{planned.folder}_internal.json",
-                    json.dumps({name: _json(v) for name, v in made.value.internal.items()}),
-                )
+            internal = {
+                **made.value.internal,
+                "seconds": time.monotonic() - started,
+                "ex_post_epsilon": made.cost.ex_post_epsilon,
+            }
+            sensitive_store.write_internal(
+                spec.name, f"{planned.folder}_internal.json", json.dumps(_json(internal))
+            )
             facts = {name: _json(value) for name, value in made.value.facts.items()}
             return Drawn(facts=facts, rows=made.value.rows, cost=made.cost)
 

@@ -14,7 +14,7 @@ from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedHistogram
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Reservation, ReleaseRequest
+from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section

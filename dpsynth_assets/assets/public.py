@@ -56,8 +56,10 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
         from dpsynth_assets.records import read_public_records
 
         if spec.source is None:
-            ensure_demo_corpora()
-        documents = read_public_records(spec)
+            documents = pl.read_parquet(ensure_demo_corpora() / "public.parquet")
+            documents = documents.head(spec.max_documents or documents.height)
+        else:
+            documents = read_public_records(spec)
         sample = documents.head(5).to_dicts()
         rows = [f"| {row['label']} | {row['text'][:160]} |" for row in sample]
         preview = "\n".join(["| label | text |", "|---|---|", *rows])
@@ -198,26 +200,26 @@ def _trained_model(
     """Trains once per (settings, corpus): training is deterministic, so the folder is reused."""
     import json
 
-    from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
-
-    settings = TrainingSettings.model_validate(
-        {
-            "training_tokens": spec.language_model.training_tokens,
-            "seed": spec.language_model.seed,
-            **spec.language_model.settings,
-        }
+    from dpsynth_assets.models.language_model_training import (
+        FACTS_FILE,
+        TrainingSettings,
+        train_language_model,
     )
+
+    declared = spec.language_model
+    settings = TrainingSettings.model_validate({"seed": declared.seed, **declared.settings})
+    if declared.training_tokens is not None:
+        settings = settings.model_copy(update={"token_budget": declared.training_tokens})
     corpus_digest = str(documents.hash_rows(seed=0).sum())
     version = version_of("trained", settings, corpus_digest)
     folder = home().artifacts / "public" / spec.name / "language_models" / version
-    facts_path = folder / "training_facts.json"
+    facts_path = folder / FACTS_FILE
     if facts_path.exists():
         report(1.0, "already trained on this corpus with these settings")
         return folder, json.loads(facts_path.read_text())
     temporary = folder.with_name(f".{version}")
     shutil.rmtree(temporary, ignore_errors=True)
     facts = train_language_model(documents, temporary, settings, report)
-    (temporary / "training_facts.json").write_text(json.dumps(facts, sort_keys=True))
     shutil.rmtree(folder, ignore_errors=True)
     temporary.replace(folder)
     return folder, facts

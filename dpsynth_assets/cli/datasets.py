@@ -24,6 +24,17 @@ from dpsynth_assets.datasets import (
 
 app = typer.Typer(no_args_is_help=True)
 
+_COLUMNS = {
+    "name": "Name",
+    "kind": "Kind",
+    "epsilon": "ε",
+    "delta": "δ",
+    "neighboring_relation": "Relation",
+    "privacy_unit": "Unit",
+    "methods": "Methods",
+    "file": "File",
+}
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -59,21 +70,21 @@ def list_datasets(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table("Name", "Kind", "ε", "δ", "Relation", "Unit", "Methods", "File")
+    table = Table(*_COLUMNS.values())
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     Console().print(table)
 
 
 def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
-    """Asks the method registry about each method's name and settings."""
+    """Asks the method registry about each method's name and settings; the caller names the file."""
     if importlib.util.find_spec("dpsynth_assets.methods.registry") is None:
         return []
     from dpsynth_assets.methods.registry import check_settings
 
     return [
         Problem(
-            file=spec.name,
+            file="",
             field=f"methods.{index}",
             expected=f"settings that {method.method!r} accepts",
             got=message.rstrip("."),
@@ -107,17 +118,18 @@ def _print(problems: Sequence[Problem], checked: int) -> None:
 
 
 def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:
-    private = isinstance(spec, PrivateDatasetSpec)
-    return {
-        "name": spec.name,
-        "kind": "private" if private else "public",
-        "epsilon": spec.budget.epsilon if private else None,
-        "delta": spec.budget.delta if private else None,
-        "neighboring_relation": str(spec.neighboring_relation) if private else None,
-        "privacy_unit": spec.unit.describe() if private else None,
-        "methods": [method.key for method in spec.methods] if private else [],
-        "file": str(path),
-    }
+    row: dict[str, object] = dict.fromkeys(_COLUMNS)
+    row |= {"name": spec.name, "kind": "public", "methods": [], "file": str(path)}
+    if isinstance(spec, PrivateDatasetSpec):
+        row |= {
+            "kind": "private",
+            "epsilon": spec.budget.epsilon,
+            "delta": spec.budget.delta,
+            "neighboring_relation": str(spec.neighboring_relation),
+            "privacy_unit": spec.unit.describe(),
+            "methods": [method.key for method in spec.methods],
+        }
+    return row
 
 
 def _cell(value: object) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -28,7 +28,7 @@ COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
 _ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
 _GLOB = re.compile(r"[*?\[]")
 
-SpecT = TypeVar("SpecT", PrivateDatasetSpec, PublicDataSpec)
+SpecT = TypeVar("SpecT", bound=PrivateDatasetSpec | PublicDataSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,20 +138,20 @@ def parse_dataset_file(
 
 def resolve_paths(spec: SpecT, file: Path) -> SpecT:
     """Makes relative source paths absolute: project root first, then the folder of `file`."""
+    return cast(SpecT, spec.model_copy(update=_located_parts(spec, file)))
+
+
+def _located_parts(spec: PrivateDatasetSpec | PublicDataSpec, file: Path) -> dict[str, Any]:
     if isinstance(spec, PrivateDatasetSpec):
-        update: dict[str, Any] = {"source": _resolved(spec.source, file)}
+        located: dict[str, Any] = {"source": _resolved(spec.source, file)}
         if spec.evaluation.canaries is not None:
             canaries = locate(spec.evaluation.canaries, file)
-            update["evaluation"] = spec.evaluation.model_copy(update={"canaries": canaries})
-        return spec.model_copy(update=update)
+            located["evaluation"] = spec.evaluation.model_copy(update={"canaries": canaries})
+        return located
     if isinstance(spec.source, list):
-        sources = [
-            each.model_copy(update={"source": _resolved(each.source, file)}) for each in spec.source
-        ]
-        return spec.model_copy(update={"source": sources})
-    if spec.source is None:
-        return spec
-    return spec.model_copy(update={"source": _resolved(spec.source, file)})
+        parts = [(part, _resolved(part.source, file)) for part in spec.source]
+        return {"source": [part.model_copy(update={"source": found}) for part, found in parts]}
+    return {} if spec.source is None else {"source": _resolved(spec.source, file)}
 
 
 def locate(path: str, file: Path) -> str:

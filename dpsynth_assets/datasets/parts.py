@@ -213,6 +213,9 @@ class EvaluationSpec(Declaration):
     """How corpora are scored. Scores stay internal: they are computed from private text."""
 
     rows: int = Field(default=1000, ge=10, description="Rows scored of one corpus (>= 10).")
+    reference_rows: int = Field(
+        default=400, ge=10, description="Rows of the public-only and non-private references."
+    )
     canaries: str | None = Field(
         default=None,
         description="Private text or Parquet file with one planted canary a line; none: no test.",

@@ -44,8 +44,10 @@ class LanguageModelSpec(Declaration):
         default="float32", description="Number type of the weights in memory."
     )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
-    training_tokens: int = Field(
-        default=10_000_000, ge=1, description="Public tokens an embedded model trains on (>= 1)."
+    training_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Public tokens an embedded model trains on (>= 1); none: enough for the demo.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of public training (>= 0).")
     settings: dict[str, Any] = Field(

@@ -43,7 +43,7 @@ attributes:
   public_data: demo                # public base: text, language model, clusters
 
   methods:                         # one corpus each; shares add up to at most 1
-    - method: private_prediction
+    - method: mean_uniform
       budget_share: 1.0
       settings: {{}}
 

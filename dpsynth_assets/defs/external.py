@@ -6,8 +6,8 @@ import dagster as dg
 @dg.definitions
 def external() -> dg.Definitions:
     """Loads every `*.yaml` of the folders that DPSYNTH_DATASETS names."""
-    from dpsynth_assets.components.cohort import cohort_definitions
     from dpsynth_assets.assets.public import public_definitions
+    from dpsynth_assets.components.cohort import cohort_definitions
     from dpsynth_assets.datasets import PrivateDatasetSpec
     from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 

@@ -7,12 +7,11 @@ from typing import Any
 
 from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, MethodPlan
-from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import scale_for
+from dpsynth_assets.privacy.histogram import histogram_event, scale_for
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -160,7 +159,13 @@ def _plan_histogram(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedHist
         scale = scale_for(epsilon=target / 2, **arguments)
     else:  # Two Gaussians of σ√2 cost what one of σ costs.
         scale = math.sqrt(2) * scale_for(epsilon=target, **arguments)
-    event = cluster_histogram_event(noise=declared.noise, scale=scale, terms=terms)
+    one = histogram_event(
+        noise=declared.noise,
+        scale=scale,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+    )
+    event = ComposedEvent(events=(one, one))
     return PlannedHistogram(
         spec=declared,
         target_epsilon=target,

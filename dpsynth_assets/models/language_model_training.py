@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from dpsynth_assets.models.copying_start import CopyingHeads, start_with_copying
 from dpsynth_assets.models.document_format import EMBEDDED
 from dpsynth_assets.models.language_model import FORMAT_FILE, LanguageModel, load_language_model
 from dpsynth_assets.models.muon import Muon
@@ -46,6 +47,7 @@ class TrainingSettings(BaseModel):
         1, ge=1, description="Key/value heads: few, because DP decoding is bound by reading them."
     )
     feed_forward: int = Field(352, ge=16, description="Width of the gated feed-forward layer.")
+    rotary_base: float = Field(1e6, gt=1, description="θ of the rotary position encoding.")
     max_positions: int = Field(2048, ge=64, description="Longest prompt the model accepts, tokens.")
     max_document_tokens: int = Field(160, ge=8, description="Documents are cut to this, tokens.")
     token_budget: int = Field(1_200_000, ge=1, description="Training tokens in all.")
@@ -60,6 +62,9 @@ class TrainingSettings(BaseModel):
     learning_rate: float = Field(4e-3, gt=0, description="AdamW, for embeddings and norms.")
     warmup_share: float = Field(0.05, ge=0, lt=1, description="Share of the budget to warm up.")
     held_out_share: float = Field(0.03, gt=0, lt=1, description="Documents kept for perplexity.")
+    hold_copying_share: float = Field(
+        0.6, ge=0, le=1, description="Share of the budget in which the copying heads stay as set."
+    )
     seed: int = Field(0, description="Public seed of initial weights and of the order of text.")
     threads: int = Field(2, ge=1, description="CPU threads; weights depend on it in the last bits.")
     device: str = Field("cpu", description="Torch device to train on.")
@@ -188,6 +193,7 @@ def _new_model(settings: TrainingSettings, folder: Path) -> Any:
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.key_value_heads,
+        rope_parameters={"rope_type": "default", "rope_theta": settings.rotary_base},
         max_position_embeddings=settings.max_positions,
         tie_word_embeddings=True,
         initializer_range=0.5 * settings.width**-0.5,
@@ -196,7 +202,10 @@ def _new_model(settings: TrainingSettings, folder: Path) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    if settings.layers > 1:
+        start_with_copying(model)
+    return model
 
 
 def _optimize(
@@ -206,6 +215,7 @@ def _optimize(
     import torch
 
     optimizers = _optimizers(model, settings)
+    copying_heads = CopyingHeads(model) if settings.layers > 1 else None
     sampler = PromptSampler(training, settings.group_share, settings.seed)
     tokens = steps = 0
     smooth_loss = math.nan
@@ -219,6 +229,8 @@ def _optimize(
             _set_learning_rate(optimizer, _schedule(share, settings.warmup_share))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        if copying_heads is not None and share < settings.hold_copying_share:
+            copying_heads.restore()
         tokens, steps = tokens + rows.numel(), steps + 1
         smooth_loss = _smooth(smooth_loss, loss.item())
         if steps % 20 == 0:

@@ -58,7 +58,7 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Computes the smallest ε with `zcdp_delta(rho, ε) <= delta`, rounded up."""
     _check_delta(delta)
-    if rho <= 0:
+    if zcdp_delta(rho, 0.0) <= delta:
         return 0.0
     low, high = 0.0, rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
     for _ in range(60):
@@ -167,10 +167,9 @@ def _blocks(atoms: tuple[Event, ...]) -> tuple[Event, ...]:
     if rho > 0:
         noise_multiplier = math.sqrt(1.0 / (2.0 * _float_up(rho))) / _UP
         blocks.append(GaussianEvent(noise_multiplier=noise_multiplier))
-    blocks += sorted(
-        (atom for atom in atoms if isinstance(atom, DiscreteLaplaceEvent)),
-        key=lambda atom: (atom.scale, atom.sensitivity),
-    )
+    laplace = [atom for atom in atoms if isinstance(atom, DiscreteLaplaceEvent)]
+    laplace.sort(key=lambda atom: (atom.scale, atom.sensitivity))
+    blocks += laplace
     blocks += [BoundedRangeEvent(eta=eta, count=draws[eta]) for eta in sorted(draws) if draws[eta]]
     return tuple(blocks)
 

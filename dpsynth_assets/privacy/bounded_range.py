@@ -22,6 +22,9 @@ ROWS_PER_EXPECTED_ROW = 4.0
 Only `logit_slack` uses it. Hashed batches have Poisson sizes: P(|Z| > 4s) < 1e-9 for s >= 8.
 """
 
+ROUNDING = 1.0 - 1e-9
+"""Share of δ that may be used: float64 errors of the recursion stay far below the rest."""
+
 MAXIMUM_WORK = 4e9
 """Grid cells one recursion may compute; longer token blocks are accounted by zCDP instead."""
 
@@ -113,7 +116,7 @@ class PrivacyProfile:
 
     def epsilon(self, delta: float) -> float:
         """Smallest ε on the grid with δ(ε) <= delta: rounded up; inf past the end."""
-        within = np.flatnonzero(self.deltas <= delta)
+        within = np.flatnonzero(self.deltas <= delta * ROUNDING)
         return float(within[0]) * self.step if within.size else math.inf
 
     def delta(self, epsilons: np.ndarray) -> np.ndarray:
@@ -235,6 +238,6 @@ def bounded_range_epsilon(eta: float, count: int, delta: float, *, upper: bool =
         return 0.0
     profile = bounded_range_profile(eta, count, delta, upper=upper)
     if upper:
-        return min(profile.epsilon(delta), count * eta) * (1 + 1e-12)
+        return min(profile.epsilon(delta), count * eta)
     above = np.flatnonzero(profile.deltas > delta)
     return float(above[-1] * profile.step) if above.size else 0.0

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,15 +55,16 @@ def largest_token_count(
     if accountant == "tight" and recursion_is_affordable(
         eta, math.ceil(_zcdp_tokens(eta, target_epsilon, delta)), delta
     ):
-        return _tight_tokens(eta, target_epsilon, delta, other_events)
+        return _tight_tokens(eta, target_epsilon, delta, tuple(other_events))
     return _largest(
         lambda count: _epsilon_with(count, eta, delta, accountant, other_events) <= target_epsilon,
         math.ceil(_zcdp_tokens(eta, target_epsilon, delta)) + 2,
     )
 
 
+@lru_cache(maxsize=256)
 def _tight_tokens(
-    eta: float, target_epsilon: float, delta: float, other_events: Sequence[Event]
+    eta: float, target_epsilon: float, delta: float, other_events: tuple[Event, ...]
 ) -> int:
     """Runs the adaptive recursion once: its j-th profile answers for j tokens."""
     others = composed_pld(other_events, delta)

@@ -43,23 +43,28 @@ def block_columns(rows: int) -> int:
 
 
 def column_blocks(
-    private_logits: "torch.Tensor", allowed: "torch.Tensor | None"
+    private_logits: "torch.Tensor",
+    allowed: "torch.Tensor | None",
+    rows: "torch.Tensor | None" = None,
 ) -> Iterator[tuple[slice, "torch.Tensor"]]:
-    """Yields (slice into the A allowed tokens, (R, C) logits as stored) block by block.
+    """Yields (slice into the A allowed tokens, (n, C) logits as stored) block by block.
 
     Args:
         private_logits: (R, V) of any floating type.
         allowed: (A,) int64 token ids, or None for all V tokens.
+        rows: (n,) int64 rows to take, or None for all R rows.
     """
-    rows, vocabulary = private_logits.shape
-    tokens = vocabulary if allowed is None else len(allowed)
-    width = block_columns(rows)
+    tokens = private_logits.shape[1] if allowed is None else len(allowed)
+    width = block_columns(private_logits.shape[0] if rows is None else len(rows))
     for start in range(0, tokens, width):
         part = slice(start, min(start + width, tokens))
         if allowed is None:
-            yield part, private_logits[:, part]
-        else:
+            block = private_logits[:, part]
+            yield part, block if rows is None else block.index_select(0, rows)
+        elif rows is None:
             yield part, private_logits.index_select(1, allowed[part])
+        else:
+            yield part, private_logits[rows.unsqueeze(1), allowed[part]]
 
 
 def row_maximum(private_logits: "torch.Tensor", allowed: "torch.Tensor | None") -> "torch.Tensor":
@@ -74,9 +79,7 @@ def row_maximum(private_logits: "torch.Tensor", allowed: "torch.Tensor | None") 
     return maximum
 
 
-def clip_block(
-    block: "torch.Tensor", maximum: "torch.Tensor", clip_bound: float
-) -> "torch.Tensor":
+def clip_block(block: "torch.Tensor", maximum: "torch.Tensor", clip_bound: float) -> "torch.Tensor":
     """Clips (R, C) logits of rows with finite `maximum` (R,) to float64 in [−c, c]."""
     import torch
 

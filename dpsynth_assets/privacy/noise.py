@@ -51,7 +51,7 @@ def discrete_laplace(private_values: Sequence[int], scale: float) -> list[int]:
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int)
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     return list(dp.m.make_laplace(*space, scale=float(scale))([int(v) for v in private_values]))
 
 
@@ -63,7 +63,7 @@ def discrete_gaussian(private_values: Sequence[int], scale: float) -> list[int]:
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
     return list(dp.m.make_gaussian(*space, scale=float(scale))([int(v) for v in private_values]))
 
 

@@ -5,6 +5,7 @@ It never shows a text or another value of a private column.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -69,7 +70,8 @@ def check_dataset_file(path: Path, method_checker: MethodChecker | None = None) 
         if isinstance(file.spec, PublicDataSpec):
             problems += _check_public(file.spec, path)
             continue
-        problems += method_checker(file.spec) if method_checker else []
+        found = method_checker(file.spec) if method_checker else []
+        problems += [replace(problem, file=str(path)) for problem in found]
         problems += _check_records(file.spec, path) + _check_canaries(file.spec, path)
     return problems
 

@@ -57,11 +57,9 @@ def source_files(source: SourceSpec) -> list[Path]:
     path = Path(source.path)
     if path.is_dir():
         return _folder_files(path)
-    files = (
-        [path]
-        if path.is_file()
-        else sorted(Path(name) for name in glob(source.path, recursive=True))
-    )  # noqa: PTH207
+    # Path.glob would read an absolute pattern only from its anchor.
+    found = [source.path] if path.is_file() else glob(source.path, recursive=True)  # noqa: PTH207
+    files = sorted(map(Path, found))
     if not files:
         raise SourceError(
             field="source.path",
@@ -96,7 +94,7 @@ def _folder_files(folder: Path) -> list[Path]:
 
 
 def _format_of(name: str, source: SourceSpec) -> str:
-    suffixes = [part for part in Path(name).suffixes if part not in {".gz"}]
+    suffixes = [part for part in Path(name).suffixes if part != ".gz"]
     suffix = suffixes[-1].lower() if suffixes else ""
     if suffix == ".arrow":
         return "huggingface"

@@ -41,7 +41,7 @@ class Progress(dg.ConfigurableResource):
             if now - last < self.log_every_seconds and share < 1:
                 return
             last = now
-            context.log.info(f"{title}: {_line(share, message, now - started)}")
+            context.log.info("%s: %s", title, _line(share, message, now - started))
 
         return report
 

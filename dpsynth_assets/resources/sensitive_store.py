@@ -99,7 +99,13 @@ class SensitiveStore(dg.ConfigurableResource):
         if not with_embeddings:
             return PrivateInputs(records=records)
         path = self._existing(dataset, f"{split}_embeddings.npy")
-        return PrivateInputs(records=records, embeddings=np.load(path, allow_pickle=False))
+        embeddings = np.load(path, allow_pickle=False)
+        if len(embeddings) != records.height:
+            raise ValueError(
+                f"Expected one embedding per record of dataset {dataset!r}, got another number. "
+                f"Materialise {dataset}/shared/private_embeddings after private_records."
+            )
+        return PrivateInputs(records=records, embeddings=embeddings)
 
     def _existing(self, dataset: str, name: str) -> Path:
         path = self.folder(dataset) / name

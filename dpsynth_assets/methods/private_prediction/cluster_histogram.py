@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
-from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import NoiseKind, histogram_event, release_histogram
 from dpsynth_assets.privacy.release import Cost, Release
+
+CODE_VERSION = "1"
+"""Raised when the mechanism's behaviour changes: an older release is then not reused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +112,23 @@ def select_top_centers(dp_counts: np.ndarray, clusters_per_label: int) -> list[l
     return [sorted(row[:clusters_per_label].tolist()) for row in order]
 
 
+def cluster_histogram_event(*, noise: NoiseKind, scale: float, terms: CohortTerms) -> Event:
+    """Prices `release_cluster_histogram`: two histograms with the same noise, composed."""
+    event = histogram_event(
+        noise=noise,
+        scale=scale,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+    )
+    return ComposedEvent(events=(event, event))
+
+
 def release_cluster_histogram(
     private: PrivateInputs,
     centers: np.ndarray,
     terms: CohortTerms,
     *,
-    noise: str,
+    noise: NoiseKind,
     scale: float,
     clusters_per_label: int,
 ) -> Release[ClusterHistogram]:
@@ -123,7 +138,7 @@ def release_cluster_histogram(
         private: Records with `label`, and their embeddings.
         centers: (K, d) public centres.
         terms: Declared labels, unit and relation.
-        noise: `gaussian` or `discrete_laplace`.
+        noise: `laplace` or `gaussian`, both on whole numbers.
         scale: Noise scale of each of the two histograms (records).
         clusters_per_label: k', public.
 
@@ -133,20 +148,40 @@ def release_cluster_histogram(
     **Privacy** Two histograms of one (label, centre) cell a record, hence of L1 and L2
     sensitivity 1 under add/remove; their events are composed. The second is needed because
     re-assignment changes every count, and batch numbers must come from released numbers.
+
+    **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", whose batches are
+    then cut by private counts (errata B-000.2); ours are cut by the second histogram.
     """
-    if private.embeddings is None:
+    embeddings = private.embeddings
+    if embeddings is None:
         raise ValueError("Expected embeddings of the private records, got none. Embed them first.")
     labels = label_indices(private.records["label"].to_list(), terms.labels)
     everywhere = [list(range(len(centers)))] * len(terms.labels)
-    first = _noisy_counts(private, labels, centers, everywhere, terms, noise, scale)
-    kept = select_top_centers(first.value, clusters_per_label)
-    second = _noisy_counts(private, labels, centers, kept, terms, noise, scale)
+
+    def noisy_counts(kept: Sequence[Sequence[int]]) -> Release[np.ndarray]:
+        clusters = assign_clusters(embeddings, labels, centers, kept)
+        counts = count_by_label_and_center(labels, clusters, len(kept), len(centers))
+        return release_histogram(
+            [int(row[i]) for row, chosen in zip(counts, kept, strict=True) for i in chosen],
+            noise=noise,
+            scale=scale,
+            relation=terms.relation,
+            max_records_per_unit=terms.unit.max_records,
+        )
+
+    first = noisy_counts(everywhere)
+    dp_counts = first.value.reshape(len(terms.labels), len(centers))
+    kept = select_top_centers(dp_counts, clusters_per_label)
+    second = noisy_counts(kept)
     histogram = ClusterHistogram(
         labels=terms.labels,
         centers=tuple(tuple(chosen) for chosen in kept),
-        dp_counts=tuple(
-            tuple(int(second.value[label, i]) for i in chosen) for label, chosen in enumerate(kept)
-        ),
+        dp_counts=_split(second.value, [len(chosen) for chosen in kept]),
     )
-    event = ComposedEvent(events=(first.cost.event, second.cost.event))
+    event = cluster_histogram_event(noise=noise, scale=scale, terms=terms)
     return Release(value=histogram, cost=Cost(guarantee=GuaranteeType.DP, event=event))
+
+
+def _split(counts: np.ndarray, lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    parts = np.split(counts, np.cumsum(lengths)[:-1])
+    return tuple(tuple(int(count) for count in part) for part in parts)

@@ -255,14 +255,12 @@ def corpus_rows(
     return rows.filter(pl.col("text") != "")
 
 
-def allowed_tokens(language_model: Any) -> Any:
-    """Masks the vocabulary to what a document may contain: (V,) bool tensor, False for padding.
+def allowed_tokens(language_model: Any) -> np.ndarray:
+    """Masks the vocabulary to what a document may contain: (V,) bool, False for padding.
 
     **Privacy** A public restriction of the support, the same for every dataset.
     """
-    import torch
-
-    allowed = torch.ones(language_model.vocabulary_size, dtype=torch.bool)
+    allowed = np.ones(language_model.vocabulary_size, dtype=bool)
     if language_model.pad_token_id != language_model.end_token_id:
         allowed[language_model.pad_token_id] = False
     return allowed

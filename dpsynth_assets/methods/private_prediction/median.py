@@ -61,8 +61,9 @@ class MedianClustered(GenerationMethod):
 
         **Privacy** Data- and output-dependent ex-post bound (Amin et al. 2025, Theorem 2), not
         (ε, δ)-DP: the largest sum of token costs over all batches, empty ones included (errata
-        B-000.5). The bound depends on private data and is internal. It never stops generation:
-        that would release it (errata B-000.8).
+        B-000.5); where a unit's change touches several batches, the sum of as many. The bound
+        depends on private data and is internal. It never stops generation: that would release it
+        (errata B-000.8).
         """
         if not terms.accepts_ex_post:
             raise UnaccountedReleaseError(
@@ -71,9 +72,10 @@ class MedianClustered(GenerationMethod):
         tokens = planned_tokens(plan)
         task = GenerationTask(config=config, terms=terms, public=public, tokens_per_batch=tokens)
         batches = clustered_batches(task, private)
+        mechanism = median_mechanism(config, terms)
         costs = np.zeros(len(batches))
-        corpus = generate_corpus(task, batches, median_selector(task, costs), progress)
-        bound = float(costs.max(initial=0.0))
+        corpus = generate_corpus(task, batches, median_selector(task, mechanism, costs), progress)
+        bound = mechanism.realised_epsilon(costs)
         internal = {"ex_post_epsilon_by_batch": costs, "ex_post_epsilon": bound}
         return Release(
             value=replace(corpus, internal=internal),
@@ -81,20 +83,27 @@ class MedianClustered(GenerationMethod):
         )
 
 
-def median_selector(task: GenerationTask, costs: np.ndarray) -> SelectorFactory:
+def median_mechanism(config: MedianClusteredConfig, terms: CohortTerms) -> MedianTokenMechanism:
+    """Builds the token mechanism; one record toggles one context, as for the mean."""
+    return MedianTokenMechanism(
+        clip_bound=config.clip_bound,
+        temperature=config.temperature,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+        logit_slack=config.logit_slack,
+    )
+
+
+def median_selector(
+    task: GenerationTask, mechanism: MedianTokenMechanism, costs: np.ndarray
+) -> SelectorFactory:
     """Binds the mechanism to a meter of r tokens and adds what each token cost to `costs`.
 
     Args:
         task: Settings and public inputs.
+        mechanism: Draws tokens and bounds what they cost.
         costs: (batches,) float64, ex-post ε of each batch so far; updated in place.
     """
-    mechanism = MedianTokenMechanism(
-        clip_bound=task.config.clip_bound,
-        temperature=task.config.temperature,
-        relation=task.terms.relation,
-        max_records_per_unit=task.terms.unit.max_records,
-        logit_slack=task.config.logit_slack,
-    )
     allowed = allowed_tokens(task.public.language_model)
 
     def for_pass(batches: Sequence[int]) -> TokenSelector:

@@ -75,6 +75,9 @@ def plan_median(
         )
         return _refused(GuaranteeType.EX_POST, config, mechanism.eta, reason)
     matched = config.matched_epsilon or target_epsilon
+    if matched <= 0:
+        reason = "Expected matched_epsilon for median_clustered without a budget share, got none."
+        return _refused(GuaranteeType.EX_POST, config, mechanism.eta, reason)
     tokens = _tokens(mechanism, terms, matched)
     refusal = _refusal(config, terms, tokens, matched)
     if refusal is not None:

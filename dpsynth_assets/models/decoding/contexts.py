@@ -58,17 +58,17 @@ class PackedContexts:
         self._device = next(model.parameters()).device
         self._prompt_columns = prompt_columns
         self._pad_token_id = pad_token_id
-        self._row_of_context = torch.arange(len(prompts), device=self._device)
+        self._count = len(prompts)
         _check_model(model, prompt_columns + max_new_tokens)
         _check_prompts(prompts, prompt_columns)
         rows = -(-len(prompts) // rows_per_prefill) * rows_per_prefill
         self._cache = RowwiseCache(rows=rows, columns=prompt_columns + max_new_tokens)
         self._lengths, self._last_tokens = self._prefill(prompts, rows, rows_per_prefill)
-        self._trim()
+        self.keep(torch.arange(len(prompts)))
 
     def __len__(self) -> int:
         """Number of contexts R."""
-        return len(self._row_of_context)
+        return self._count
 
     def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
         """Advances every row by one token.
@@ -87,17 +87,17 @@ class PackedContexts:
             return torch.zeros((0, self._model.config.vocab_size), device=self._device)
         tokens, generated = tokens.to(self._device), generated.to(self._device)
         visible = self._prompt_columns + int(generated.max())
-        with torch.inference_mode(), grouped_queries(self._model):
+        with torch.no_grad(), grouped_queries(self._model):
             tokens = torch.where(generated == 0, self._last_tokens[: len(self)], tokens)
             return self._forward(self._filled(tokens), self._filled(generated), visible)
 
     def keep(self, contexts: "torch.Tensor") -> None:
         """Drops all contexts but these ((R',), int64, ascending); later passes are smaller."""
         contexts = contexts.to(self._device)
-        self._lengths = self._lengths[contexts]
-        self._last_tokens = self._last_tokens[contexts]
-        self._row_of_context = self._row_of_context[contexts]
-        self._trim()
+        self._count = len(contexts)
+        rows = self._filled(contexts, -self._count % _ROW_MULTIPLE)
+        self._cache.keep(rows)
+        self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
 
     def _forward(
         self, tokens: "torch.Tensor", generated: "torch.Tensor", visible: int
@@ -140,7 +140,7 @@ class PackedContexts:
 
         size = tokens.shape[1]
         mask = torch.full((size, size), torch.finfo(self._model.dtype).min, dtype=self._model.dtype)
-        with torch.inference_mode(), grouped_queries(self._model):
+        with torch.no_grad(), grouped_queries(self._model):
             self._model.base_model(
                 input_ids=tokens,
                 attention_mask=mask.triu(1)[None, None].to(self._device),
@@ -149,26 +149,12 @@ class PackedContexts:
                 use_cache=True,
             )
 
-    def _trim(self) -> None:
-        """Drops rows beyond the contexts, up to the next multiple of `_ROW_MULTIPLE`."""
+    def _filled(self, values: "torch.Tensor", spare: int | None = None) -> "torch.Tensor":
+        """Appends filler rows: copies of the first context's value, so columns stay in range."""
         import torch
 
-        spare = -len(self) % _ROW_MULTIPLE if len(self) else 0
-        rows = torch.cat([self._row_of_context, self._row_of_context[:1].expand(spare)])
-        if len(rows) != self._cache.rows:
-            self._cache.keep(rows)
-        self._lengths = self._filled_rows(self._lengths, spare)
-        self._last_tokens = self._filled_rows(self._last_tokens, spare)
-        self._row_of_context = torch.arange(len(self), device=self._device)
-
-    def _filled_rows(self, values: "torch.Tensor", spare: int) -> "torch.Tensor":
-        import torch
-
-        return torch.cat([values[: len(self)], values[:1].expand(spare)])
-
-    def _filled(self, values: "torch.Tensor") -> "torch.Tensor":
-        """Gives the filler rows the first context's state, which keeps their columns in range."""
-        return self._filled_rows(values, len(self._lengths) - len(self))
+        spare = self._cache.rows - len(values) if spare is None else spare
+        return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
 
 
 def _check_model(model: Any, columns: int) -> None:

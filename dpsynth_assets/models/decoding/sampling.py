@@ -22,7 +22,7 @@ class SamplingRules:
 
     Attributes:
         temperature: Divides the logits; > 0.
-        top_p: Draws from the smallest set of tokens with at least this mass, in (0, 1]; 1 keeps all.
+        top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
         seed: Seed of this public randomness.
         rows_per_forward: Prompts decoded at a time.
     """
@@ -122,7 +122,10 @@ def draw_tokens(
         ordered, order = probabilities.sort(dim=-1, descending=True)
         outside = ordered.cumsum(dim=-1) - ordered >= rules.top_p
         probabilities.scatter_(-1, order, ordered.masked_fill(outside, 0.0))
-    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+    cumulative = probabilities.cumsum(dim=-1)  # inverse CDF: several times as fast as multinomial
+    uniform = torch.rand((len(logits), 1), generator=generator, device=logits.device)
+    drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return drawn[:, 0].clamp_(max=logits.shape[-1] - 1)
 
 
 def _sample_packed(

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
-from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import (
     Book,
     CohortAccount,
     plan_copies,
     plan_epsilon,
+    plan_rounds,
     rho_units,
     zcdp_epsilon_of_units,
 )
@@ -94,14 +94,31 @@ def admit(book: Book, request: ReleaseRequest, terms: BudgetTerms, plan: Plan = 
     if account is not None:
         _check_unchanged(account, request, terms)
     spent = account.epsilon(terms.accountant) if account else 0.0
-    amounts = {"budget_epsilon": terms.epsilon, "delta": terms.delta, "spent_epsilon": spent}
     if book.released(request.key(terms.relation, terms.unit)) is not None:
-        return Admission(**amounts, total_epsilon=spent, reused=True)
+        return _answer(terms, spent, spent, reused=True)
     plan_json = _pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total = _total(account, request, terms, plan_json)
     fits = request.event is None or total <= terms.epsilon  # False also for a NaN
     refusal = None if fits else _overspend(request, terms, spent, total)
-    return Admission(**amounts, total_epsilon=total, refusal=refusal)
+    return _answer(terms, spent, total, refusal=refusal)
+
+
+def _answer(
+    terms: BudgetTerms,
+    spent: float,
+    total: float,
+    *,
+    reused: bool = False,
+    refusal: str | None = None,
+) -> Admission:
+    return Admission(
+        budget_epsilon=terms.epsilon,
+        delta=terms.delta,
+        spent_epsilon=spent,
+        total_epsilon=total,
+        reused=reused,
+        refusal=refusal,
+    )
 
 
 def _check_guarantee(request: ReleaseRequest, terms: BudgetTerms) -> None:
@@ -149,7 +166,8 @@ def _pinned_plan(
     remedy = "Keep the plan, or set `accountant: zcdp` in the dataset file."
     if plan is None:
         raise PlanChangedError(
-            f"Expected a plan for cohort {request.cohort!r} (accountant: {TIGHT}), got none. {remedy}"
+            f"Expected a plan for cohort {request.cohort!r} (accountant: {TIGHT}), got none. "
+            f"{remedy}"
         )
     plan_json = plan_to_json(plan)
     if account is not None and account.plan_json not in (plan_json, None):

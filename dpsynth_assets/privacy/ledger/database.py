@@ -7,6 +7,7 @@ an advisory lock does the same without asking for more than SELECT and INSERT ri
 """
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
-from dpsynth_assets.privacy.ledger.schema import LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
 
 LOCK_WAIT_SECONDS = 60
 _ADVISORY_LOCK = 0x6470_6C65_6467_6572  # "dpledger"
@@ -38,7 +39,7 @@ TABLE = sa.Table(
     sa.MetaData(),
     *(_column(name) for name in LedgerEntry._fields),
     sa.UniqueConstraint("reservation", "kind", name="privacy_ledger_once"),
-    sa.CheckConstraint("kind IN ('reserve', 'commit')", name="privacy_ledger_kind"),
+    sa.CheckConstraint(f"kind IN ('{RESERVE}', '{COMMIT}')", name="privacy_ledger_kind"),
     sa.Index("privacy_ledger_cohort", "cohort", "seq"),
 )
 
@@ -171,6 +172,12 @@ class Appender:
         """Yields entries with `seq` > `after`, in order."""
         return _select(self._connection, after, None)
 
+    def find_reserve(self, reservation: str) -> LedgerEntry | None:
+        """The charge of this id, if it was ever made."""
+        mine = (TABLE.c.reservation == reservation) & (TABLE.c.kind == RESERVE)
+        row = self._connection.execute(sa.select(TABLE).where(mine)).one_or_none()
+        return None if row is None else LedgerEntry._make(row)
+
     def append(self, entry: LedgerEntry) -> None:
         """Writes one sealed entry."""
         self._connection.execute(TABLE.insert().values(**entry._asdict()))
@@ -180,7 +187,7 @@ def _select(connection: Connection, after: int, cohort: str | None) -> Iterator[
     query = sa.select(TABLE).where(TABLE.c.seq > after).order_by(TABLE.c.seq)
     if cohort is not None:
         query = query.where(TABLE.c.cohort == cohort)
-    for row in connection.execution_options(yield_per=5000).execute(query):
+    for row in connection.execute(query.execution_options(yield_per=5000)):
         yield LedgerEntry._make(row)
 
 
@@ -211,9 +218,9 @@ def _engine(url: URL, *, is_file: bool) -> Engine:
     return engine
 
 
-def _configure_sqlite(connection: "sa.pool.interfaces.DBAPIConnection", _record: object) -> None:
+def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     """Leaves BEGIN to us and makes a commit survive a power cut."""
-    connection.isolation_level = None  # type: ignore[attr-defined]
+    connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=EXTRA")
     cursor.close()

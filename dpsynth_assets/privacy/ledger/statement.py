@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -51,7 +51,7 @@ class CohortSpend:
     budget_epsilon: float | None = None
     remaining_epsilon: float | None = None
     accountant: str = ""
-    rho: Fraction = Fraction(0)
+    rho: Fraction = field(default=Fraction(0), repr=False)
     releases: int = 0
     reserved_uncommitted: int = 0
     has_ex_post: bool = False
@@ -63,8 +63,9 @@ class CohortSpend:
     public_facts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values; ρ as a float for reading, never for accounting."""
-        return {**vars(self), "rho": float(self.rho), "public_facts": list(self.public_facts)}
+        """JSON values; ρ as a float for reading, never for accounting; infinity as "inf"."""
+        values = {**vars(self), "rho": float_up(self.rho), "public_facts": list(self.public_facts)}
+        return {name: "inf" if value == math.inf else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,8 @@
 """The ledger: reserve before private data is read, commit when the release is stored."""
 
-import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from itertools import chain as concatenated
 from math import inf, isfinite
 
 from dpsynth_assets.privacy.errors import (
@@ -16,19 +13,15 @@ from dpsynth_assets.privacy.errors import (
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.admission import Admission, admit
-from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, sealed, verify_chain
+from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
 from dpsynth_assets.privacy.ledger.database import TRIGGERS, Appender, Database
+from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
 from dpsynth_assets.privacy.ledger.schema import (
-    COMMIT,
-    RESERVE,
-    TIGHT,
     BudgetTerms,
     LedgerEntry,
     PlannedRelease,
     ReleaseRequest,
     Reservation,
-    digest,
-    plan_to_json,
 )
 from dpsynth_assets.privacy.ledger.statement import (
     CohortSpend,
@@ -36,3 +29,211 @@ from dpsynth_assets.privacy.ledger.statement import (
     cohort_spend,
     dataset_spend,
 )
+
+
+class Ledger:
+    """Append-only account of everything private data was read for.
+
+    A reserve counts as spent for ever, whatever happens afterwards; a commit adds where the
+    release is stored. Every sum is recomputed from stored events, and no process charges anything
+    before it has verified the chain up to its end.
+
+    **Privacy**: holds only public values: events, declared facts, digests of releases. The one
+    exception is the realised bound of an ex-post release, which depends on private data without
+    noise: a ledger with ex-post releases is internal.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Opens or creates the ledger.
+
+        Args:
+            url: SQLAlchemy URL. A missing SQLite file is created, for its owner only.
+
+        Raises:
+            LedgerIntegrityError: The database cannot be read.
+            PrivacyError: The database is not available.
+        """
+        self._database = Database(url)
+        self._book = Book()
+        self._lock = threading.RLock()
+
+    def reserve(
+        self,
+        request: ReleaseRequest,
+        terms: BudgetTerms,
+        plan: Sequence[PlannedRelease] | None = None,
+    ) -> Reservation:
+        """Charges a release, or finds the one that was made already.
+
+        Args:
+            request: What would be released.
+            terms: The cohort's budget, from the dataset file.
+            plan: All releases of the cohort; required by accountant `tight`.
+
+        Returns:
+            A reservation on disk. With `reused`, the stored release: nothing was charged.
+
+        Raises:
+            BudgetExceededError: The budget does not suffice; nothing was charged.
+            PlanChangedError: The cohort is fixed to another plan; nothing was charged.
+            PrivacyError: The request cannot be charged under these terms; nothing was charged.
+        """
+        with self._appending() as (appender, book):
+            admission = admit(book, request, terms, plan)
+            if admission.reused:
+                return _released(book, request, terms)
+            if admission.refusal is not None:
+                raise BudgetExceededError(admission.refusal)
+            entry = reserve_entry(book, request, terms, plan)
+            appender.append(entry)
+        return Reservation(entry.reservation, request)
+
+    def commit(
+        self,
+        reservation: Reservation,
+        *,
+        artifact_digest: str,
+        artifact_uri: str,
+        ex_post_epsilon: float | None = None,
+    ) -> None:
+        """Notes where the reserved release is stored; committing the same again changes nothing.
+
+        Args:
+            reservation: What `reserve` or `pending` returned.
+            artifact_digest: SHA-256 of the stored release.
+            artifact_uri: Place of the stored release.
+            ex_post_epsilon: Realised bound of an ex-post release; unknown counts as infinite.
+
+        Raises:
+            PrivacyError: Nothing was reserved under this id, another artifact was committed for
+                it, or a bound was given to a release that is not ex-post.
+        """
+        with self._appending() as (appender, book):
+            reserve = appender.find_reserve(reservation.id)
+            if reserve is None:
+                raise PrivacyError(
+                    f"Expected a reservation of this ledger, got {reservation.id!r}. Reserve first."
+                )
+            _check_bound(reserve, ex_post_epsilon)
+            earlier = book.committed.get(reservation.id)
+            if earlier is None:
+                stored = (artifact_digest, artifact_uri, ex_post_epsilon)
+                appender.append(commit_entry(book, reserve, *stored))
+            elif earlier != (artifact_digest, artifact_uri):
+                raise PrivacyError(
+                    f"Expected the artifact {earlier[0]} that was committed for {reserve.asset}, "
+                    f"got {artifact_digest}. Reserve again under a new release name."
+                )
+
+    def pending(self, request: ReleaseRequest) -> list[Reservation]:
+        """Lists reservations of this very request that were never committed, oldest first."""
+        book = self._refreshed()
+        account = book.accounts.get(request.cohort)
+        if account is None:
+            return []
+        key = request.key(account.opened.relation, account.opened.unit)
+        return [Reservation(name, request) for name in book.open_reservations(key)]
+
+    def is_open(self, reservation_id: str) -> bool:
+        """Whether private data may be read under this reservation: charged, not yet committed."""
+        book = self._refreshed()
+        return reservation_id in book.reserved and reservation_id not in book.committed
+
+    def preview(
+        self,
+        request: ReleaseRequest,
+        terms: BudgetTerms,
+        plan: Sequence[PlannedRelease] | None = None,
+    ) -> Admission:
+        """Says what `reserve` would say, and spends nothing."""
+        book = self._refreshed()
+        try:
+            return admit(book, request, terms, plan)
+        except PrivacyError as refusal:
+            account = book.accounts.get(request.cohort)
+            return Admission(
+                budget_epsilon=terms.epsilon,
+                delta=terms.delta,
+                spent_epsilon=account.epsilon(terms.accountant) if account else 0.0,
+                total_epsilon=inf,
+                refusal=str(refusal),
+            )
+
+    def entries(self, cohort: str | None = None) -> list[LedgerEntry]:
+        """Lists entries in order, of one cohort or of all."""
+        return list(self._database.read(cohort=cohort))
+
+    def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:
+        """States what a cohort has spent, against `terms` or those of its last entry."""
+        return cohort_spend(cohort, self._refreshed().accounts.get(cohort), terms)
+
+    def dataset_spend(self, dataset: str) -> DatasetSpend:
+        """States what all cohorts of a dataset have spent together."""
+        return dataset_spend(dataset, self._refreshed().accounts.values())
+
+    def verify(self, witnessed_head: str | None = None) -> VerifyReport:
+        """Checks the whole chain, and that `witnessed_head` is still part of it."""
+        report = verify_chain(self._database.read(), witnessed_head)
+        missing = sorted(set(TRIGGERS) - self._database.triggers())
+        if not missing:
+            return report
+        problem = ChainProblem(0, f"append-only triggers are missing: {', '.join(missing)}")
+        return VerifyReport(
+            ok=False,
+            entries=report.entries,
+            head=report.head,
+            problems=(*report.problems, problem),
+        )
+
+    def head(self) -> str:
+        """Hash of the last entry: note it down elsewhere as a witness for `verify`."""
+        return self._refreshed().head
+
+    def _refreshed(self) -> Book:
+        """The book up to the last entry, its chain verified."""
+        with self._lock:
+            _post_new(self._book, self._database.read(after=max(self._book.seq - 1, 0)))
+            return self._book
+
+    @contextmanager
+    def _appending(self) -> Iterator[tuple[Appender, Book]]:
+        """Holds the write lock with the book up to date; the long read happens before it."""
+        with self._lock:
+            self._refreshed()
+            with self._database.appending() as appender:
+                _post_new(self._book, appender.read(after=max(self._book.seq - 1, 0)))
+                yield appender, self._book
+
+
+def _post_new(book: Book, entries: Iterator[LedgerEntry]) -> None:
+    """Posts entries after the last known one, which is read again to see that it is still there."""
+    if book.seq:
+        known = next(entries, None)
+        if known is None or (known.seq, known.hash) != (book.seq, book.head):
+            raise LedgerIntegrityError(
+                f"Ledger entry {book.seq} is not the one this process read before: the ledger was "
+                "replaced or rolled back. Run `dpsynth ledger verify`, then start again."
+            )
+    for entry in entries:
+        book.post(entry)
+
+
+def _released(book: Book, request: ReleaseRequest, terms: BudgetTerms) -> Reservation:
+    name = book.released(request.key(terms.relation, terms.unit)) or ""
+    artifact_digest, artifact_uri = book.committed[name]
+    return Reservation(name, request, True, artifact_digest, artifact_uri)
+
+
+def _check_bound(reserve: LedgerEntry, ex_post_epsilon: float | None) -> None:
+    if ex_post_epsilon is None:
+        return
+    if reserve.guarantee != GuaranteeType.EX_POST:
+        raise PrivacyError(
+            f"Expected ex_post_epsilon only for an ex-post release, got one for {reserve.asset}, a "
+            f"{reserve.guarantee} release. Leave it out."
+        )
+    if not (ex_post_epsilon >= 0 and isfinite(ex_post_epsilon)):
+        raise PrivacyError(
+            f"Expected a finite ex_post_epsilon >= 0 for {reserve.asset}. Leave it out where the "
+            "bound is unknown or infinite."
+        )

@@ -1,0 +1,92 @@
+"""Times a ledger of 100,000 entries: `show`, an admission decision, and a full verification.
+
+    PYTHONPATH=. python benchmarks/ledger.py [--entries 100000] [--distinct 1000]
+
+The entries are written straight through the store's own chain in one transaction, since 100,000
+durable commits would measure the disk. Each timing runs in a fresh `Ledger`, as a new process
+would; `second admission` is the cost once the process knows the chain.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, ReleaseRequest
+from dpsynth_assets.privacy.ledger.accounts import Book
+from dpsynth_assets.privacy.ledger.database import TABLE, Database
+from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
+from dpsynth_assets.privacy.ledger.export import history
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+TERMS = BudgetTerms(
+    epsilon=8.0,
+    delta=1e-6,
+    accountant="zcdp",
+    relation=NeighboringRelation.ADD_REMOVE,
+    unit=PrivacyUnit(),
+)
+
+
+def request(number: int, distinct: int) -> ReleaseRequest:
+    return ReleaseRequest(
+        cohort="tickets",
+        dataset="tickets",
+        asset="tickets/mean_clustered/corpus",
+        mechanism="mean_clustered",
+        guarantee=GuaranteeType.DP,
+        event=GaussianEvent(noise_multiplier=1000.0 + (number % distinct) / 7),
+        parameters={"clip_bound": 10.0, "expected_batch_size": 64, "temperature": 1.5},
+        code_version="1",
+        data_version="2026-01",
+        release=str(number),
+        run_id="0123456789abcdef",
+    )
+
+
+def fill(url: str, count: int, distinct: int) -> None:
+    book, rows = Book(), []
+
+    def post(entry: LedgerEntry) -> LedgerEntry:
+        book.post(entry)
+        rows.append(entry._asdict())
+        return entry
+
+    for number in range(count // 2):
+        reserve = post(reserve_entry(book, request(number, distinct), TERMS, None))
+        post(commit_entry(book, reserve, "0" * 64, f"corpora/{number}.parquet", None))
+    with Database(url).appending() as appender:
+        appender._connection.execute(TABLE.insert(), rows)
+
+
+def report(what: str, run: Callable[[], object]) -> None:
+    wall, processor = time.perf_counter(), time.process_time()
+    run()
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    print(f"{what:<38}{wall:8.3f} s wall{processor:8.3f} s processor")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--distinct", type=int, default=1000, help="distinct events")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder) / 'ledger.sqlite'}"
+        fill(url, arguments.entries, arguments.distinct)
+        print(f"{arguments.entries} entries, {arguments.distinct} distinct events")
+        report(
+            "show (read, replay, last 50 charges)", lambda: history(Ledger(url).entries(), last=50)
+        )
+        ledger, wanted = Ledger(url), request(arguments.entries, arguments.distinct)
+        report("first admission of a process", lambda: ledger.preview(wanted, TERMS))
+        report("second admission", lambda: ledger.preview(wanted, TERMS))
+        report("reserve", lambda: ledger.reserve(wanted, TERMS))
+        report("verify", ledger.verify)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""The evaluation stage: references, scores and the internal report.
+
+Scores are computed from private held-out text without noise, so everything here is internal: it is
+for the steward's eyes, and nothing may depend on it.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.assets.corpora import public_corpus_key
+from dpsynth_assets.assets.dataset import SHARED
+from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.published import read_released, released_rows_path
+from dpsynth_assets.assets.scoring import (
+    CorpusToScore,
+    Scored,
+    internal_facts,
+    score_corpora,
+    write_report,
+)
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.base import PublicInputs, SyntheticCorpus
+from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
+
+EVALUATION = "evaluation"
+REFERENCES = "references"
+
+
+def evaluation_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
+    """Floor, ceiling and report of one dataset."""
+    assets = [_evaluation_report(spec, plan)]
+    if spec.evaluation.references:
+        assets += [_public_only_corpus(spec, plan), _non_private_corpus(spec, plan)]
+    return dg.Definitions(assets=assets)
+
+
+def _common(spec: PrivateDatasetSpec, folder: str, artifact: str, level: str) -> dict[str, Any]:
+    return {
+        "key": dataset_key(spec.name, folder, artifact),
+        "group_name": f"{spec.name}/{folder}",
+        "owners": spec.owners,
+        "tags": {PRIVACY: level},
+    }
+
+
+def _model_input(spec: PrivateDatasetSpec) -> dict[str, dg.AssetIn]:
+    return {
+        "public_language_model": dg.AssetIn(public_key(spec.public_data, "public_language_model"))
+    }
+
+
+def _reference_settings(plan: DatasetPlan) -> Any:
+    """The references are sampled with the settings of the first declared method."""
+    return plan.methods[0].config
+
+
+def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    @dg.asset(
+        **_common(spec, REFERENCES, "public_only_corpus", PUBLIC),
+        ins=_model_input(spec),
+        kinds={"pytorch", "polars"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of("public only", spec.public_facts, spec.methods, spec.evaluation),
+        description="The floor, ε = 0: the public model asked for each label, no private data.",
+    )
+    def public_only_corpus(
+        context: dg.AssetExecutionContext,
+        public_language_model: dict,
+        models: Models,
+        progress: Progress,
+    ) -> dg.Output[pl.DataFrame]:
+        from dpsynth_assets.methods.private_prediction.references import generate_public_only
+
+        corpus = generate_public_only(
+            _reference_settings(plan),
+            plan.terms,
+            PublicInputs(language_model=models.language_model(public_language_model)),
+            spec.evaluation.reference_rows,
+            progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
+        )
+        return dg.Output(corpus.rows, metadata={"dagster/row_count": corpus.rows.height})
+
+    return public_only_corpus
+
+
+def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    @dg.asset(
+        **_common(spec, REFERENCES, "non_private_corpus", INTERNAL),
+        deps=[dataset_key(spec.name, SHARED, "private_records")],
+        ins=_model_input(spec),
+        kinds={"pytorch", "polars"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of("non-private", spec.public_facts, spec.methods, spec.evaluation),
+        description=(
+            "The ceiling, ε = ∞: the same model with one real record in its prompt. It copies "
+            "private text, stays in the owner-only store, and nothing released depends on it."
+        ),
+    )
+    def non_private_corpus(
+        context: dg.AssetExecutionContext,
+        public_language_model: dict,
+        models: Models,
+        sensitive_store: SensitiveStore,
+        progress: Progress,
+    ) -> dg.MaterializeResult:
+        from dpsynth_assets.methods.private_prediction.references import generate_non_private
+
+        with private_section(f"{spec.name}/references/non_private_corpus"):
+            release = generate_non_private(
+                _reference_settings(plan),
+                plan.terms,
+                sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation"),
+                PublicInputs(language_model=models.language_model(public_language_model)),
+                spec.evaluation.reference_rows,
+                progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
+            )
+            corpus: SyntheticCorpus = release.value
+            sensitive_store.write_internal_table(spec.name, "non_private_corpus", corpus.rows)
+        return dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
+
+    return non_private_corpus
+
+
+def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    ins = {
+        "text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder")),
+        "public_corpus": dg.AssetIn(public_corpus_key(spec)),
+    }
+    deps = [
+        dataset_key(spec.name, SHARED, "private_records"),
+        dataset_key(spec.name, SHARED, "private_embeddings"),
+        *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods),
+    ]
+    if spec.evaluation.references:
+        ins["public_only_corpus"] = dg.AssetIn(
+            dataset_key(spec.name, REFERENCES, "public_only_corpus")
+        )
+        deps.append(dataset_key(spec.name, REFERENCES, "non_private_corpus"))
+
+    @dg.asset(
+        **_common(spec, EVALUATION, "evaluation_report", INTERNAL),
+        ins=ins,
+        deps=deps,
+        kinds={"scikitlearn", "html"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of("evaluation", spec.evaluation),
+        description=(
+            "MAUVE, downstream accuracy, lengths, diversity, overlap and canaries of every corpus, "
+            "beside real data, the public-only floor and the non-private ceiling. Internal."
+        ),
+    )
+    def evaluation_report(
+        context: dg.AssetExecutionContext,
+        text_embedder: dict,
+        public_corpus: pl.DataFrame,
+        ledger: PrivacyLedger,
+        sensitive_store: SensitiveStore,
+        models: Models,
+        progress: Progress,
+        **references: pl.DataFrame,
+    ) -> dg.MaterializeResult:
+        report = progress.start(context, f"{spec.name}: evaluation")
+        with private_section(f"{spec.name}/evaluation/evaluation_report"):
+            corpora = list(_corpora(spec, plan, references, sensitive_store))
+            scored: list[Scored] = score_corpora(
+                spec,
+                corpora,
+                models.text_embedder(text_embedder),
+                sensitive_store,
+                public_corpus["text"].to_list(),
+                report,
+            )
+            written = write_report(
+                spec, plan, scored, ledger.open(), text_embedder["name"], corpora
+            )
+        return dg.MaterializeResult(metadata=written)
+
+    return evaluation_report
+
+
+def _corpora(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    references: dict[str, pl.DataFrame],
+    sensitive_store: SensitiveStore,
+) -> Iterator[CorpusToScore]:
+    """Every corpus to score: references first, then the published ones."""
+    if "public_only_corpus" in references:
+        yield CorpusToScore(
+            name="public only",
+            guarantee="dp",
+            epsilon=0.0,
+            delta=0.0,
+            rows=references["public_only_corpus"],
+            role="floor",
+        )
+        yield CorpusToScore(
+            name="non-private",
+            guarantee="none",
+            epsilon="∞",
+            delta=None,
+            rows=sensitive_store.read_internal_table(
+                spec.name, "non_private_corpus", purpose="internal evaluation"
+            ),
+            role="ceiling",
+        )
+    for planned in plan.methods:
+        if released_rows_path(spec.name, planned.folder).exists():
+            yield _published(spec, planned, sensitive_store)
+
+
+def _published(
+    spec: PrivateDatasetSpec, planned: PlannedMethod, sensitive_store: SensitiveStore
+) -> CorpusToScore:
+    rows = read_released(spec.name, planned.folder)
+    label = json.loads(
+        (released_rows_path(spec.name, planned.folder).parents[1] / "privacy.json").read_text()
+    )
+    private_facts = internal_facts(sensitive_store, spec.name, planned.folder)
+    return CorpusToScore(
+        name=planned.folder,
+        guarantee=str(planned.plan.guarantee),
+        epsilon=label["epsilon"],
+        delta=label["delta"],
+        rows=rows.with_columns(_composite_label(spec)),
+        role="corpus",
+        seconds=private_facts.get("seconds"),
+        ex_post=private_facts,
+    )
+
+
+def _composite_label(spec: PrivateDatasetSpec) -> pl.Expr:
+    from dpsynth_assets.datasets import LABEL_SEPARATOR
+
+    columns = spec.columns.labels
+    if not columns:
+        return pl.lit("").alias("label")
+    return pl.concat_str(columns, separator=LABEL_SEPARATOR).alias("label")

@@ -1,0 +1,262 @@
+"""Scoring corpora and writing the internal report: files, plots, and Dagster metadata."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.checks import read_canaries
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.planning import DatasetPlan
+from dpsynth_assets.metrics.evaluation import (
+    CorpusScores,
+    EvaluationSettings,
+    PrivateReference,
+    ScoredCorpus,
+    evaluate_corpora,
+    gap_closed,
+    real_scores,
+)
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report import plots
+from dpsynth_assets.report.render import render_report
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+ProgressCallback = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusToScore:
+    """One corpus with what is known of its guarantee.
+
+    Attributes:
+        role: `floor` and `ceiling` span the gap that a private corpus can close.
+        seconds: Time its generation took, if known.
+        ex_post: Internal numbers of an ex-post release; never leave the report.
+    """
+
+    name: str
+    guarantee: str
+    epsilon: float | str | None
+    delta: float | None
+    rows: pl.DataFrame = field(repr=False)
+    role: Literal["floor", "ceiling", "corpus"]
+    seconds: float | None = None
+    ex_post: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Scores of one corpus; `corpus` is None for the row of real data."""
+
+    corpus: CorpusToScore | None
+    scores: CorpusScores
+
+
+def internal_facts(store: SensitiveStore, dataset: str, folder: str) -> dict[str, Any]:
+    """Un-noised facts that a method left for the steward; empty if there are none."""
+    path = store.folder(dataset) / f"{folder}_internal.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def score_corpora(
+    spec: PrivateDatasetSpec,
+    corpora: Sequence[CorpusToScore],
+    embedder: Any,
+    store: SensitiveStore,
+    public_texts: Sequence[str],
+    progress: ProgressCallback,
+) -> list[Scored]:
+    """Scores real data and every corpus; private embeddings are read, never made again."""
+    reference = _private_reference(spec, store)
+    settings = EvaluationSettings(max_rows=spec.evaluation.rows)
+    progress(0.0, "real data against real data")
+    scored = [Scored(corpus=None, scores=real_scores(reference, public_texts, settings))]
+    inputs = []
+    for index, corpus in enumerate(corpora):
+        rows = corpus.rows.head(spec.evaluation.rows)
+        progress(0.1 + 0.3 * index / len(corpora), f"embedding {corpus.name}")
+        texts = rows["text"].to_list()
+        inputs.append(
+            ScoredCorpus(
+                name=corpus.name,
+                texts=texts,
+                labels=rows["label"].to_list(),
+                features=embedder.embed(texts),
+            )
+        )
+    results = evaluate_corpora(
+        inputs,
+        reference,
+        public_texts,
+        settings,
+        lambda share, message: progress(0.4 + 0.6 * share, message),
+    )
+    scored += [Scored(corpus=c, scores=s) for c, s in zip(corpora, results, strict=True)]
+    return scored
+
+
+def _private_reference(spec: PrivateDatasetSpec, store: SensitiveStore) -> PrivateReference:
+    parts = {
+        split: store.read_internal(
+            spec.name, split, purpose="internal evaluation", with_embeddings=True
+        )
+        for split in ("source", "held_out")
+    }
+    return PrivateReference(
+        source_texts=parts["source"].records["text"].to_list(),
+        source_labels=parts["source"].records["label"].to_list(),
+        source_features=parts["source"].embeddings,
+        held_out_texts=parts["held_out"].records["text"].to_list(),
+        held_out_labels=parts["held_out"].records["label"].to_list(),
+        held_out_features=parts["held_out"].embeddings,
+        canaries=read_canaries(spec),
+    )
+
+
+def write_report(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    scored: Sequence[Scored],
+    ledger: Ledger,
+    embedder_name: str,
+    corpora: Sequence[CorpusToScore],
+) -> dict[str, Any]:
+    """Writes report and metrics into the owner-only reports folder; returns asset metadata."""
+    table = report_table(scored)
+    pictures = _pictures(table, scored)
+    context = _context(spec, plan, ledger, embedder_name)
+    samples = {
+        corpus.name: list(corpus.rows.select("label", "text").head(5).iter_rows())
+        for corpus in corpora
+        if corpus.role != "ceiling"  # The ceiling copies private text.
+    }
+    report = render_report(table, context, pictures, samples)
+    folder = home().reports / spec.name
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    for name, content in (
+        ("report.html", report.html),
+        ("report.md", report.markdown),
+        ("metrics.json", json.dumps({"table": table, "context": context}, indent=2)),
+    ):
+        _write_owner_only(folder / name, content)
+    return _metadata(folder, table, pictures)
+
+
+def _write_owner_only(path: Path, content: str) -> None:
+    path.write_text(content)
+    path.chmod(0o600)
+
+
+def report_table(scored: Sequence[Scored]) -> list[dict[str, Any]]:
+    """One row a corpus, the real data first; gap shares against floor and ceiling."""
+    by_role = {s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"}
+    rows = []
+    for entry in scored:
+        row = {**entry.scores.to_json(), **_guarantee(entry.corpus)}
+        if entry.corpus is not None and entry.corpus.role == "corpus":
+            row |= _gaps(entry.scores, by_role)
+        rows.append(row)
+    return rows
+
+
+def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:
+    if corpus is None:
+        return {"guarantee": "real data", "epsilon": "∞", "delta": None, "seconds": None}
+    row: dict[str, Any] = {
+        "guarantee": corpus.guarantee,
+        "epsilon": corpus.epsilon,
+        "delta": corpus.delta,
+        "seconds": corpus.seconds,
+    }
+    if corpus.ex_post.get("ex_post_epsilon") is not None:
+        row["ex_post_epsilon"] = corpus.ex_post["ex_post_epsilon"]
+    return row
+
+
+def _gaps(scores: CorpusScores, by_role: dict[str, CorpusScores]) -> dict[str, float | None]:
+    if set(by_role) != {"floor", "ceiling"}:
+        return {"gap_closed_mauve": None, "gap_closed_accuracy": None}
+    floor, ceiling = by_role["floor"], by_role["ceiling"]
+    return {
+        "gap_closed_mauve": gap_closed(scores.mauve, floor.mauve, ceiling.mauve),
+        "gap_closed_accuracy": gap_closed(scores.accuracy, floor.accuracy, ceiling.accuracy),
+    }
+
+
+def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str, bytes]:
+    floor = next((s.scores for s in scored if s.corpus and s.corpus.role == "floor"), None)
+    ceiling = next((s.scores for s in scored if s.corpus and s.corpus.role == "ceiling"), None)
+    pictures = {
+        metric: plots.scores_plot(
+            table,
+            metric,
+            getattr(floor, metric, None),
+            getattr(ceiling, metric, None),
+        )
+        for metric in ("mauve", "accuracy")
+    }
+    lengths = {
+        s.corpus.name: [len(t.split()) for t in s.corpus.rows["text"]] for s in scored if s.corpus
+    }
+    pictures["lengths"] = plots.length_plot(lengths)
+    return pictures
+
+
+def _context(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger, embedder_name: str
+) -> dict[str, Any]:
+    spend = ledger.spend(spec.name, plan.budget)
+    return {
+        "cohort": spec.name,
+        "privacy_unit": spec.unit.describe(),
+        "neighboring_relation": str(spec.neighboring_relation),
+        "budget_epsilon": spec.budget.epsilon,
+        "delta": spec.budget.delta,
+        "cumulative_epsilon": float(spend.epsilon),
+        "cohort_guarantee": spend.total_guarantee,
+        "embedder": embedder_name,
+        "evaluation": EvaluationSettings(max_rows=spec.evaluation.rows).to_json(),
+        "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def _metadata(
+    folder: Path, table: list[dict[str, Any]], pictures: dict[str, bytes]
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "dpsynth/report": dg.MetadataValue.path(str(folder / "report.html")),
+        "dpsynth/scores": _score_table(table),
+    }
+    for name, picture in pictures.items():
+        metadata[f"dpsynth/plot_{name}"] = dg.MetadataValue.md(plots.to_markdown(picture, name))
+    for row in table:
+        slug = row["name"].replace(" ", "_").replace("-", "_")
+        for metric in ("mauve", "accuracy"):
+            if row[metric] is not None:
+                metadata[f"dpsynth/{metric}/{slug}"] = float(row[metric])
+    return metadata
+
+
+_SHOWN = ("name", "guarantee", "epsilon", "rows", "mauve", "accuracy", "gap_closed_mauve")
+
+
+def _score_table(table: list[dict[str, Any]]) -> dg.TableMetadataValue:
+    records = [
+        dg.TableRecord({column: _cell(row.get(column)) for column in _SHOWN}) for row in table
+    ]
+    columns = [dg.TableColumn(column, "string") for column in _SHOWN]
+    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "—"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""What an attacker looks for in a corpus: copied spans, near copies, planted canaries."""

@@ -1,0 +1,170 @@
+"""`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on."""
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import CohortSpend, Ledger, sqlite_path
+from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
+
+app = typer.Typer(no_args_is_help=True, help="Show, verify and export the privacy ledger.")
+
+LedgerUrl = Annotated[
+    str | None,
+    typer.Option("--ledger", help="SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class ExportFormat(StrEnum):
+    """How entries are written."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+def open_ledger(url: str | None) -> Ledger:
+    """Opens an existing ledger; looking at one never creates it."""
+    url = url or home().ledger_url
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        raise PrivacyError(
+            f"Expected a ledger, got no file at {path}: nothing was charged yet. Run a release "
+            "first, or name the ledger with --ledger."
+        )
+    return Ledger(url)
+
+
+@app.command()
+def show(
+    cohort: Annotated[str | None, typer.Option(help="Show this cohort only.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="How many charges to list.")] = 50,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the last charges and what every cohort has spent."""
+    told = history(open_ledger(ledger).entries(), cohort, last)
+    if cohort is not None and not told.cohorts:
+        raise PrivacyError(f"Expected a cohort of the ledger, got {cohort!r}: it has no entries.")
+    if as_json:
+        _print_json(told)
+    else:
+        _print_tables(told)
+
+
+@app.command()
+def verify(
+    head: Annotated[str | None, typer.Option(help="A head noted down earlier.")] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the hash chain; exit code 1 if an entry was altered, removed or reordered."""
+    report = open_ledger(ledger).verify(head)
+    if as_json:
+        typer.echo(json.dumps(asdict(report), indent=2))
+    elif report.ok:
+        typer.echo(f"The ledger verifies: {report.entries} entries, head {report.head}")
+    else:
+        for problem in report.problems:
+            Console(stderr=True).print(str(problem), style="red", highlight=False, soft_wrap=True)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    file_format: Annotated[ExportFormat, typer.Option("--format")] = ExportFormat.CSV,
+    output: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Write every column of every entry as CSV or JSON."""
+    entries = open_ledger(ledger).entries()
+    text = to_csv(entries) if file_format is ExportFormat.CSV else to_json(entries)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _print_json(told: History) -> None:
+    document = {
+        "charges": [asdict(line) for line in told.lines],
+        "earlier_charges": told.omitted,
+        "cohorts": [spend.to_json() for spend in told.cohorts],
+    }
+    typer.echo(json.dumps(document, indent=2))
+
+
+def _print_tables(told: History) -> None:
+    console = Console()
+    columns = "when", "cohort", "asset", "mechanism", "guarantee"
+    charges = Table(*columns, title="Charges", caption=_caption(told), title_justify="left")
+    for name in ("ε alone", "ε so far", "ε left", "ex-post ε (not summed)"):
+        charges.add_column(name, justify="right")
+    charges.add_column("run")
+    for line in told.lines:
+        charges.add_row(*_charge_row(line))
+    totals = Table("cohort", "total guarantee", title="Totals", title_justify="left")
+    for name in ("ε spent", "of", "ε left", "δ"):
+        totals.add_column(name, justify="right")
+    for name in ("accountant", "released", "not summed"):
+        totals.add_column(name)
+    for spend in told.cohorts:
+        totals.add_row(*_total_row(spend))
+    console.print(charges, totals)
+
+
+def _caption(told: History) -> str | None:
+    if not told.omitted:
+        return None
+    return f"{told.omitted} earlier charges are counted but not listed (--last lists more)"
+
+
+def _charge_row(line: HistoryLine) -> list[str]:
+    state = line.guarantee if line.committed else f"{line.guarantee} (not committed)"
+    numbers = line.epsilon_alone, line.epsilon_cumulative, line.epsilon_remaining
+    return [
+        line.recorded_at[:19],
+        line.cohort,
+        line.asset,
+        line.mechanism,
+        state,
+        *(_number(number) for number in numbers),
+        _number(line.ex_post_epsilon),
+        line.run_id[:8],
+    ]
+
+
+def _total_row(spend: CohortSpend) -> list[str]:
+    released = f"{spend.releases}"
+    if spend.reserved_uncommitted:
+        released += f" (+ {spend.reserved_uncommitted} charged, not committed)"
+    return [
+        spend.cohort,
+        spend.total_guarantee,
+        _number(spend.epsilon),
+        _number(spend.budget_epsilon),
+        _number(spend.remaining_epsilon),
+        f"{spend.delta:g}",
+        spend.accountant,
+        released,
+        _not_summed(spend),
+    ]
+
+
+def _not_summed(spend: CohortSpend) -> str:
+    if not spend.has_ex_post:
+        return "nothing"
+    return f"ex-post releases (largest bound {_number(spend.ex_post_epsilon_max)})"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,102 @@
+"""Centres from public embeddings, and the assignment of records to them.
+
+Shapes: N records, K centres, d dimensions. Embeddings and centres have unit length, so the nearest
+centre is the one with the largest inner product.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+ITERATIONS = 50
+BLOCK_ROWS = 256
+
+
+def fit_centers(public_embeddings: np.ndarray, *, clusters: int, seed: int) -> np.ndarray:
+    """Finds centres of public text by spherical k-means.
+
+    Args:
+        public_embeddings: float32 (N, d), unit length, from public documents only.
+        clusters: Number of centres K, in [1, N].
+        seed: Seed of the public initialisation.
+
+    Returns:
+        float32 (K, d), unit length; the same for the same input, seed and machine.
+
+    Raises:
+        ValueError: `clusters` is not in [1, N], or the embeddings are not a matrix.
+
+    **Privacy** Reads public documents only; the centres cost nothing.
+
+    **Source** Amin et al. 2025, Section 4.1 (public centers).
+    """
+    import faiss
+
+    embeddings = _matrix("public_embeddings", public_embeddings)
+    rows, dimension = embeddings.shape
+    if not 1 <= clusters <= rows:
+        raise ValueError(
+            f"Expected 1 <= clusters <= {rows} public documents, got clusters={clusters}. "
+            "Ask for fewer clusters, or add public documents."
+        )
+    kmeans = faiss.Kmeans(
+        dimension,
+        clusters,
+        niter=ITERATIONS,
+        seed=seed,
+        spherical=True,
+        min_points_per_centroid=1,  # the default warns on the C++ side's stdout
+        max_points_per_centroid=1024,
+    )
+    kmeans.train(embeddings)
+    return _unit(np.asarray(kmeans.centroids, dtype=np.float32).reshape(clusters, dimension))
+
+
+def nearest_center(
+    embeddings: np.ndarray, centers: np.ndarray, allowed: Sequence[int] | np.ndarray | None = None
+) -> np.ndarray:
+    """Assigns each record to the centre with the largest inner product.
+
+    Args:
+        embeddings: float32 (N, d), unit length.
+        centers: float32 (K, d), unit length.
+        allowed: Indices of the centres that may be chosen; None allows all.
+
+    Returns:
+        int32 (N,), indices into `centers`; of equally near centres the lowest index.
+
+    Raises:
+        ValueError: Dimensions differ, or no centre is allowed.
+
+    **Privacy** A record's assignment depends on itself and on public centres alone. Blocks have
+    one fixed shape, so that a matrix product rounds a row alike in whatever company.
+    """
+    embeddings, centers = _matrix("embeddings", embeddings), _matrix("centers", centers)
+    if embeddings.shape[1] != centers.shape[1]:
+        raise ValueError(
+            f"Expected embeddings and centers of one dimension, got {embeddings.shape[1]} and "
+            f"{centers.shape[1]}. Use the embedder that made the centers."
+        )
+    indices = np.arange(len(centers)) if allowed is None else np.unique(np.asarray(allowed))
+    if len(indices) == 0:
+        raise ValueError("Expected at least one allowed center, got none.")
+    chosen = np.ascontiguousarray(centers[indices].T)  # [d, allowed]
+    nearest = np.empty(len(embeddings), dtype=np.int32)
+    block = np.zeros((BLOCK_ROWS, embeddings.shape[1]), dtype=np.float32)
+    for start in range(0, len(embeddings), BLOCK_ROWS):
+        rows = embeddings[start : start + BLOCK_ROWS]
+        block[: len(rows)] = rows
+        block[len(rows) :] = 0
+        nearest[start : start + len(rows)] = indices[(block @ chosen).argmax(1)[: len(rows)]]
+    return nearest
+
+
+def _matrix(name: str, values: np.ndarray) -> np.ndarray:
+    values = np.ascontiguousarray(values, dtype=np.float32)
+    if values.ndim != 2:
+        raise ValueError(f"Expected {name} of shape (rows, dimensions), got {values.shape}.")
+    return values
+
+
+def _unit(values: np.ndarray) -> np.ndarray:
+    return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)

@@ -1,0 +1,283 @@
+"""Scores of synthetic corpora against private text, in one row a corpus.
+
+**Privacy** Everything here reads private text and adds no noise: scores are internal, for the
+steward, and no release may depend on them. `repr` never shows text, labels or embeddings.
+
+Distribution (MAUVE, labels) and accuracy are measured against *held-out* records, which no
+mechanism read; copying is measured against the *source* records, which mechanisms read.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.attacks.canaries import find_canaries
+from dpsynth_assets.attacks.overlap import (
+    MOST_UNITS,
+    NEAR_DUPLICATE_COSINE,
+    SPAN_WORDS,
+    near_duplicate_share,
+    verbatim_share,
+)
+from dpsynth_assets.metrics.downstream import downstream_accuracy
+from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveResult, MauveSettings, mauve_score
+from dpsynth_assets.metrics.text import distinct_n, label_distance, word_lengths
+
+ProgressCallback = Callable[[float, str], None]
+NEGLIGIBLE_GAP = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Constants of an evaluation.
+
+    Attributes:
+        max_rows: Most rows of a corpus, and of each side of MAUVE, that are scored.
+        mauve: Constants of MAUVE; `max_rows` above takes the place of its own.
+        span_words: Words of a verbatim span.
+        span_most_units: Most private records that share a span for it to count as copied.
+        near_duplicate_cosine: Similarity from which a row is a near duplicate.
+        seed: Seed of subsamples and validation splits.
+    """
+
+    max_rows: int = 1_000
+    mauve: MauveSettings = field(default_factory=MauveSettings)
+    span_words: int = SPAN_WORDS
+    span_most_units: int = MOST_UNITS
+    near_duplicate_cosine: float = NEAR_DUPLICATE_COSINE
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; the constants of MAUVE under `mauve`, as they are used."""
+        return {**dataclasses.asdict(self), "mauve": self.effective_mauve().to_json()}
+
+    def effective_mauve(self) -> MauveSettings:
+        """The constants of MAUVE with this evaluation's number of rows."""
+        return dataclasses.replace(self.mauve, max_rows=self.max_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredCorpus:
+    """A corpus to score: N texts, N labels ("" where there are none), float32 (N, d) features."""
+
+    name: str
+    texts: Sequence[str] = field(repr=False)
+    labels: Sequence[str] = field(repr=False)
+    features: np.ndarray = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateReference:
+    """Private records: what mechanisms read, what was held out, and planted canaries."""
+
+    source_texts: Sequence[str] = field(repr=False)
+    source_labels: Sequence[str] = field(repr=False)
+    source_features: np.ndarray = field(repr=False)
+    held_out_texts: Sequence[str] = field(repr=False)
+    held_out_labels: Sequence[str] = field(repr=False)
+    held_out_features: np.ndarray = field(repr=False)
+    canaries: Sequence[str] = field(repr=False, default=())
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether there are at least two labels to tell apart."""
+        return len(set(self.source_labels)) > 1 and len(set(self.held_out_labels)) > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusScores:
+    """Scores of one corpus; None where one cannot be computed.
+
+    Attributes:
+        rows: Rows scored.
+        mauve: Against held-out records, in [0, 1]; None under `MINIMUM_ROWS` rows.
+        mauve_std: Standard deviation over repeats.
+        mauve_rows: Rows a side; scores of different numbers of rows do not compare.
+        accuracy: Trained on the corpus, tested on held-out records; None without labels.
+        mean_words: Mean number of words a text.
+        distinct_1: Share of distinct words among the first ten thousand.
+        distinct_2: The same of word pairs.
+        distinct_3: The same of word triples.
+        label_distance: Total variation distance to the held-out label mixture.
+        verbatim_share: Share of rows with a span particular to few source records.
+        near_duplicate_share: Share of rows nearly the same as a source record.
+        canaries_found: Distinct canaries in the corpus; None where none were planted, and for
+            real data.
+    """
+
+    name: str
+    rows: int
+    mauve: float | None
+    mauve_std: float | None
+    mauve_rows: int | None
+    accuracy: float | None
+    mean_words: float
+    distinct_1: float
+    distinct_2: float
+    distinct_3: float
+    label_distance: float | None
+    verbatim_share: float
+    near_duplicate_share: float
+    canaries_found: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by name."""
+        return dataclasses.asdict(self)
+
+
+def evaluate_corpora(
+    corpora: Sequence[ScoredCorpus],
+    reference: PrivateReference,
+    public_texts: Sequence[str],
+    settings: EvaluationSettings,
+    progress: ProgressCallback,
+) -> list[CorpusScores]:
+    """Scores each corpus, in order.
+
+    Args:
+        corpora: Corpora with embeddings of the same embedder as the reference.
+        reference: Private records.
+        public_texts: Documents whose spans are no leak.
+        settings: Constants.
+        progress: Called with the share done in [0, 1] and a public message.
+    """
+    scores = []
+    for index, corpus in enumerate(corpora):
+        progress(index / len(corpora), f"scoring {corpus.name}")
+        scores.append(score_corpus(corpus, reference, public_texts, settings))
+    progress(1.0, f"{len(corpora)} corpora scored")
+    return scores
+
+
+def score_corpus(
+    corpus: ScoredCorpus,
+    reference: PrivateReference,
+    public_texts: Sequence[str],
+    settings: EvaluationSettings,
+) -> CorpusScores:
+    """Scores the first `max_rows` rows of one corpus."""
+    corpus = _head(corpus, settings.max_rows)
+    accuracy = None
+    if reference.has_labels and len(corpus.texts) > 0:
+        accuracy = _accuracy(corpus.features, corpus.labels, reference, settings)
+    canaries = find_canaries(corpus.texts, reference.canaries) if reference.canaries else None
+    return _scores(corpus, reference, public_texts, settings, accuracy, canaries)
+
+
+def real_scores(
+    reference: PrivateReference, public_texts: Sequence[str], settings: EvaluationSettings
+) -> CorpusScores:
+    """Scores real data as if it were a corpus: what a perfect generator would reach.
+
+    MAUVE is that of source against held-out records, accuracy that of a classifier trained on as
+    many source records as a corpus may have rows. Copying is that of held-out from source
+    records: the overlap that is there without any copying.
+    """
+    order = np.random.default_rng(settings.seed).permutation(len(reference.source_texts))
+    chosen = order[: settings.max_rows]
+    held_out = ScoredCorpus(
+        name="real data",
+        texts=reference.held_out_texts,
+        labels=reference.held_out_labels,
+        features=reference.held_out_features,
+    )
+    accuracy = None
+    labels = [reference.source_labels[row] for row in chosen]
+    features = reference.source_features[chosen]
+    if reference.has_labels:
+        accuracy = _accuracy(features, labels, reference, settings)
+    scores = _scores(
+        _head(held_out, settings.max_rows), reference, public_texts, settings, accuracy, None
+    )
+    mauve = _mauve(features, reference, settings)
+    distance = label_distance(labels, reference.held_out_labels) if reference.has_labels else None
+    return dataclasses.replace(
+        scores, rows=len(chosen), label_distance=distance, **_mauve_fields(mauve)
+    )
+
+
+def gap_closed(score: float | None, floor: float | None, ceiling: float | None) -> float | None:
+    """Share of the way from floor to ceiling: 0 at the floor, 1 at the ceiling, unclipped.
+
+    Returns:
+        None where a value is missing or the ceiling is not above the floor.
+    """
+    if score is None or floor is None or ceiling is None or ceiling - floor < NEGLIGIBLE_GAP:
+        return None
+    return (score - floor) / (ceiling - floor)
+
+
+def _head(corpus: ScoredCorpus, rows: int) -> ScoredCorpus:
+    return dataclasses.replace(
+        corpus,
+        texts=corpus.texts[:rows],
+        labels=corpus.labels[:rows],
+        features=corpus.features[:rows],
+    )
+
+
+def _scores(
+    corpus: ScoredCorpus,
+    reference: PrivateReference,
+    public_texts: Sequence[str],
+    settings: EvaluationSettings,
+    accuracy: float | None,
+    canaries: int | None,
+) -> CorpusScores:
+    labelled = reference.has_labels and len(corpus.labels) > 0
+    return CorpusScores(
+        name=corpus.name,
+        rows=len(corpus.texts),
+        accuracy=accuracy,
+        mean_words=word_lengths(corpus.texts).mean,
+        distinct_1=distinct_n(corpus.texts, 1),
+        distinct_2=distinct_n(corpus.texts, 2),
+        distinct_3=distinct_n(corpus.texts, 3),
+        label_distance=(
+            label_distance(corpus.labels, reference.held_out_labels) if labelled else None
+        ),
+        verbatim_share=verbatim_share(
+            corpus.texts,
+            reference.source_texts,
+            public_texts,
+            words=settings.span_words,
+            most_units=settings.span_most_units,
+        ),
+        near_duplicate_share=near_duplicate_share(
+            corpus.features, reference.source_features, cosine=settings.near_duplicate_cosine
+        ),
+        canaries_found=canaries,
+        **_mauve_fields(_mauve(corpus.features, reference, settings)),
+    )
+
+
+def _accuracy(
+    features: np.ndarray,
+    labels: Sequence[str],
+    reference: PrivateReference,
+    settings: EvaluationSettings,
+) -> float:
+    return downstream_accuracy(
+        features,
+        labels,
+        reference.held_out_features,
+        reference.held_out_labels,
+        seed=settings.seed,
+    )
+
+
+def _mauve(
+    features: np.ndarray, reference: PrivateReference, settings: EvaluationSettings
+) -> MauveResult | None:
+    if min(len(features), len(reference.held_out_features)) < MINIMUM_ROWS:
+        return None
+    return mauve_score(reference.held_out_features, features, settings.effective_mauve())
+
+
+def _mauve_fields(result: MauveResult | None) -> dict[str, Any]:
+    if result is None:
+        return {"mauve": None, "mauve_std": None, "mauve_rows": None}
+    return {"mauve": result.mean, "mauve_std": result.std, "mauve_rows": result.rows}

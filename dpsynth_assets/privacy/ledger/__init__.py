@@ -1,0 +1,36 @@
+"""The privacy ledger: what was spent on which records, kept for good and recomputable by anyone.
+
+Read in this order: `schema` (what is written), `chain` (why it cannot be edited unseen),
+`accounts` (entries become sums), `admission` (may this be charged?), `entries` (what is written
+then), `database` (the table and its lock), `store` (the `Ledger` others call), `statement` and
+`export` (what is shown).
+"""
+
+from dpsynth_assets.privacy.ledger.admission import Admission
+from dpsynth_assets.privacy.ledger.chain import GENESIS, ChainProblem, VerifyReport
+from dpsynth_assets.privacy.ledger.database import sqlite_path
+from dpsynth_assets.privacy.ledger.schema import (
+    BudgetTerms,
+    LedgerEntry,
+    PlannedRelease,
+    ReleaseRequest,
+    Reservation,
+)
+from dpsynth_assets.privacy.ledger.statement import CohortSpend, DatasetSpend
+from dpsynth_assets.privacy.ledger.store import Ledger
+
+__all__ = [
+    "GENESIS",
+    "Admission",
+    "BudgetTerms",
+    "ChainProblem",
+    "CohortSpend",
+    "DatasetSpend",
+    "Ledger",
+    "LedgerEntry",
+    "PlannedRelease",
+    "ReleaseRequest",
+    "Reservation",
+    "VerifyReport",
+    "sqlite_path",
+]

@@ -1,0 +1,126 @@
+"""What people and other programs read: a running history, and the entries as CSV or JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpsynth_assets.privacy.ledger.accounts import Book, epsilon_alone
+from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.statement import CohortSpend, cohort_spend
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryLine:
+    """One charge and where it left its cohort.
+
+    Attributes:
+        seq: Number of the entry.
+        recorded_at: When it was charged, UTC.
+        cohort: Who paid.
+        asset: What it was for.
+        mechanism: By which mechanism.
+        guarantee: What the release promises.
+        epsilon_alone: ε of this release on its own; None where it has no event.
+        epsilon_cumulative: ε of the cohort with this charge; never a sum of single ε.
+        epsilon_remaining: What the terms in force left after it.
+        ex_post_epsilon: Realised bound, kept apart. Depends on private data: internal use only.
+        committed: Whether the release was stored.
+        run_id: Which run asked.
+    """
+
+    seq: int
+    recorded_at: str
+    cohort: str
+    asset: str
+    mechanism: str
+    guarantee: str
+    epsilon_alone: float | None
+    epsilon_cumulative: float
+    epsilon_remaining: float | None
+    ex_post_epsilon: float | None
+    committed: bool
+    run_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """The last charges and the statement of every cohort.
+
+    Attributes:
+        lines: The last charges asked for, oldest first.
+        omitted: How many earlier charges are not among them.
+        cohorts: Statements over all charges, listed or not.
+    """
+
+    lines: tuple[HistoryLine, ...]
+    omitted: int
+    cohorts: tuple[CohortSpend, ...]
+
+
+def history(
+    entries: Sequence[LedgerEntry], cohort: str | None = None, last: int | None = None
+) -> History:
+    """Replays the whole chain and tells its last charges.
+
+    Args:
+        entries: All entries, in order.
+        cohort: Show this cohort only.
+        last: Number of charges to list. Each one listed costs a conversion from ρ to ε.
+
+    Raises:
+        LedgerIntegrityError: The chain is broken.
+    """
+    shown = [e.seq for e in entries if e.kind == RESERVE and cohort in (None, e.cohort)]
+    omitted = 0 if last is None else max(0, len(shown) - last)
+    listed = set(shown[omitted:])
+    realised = {e.reservation: e.ex_post_epsilon for e in entries if e.kind != RESERVE}
+    book, lines = Book(), []
+    for entry in entries:
+        book.post(entry)
+        if entry.seq in listed:
+            spend = cohort_spend(entry.cohort, book.accounts[entry.cohort])
+            lines.append(_line(entry, spend, realised))
+    accounts = [a for a in book.accounts.values() if cohort in (None, a.cohort)]
+    cohorts = tuple(cohort_spend(account.cohort, account) for account in accounts)
+    return History(lines=tuple(lines), omitted=omitted, cohorts=cohorts)
+
+
+def _line(entry: LedgerEntry, spend: CohortSpend, realised: dict[str, float | None]) -> HistoryLine:
+    alone = None
+    if entry.event_json is not None:
+        alone = epsilon_alone(entry.event_json, spend.delta, spend.accountant)
+    return HistoryLine(
+        seq=entry.seq,
+        recorded_at=entry.recorded_at,
+        cohort=entry.cohort,
+        asset=entry.asset,
+        mechanism=entry.mechanism,
+        guarantee=entry.guarantee,
+        epsilon_alone=alone,
+        epsilon_cumulative=spend.epsilon,
+        epsilon_remaining=spend.remaining_epsilon,
+        ex_post_epsilon=realised.get(entry.reservation),
+        committed=entry.reservation in realised,
+        run_id=entry.run_id,
+    )
+
+
+def to_csv(entries: Sequence[LedgerEntry]) -> str:
+    """Every column of every entry, one line each."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(LedgerEntry._fields)
+    writer.writerows(entries)
+    return text.getvalue()
+
+
+def to_json(entries: Sequence[LedgerEntry]) -> str:
+    """Every column of every entry; `from_json` restores them with their hashes."""
+    return json.dumps([entry._asdict() for entry in entries], indent=1, allow_nan=False)
+
+
+def from_json(text: str) -> list[LedgerEntry]:
+    """Reads what `to_json` wrote, so that a copy can be verified without the database."""
+    return [LedgerEntry(**fields) for fields in json.loads(text)]

@@ -1,0 +1,218 @@
+"""Private tokens drawn from the softmax of the mean clipped logits of each batch.
+
+Shape letters: R rows (prompts of all batches), V vocabulary, A allowed tokens, G active batches.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.clipping import (
+    block_columns,
+    clip_block,
+    clip_logits,
+    column_blocks,
+    row_maximum,
+)
+from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.privacy.noise import secure_uniform
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTokenMechanism:
+    """Draws x ~ softmax(Σ_z clip_c(z) / (s τ)) for each batch; s is public and fixed.
+
+    Attributes:
+        clip_bound: c > 0.
+        temperature: τ > 0.
+        expected_batch_size: s >= 1; the denominator whatever the private number of rows is.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one privacy unit may contribute.
+        logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
+        contexts_changed: `toggle` or `replace` (`context_changes`).
+
+    **Privacy** Each draw is η-bounded-range (`bounded_range_eta`); r draws of every batch cost
+    `event(r)`, because a record sits in one batch and η counts every logit vector of a unit.
+
+    **Source** Amin et al. 2024, Algorithm 1, lines 14-16. Amin et al. 2025, Eq. (1) divides by
+    the private |Z|, which doubles the range and leaks |Z|; we keep the fixed s (errata B-000.3).
+    """
+
+    clip_bound: float
+    temperature: float
+    expected_batch_size: int
+    relation: NeighboringRelation
+    max_records_per_unit: int = 1
+    logit_slack: float = 0.0
+    contexts_changed: str = "toggle"
+
+    def __post_init__(self) -> None:
+        """Refuses settings without a finite η."""
+        self.event(0)
+
+    @property
+    def eta(self) -> float:
+        """Bounded range of one draw."""
+        return bounded_range_eta(
+            clip_bound=self.clip_bound,
+            expected_batch_size=self.expected_batch_size,
+            temperature=self.temperature,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+            logit_slack=self.logit_slack,
+            contexts_changed=self.contexts_changed,
+        )
+
+    def event(self, count: int) -> BoundedRangeEvent:
+        """Prices `count` private tokens of every batch."""
+        return BoundedRangeEvent(eta=self.eta, count=count)
+
+    def select(
+        self,
+        private_logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        meter: PrivateTokenMeter,
+        allowed: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Draws one token for each active batch.
+
+        Args:
+            private_logits: (R, V) next-token logits, any floating type, on any device with
+                float64. A row with NaN or without a finite maximum contributes zeros.
+            batch_of_row: (R,) int64 batch index of each row; rows of other batches are ignored.
+            active: (G,) distinct batch indices to draw for. A batch without rows has mean zero:
+                its token is uniform. Skipping it would reveal that it is empty.
+            meter: Pays for the draws before any logit is read.
+            allowed: (V,) bool mask of tokens from public facts only; None allows all.
+
+        Returns:
+            (G,) int64 token ids, aligned with `active`.
+
+        Raises:
+            UnaccountedReleaseError: If a batch has no private token left.
+            ValueError: If shapes disagree or no token is allowed.
+        """
+        meter.spend(active)
+        check_shapes(private_logits, batch_of_row, active, allowed)
+        columns = allowed_tokens(private_logits, allowed)
+        private_scores = self.private_scores(private_logits, batch_of_row, active, columns)
+        tokens = draw_tokens(private_scores)  # [amin2024 A1:L15] [amin2025 A1:L8]
+        return tokens if columns is None else columns.cpu().numpy()[tokens]
+
+    def private_scores(
+        self,
+        private_logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        columns: "torch.Tensor | None" = None,
+    ) -> "torch.Tensor":
+        """Computes (G, A) float64 scores z̄/τ. Private: only a draw from them may leave."""
+        import torch
+
+        maximum = row_maximum(private_logits, columns)
+        slots = batch_slots(batch_of_row, active, torch.isfinite(maximum))
+        tokens = private_logits.shape[1] if columns is None else len(columns)
+        sums = torch.zeros(
+            (len(active) + 1, tokens), dtype=torch.float64, device=private_logits.device
+        )
+        for part, block in column_blocks(private_logits, columns):
+            clipped = clip_block(block, maximum, self.clip_bound)
+            sums[:, part].index_add_(0, slots, clipped)
+        # [amin2024 A1:L14] [amin2025 A1:L7] the last row collects what no active batch may see
+        return sums[:-1].div_(self.expected_batch_size * self.temperature)
+
+    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
+        """Bounds memory beyond the logits: 8·(G + 1)·V + 24·R·C + 32·R bytes.
+
+        C = `block_columns(R)` tokens of a block, in at most three float64 copies.
+        """
+        width = min(vocabulary, block_columns(rows))
+        return 8 * (batches + 1) * vocabulary + 24 * rows * width + 32 * rows
+
+
+def mean_scores_oracle(
+    private_logits: np.ndarray, *, clip_bound: float, expected_batch_size: int, temperature: float
+) -> np.ndarray:
+    """Computes (V,) scores z̄/τ of one batch of (n, V) logits in NumPy float64, n >= 0.
+
+    The plain form that the tensor code is tested against.
+    """
+    private_logits = np.asarray(private_logits, dtype=np.float64)
+    total = np.zeros(private_logits.shape[1])
+    for row in private_logits:
+        if np.isfinite(row.max()):
+            total += clip_logits(row, clip_bound)
+    return total / (expected_batch_size * temperature)
+
+
+def check_shapes(
+    private_logits: "torch.Tensor",
+    batch_of_row: "torch.Tensor",
+    active: np.ndarray,
+    allowed: np.ndarray | None,
+) -> None:
+    """Refuses shapes that disagree. Messages show shapes only."""
+    rows, vocabulary = private_logits.shape
+    if tuple(batch_of_row.shape) != (rows,):
+        raise ValueError(
+            f"Expected batch_of_row of shape ({rows},), got {tuple(batch_of_row.shape)}."
+        )
+    if np.unique(active).size != np.size(active):
+        raise ValueError("Expected distinct active batches, got a batch twice.")
+    if allowed is not None and (np.shape(allowed) != (vocabulary,) or not np.any(allowed)):
+        raise ValueError(
+            f"Expected allowed of shape ({vocabulary},) with a token allowed, "
+            f"got shape {np.shape(allowed)} with {int(np.sum(allowed))} allowed."
+        )
+
+
+def allowed_tokens(
+    private_logits: "torch.Tensor", allowed: np.ndarray | None
+) -> "torch.Tensor | None":
+    """Lists the allowed token ids (A,) on the logits' device, or None for all."""
+    import torch
+
+    if allowed is None or bool(np.all(allowed)):
+        return None
+    return torch.from_numpy(np.flatnonzero(allowed)).to(private_logits.device)
+
+
+def batch_slots(
+    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor"
+) -> "torch.Tensor":
+    """Maps each row to the position of its batch in `active`, or to G where it takes no part."""
+    import torch
+
+    device = batch_of_row.device
+    order = torch.from_numpy(np.argsort(np.asarray(active, dtype=np.int64))).to(device)
+    batches = torch.from_numpy(np.asarray(active, dtype=np.int64)).to(device)
+    if not len(batches):
+        return torch.zeros_like(batch_of_row)
+    place = torch.searchsorted(batches[order], batch_of_row).clamp_(max=len(batches) - 1)
+    slots = order[place]
+    return torch.where(
+        (batches[slots] == batch_of_row) & usable.to(device), slots, len(batches)
+    ).to(usable.device)
+
+
+def draw_tokens(private_scores: "torch.Tensor") -> np.ndarray:
+    """Draws (G,) indices from softmax of each row of (G, A) float64 scores, which it overwrites.
+
+    Inverse CDF with one operating-system uniform a row; see `noise` for the rounding error.
+    """
+    import torch
+
+    uniforms = torch.from_numpy(secure_uniform.random(private_scores.shape[0]).copy())
+    private_scores -= private_scores.amax(dim=1, keepdim=True)
+    cumulative = torch.cumsum(private_scores.exp_(), dim=1, out=private_scores)
+    targets = uniforms.to(cumulative.device).unsqueeze(1) * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, targets, right=True).squeeze(1)
+    return drawn.clamp_(max=cumulative.shape[1] - 1).cpu().numpy()

@@ -1,0 +1,175 @@
+"""Pictures of a report and of Dagster metadata, as small PNG bytes.
+
+Colours are Okabe and Ito's, which readers with colour-blindness can tell apart. Figures are made
+through the object interface with the Agg canvas: no display, no global state, safe in threads.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
+TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}
+MARKDOWN_WIDTH = 560
+_DPI = 90
+_MOST_BARS = 400
+
+
+def histogram_plot(groups: Mapping[str, Sequence[float]]) -> bytes:
+    """Bars of noisy counts, the clusters of each group largest first; negative counts show.
+
+    Args:
+        groups: Counts by label.
+    """
+    figure, axes = _axes(width=7.0, height=3.2)
+    start = 0
+    for index, (name, counts) in enumerate(groups.items()):
+        shown = np.sort(np.asarray(counts, dtype=float))[::-1][:_MOST_BARS]
+        places = np.arange(start, start + len(shown))
+        axes.bar(places, shown, width=0.9, color=COLORS[index % len(COLORS)], label=_short(name))
+        start += len(shown) + 2
+    axes.axhline(0, color="#444444", linewidth=0.8)
+    axes.set(xlabel="cluster, by label, largest first", ylabel="noisy count", xticks=[])
+    _legend(axes, len(groups))
+    return _png(figure)
+
+
+def scores_plot(
+    rows: Sequence[Mapping[str, Any]],
+    metric: str,
+    floor: float | None = None,
+    ceiling: float | None = None,
+) -> bytes:
+    """A horizontal bar a corpus, with lines at the public-only floor and non-private ceiling.
+
+    Args:
+        rows: Rows of the report's table; those without the metric are left out.
+        metric: Key of the score; `<metric>_std`, where given, is drawn as an error bar.
+        floor: Score of the public-only reference.
+        ceiling: Score of the non-private reference.
+    """
+    shown = [row for row in rows if row.get(metric) is not None][::-1]
+    figure, axes = _axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
+    values = [float(row[metric]) for row in shown]
+    spread = [float(row.get(f"{metric}_std") or 0.0) for row in shown]
+    places = np.arange(len(shown))
+    axes.barh(places, values, xerr=spread, height=0.62, color=COLORS[0], ecolor="#444444")
+    axes.set_yticks(places, [_row_name(row) for row in shown])
+    for value, name, color in ((floor, "floor", COLORS[5]), (ceiling, "ceiling", COLORS[2])):
+        if value is not None:
+            axes.axvline(value, color=color, linestyle="--", linewidth=1.4, label=name)
+    axes.set(xlabel=TITLES.get(metric, metric.replace("_", " ")))
+    axes.set_xlim(left=0)
+    _legend(axes, sum(value is not None for value in (floor, ceiling)))
+    return _png(figure)
+
+
+def length_plot(lengths: Mapping[str, Sequence[int]]) -> bytes:
+    """Cumulative distribution of words a text, a line a corpus."""
+    figure, axes = _axes(width=6.4, height=3.2)
+    for index, (name, values) in enumerate(lengths.items()):
+        words = np.sort(np.asarray(values, dtype=float))
+        if len(words) > 0:
+            shares = np.arange(1, len(words) + 1) / len(words)
+            style = "-" if index < len(COLORS) else "--"
+            color = COLORS[index % len(COLORS)]
+            axes.step(words, shares, style, where="post", color=color, label=_short(name))
+    axes.set(xlabel="words a text", ylabel="share of texts", ylim=(0, 1.02))
+    _legend(axes, len(lengths))
+    return _png(figure)
+
+
+def epsilon_score_plot(rows: Sequence[Mapping[str, Any]], metric: str = "mauve") -> bytes:
+    """Score against ε, for the rows that have a finite positive ε."""
+    figure, axes = _axes(width=5.6, height=3.4)
+    shown = [
+        row for row in rows if _is_positive(row.get("epsilon")) and row.get(metric) is not None
+    ]
+    for index, row in enumerate(shown):
+        axes.errorbar(
+            row["epsilon"],
+            row[metric],
+            yerr=row.get(f"{metric}_std") or None,
+            fmt="o",
+            color=COLORS[index % len(COLORS)],
+            label=_short(str(row["name"])),
+        )
+    if shown:
+        axes.set_xscale("log")
+    axes.set(xlabel="ε", ylabel=TITLES.get(metric, metric.replace("_", " ")))
+    axes.set_ylim(bottom=0)
+    _legend(axes, len(shown))
+    return _png(figure)
+
+
+def ledger_plot(points: Sequence[tuple[str, float]], budget: float) -> bytes:
+    """Cumulative ε after each release, as steps, below the budget.
+
+    Args:
+        points: (release, cumulative ε) in order of commitment.
+        budget: Declared ε of the cohort.
+    """
+    figure, axes = _axes(width=6.4, height=3.2)
+    values = [0.0, *(float(value) for _, value in points)]
+    axes.step(range(len(values)), values, where="post", color=COLORS[0], label="spent")
+    axes.axhline(budget, color=COLORS[5], linestyle="--", label="budget")
+    axes.set_xticks(range(len(values)), ["", *(_short(name) for name, _ in points)], rotation=30)
+    axes.set(xlabel="release", ylabel="cumulative ε", ylim=(0, 1.1 * max(budget, *values)))
+    _legend(axes, 2)
+    return _png(figure)
+
+
+def to_markdown(png: bytes, alt: str) -> str:
+    """An inline image that Dagster's Markdown shows."""
+    description = alt.replace("]", " ").replace("[", " ").replace("\n", " ")
+    return f"![{description}]({data_uri(png)})"
+
+
+def data_uri(png: bytes) -> str:
+    """The picture as a `data:` address."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.tick_params(labelsize=8)
+    return figure, axes
+
+
+def _legend(axes: Any, entries: int) -> None:
+    if 0 < entries <= 2 * len(COLORS):
+        axes.legend(fontsize=7, frameon=False, ncols=1 if entries <= len(COLORS) else 2)
+
+
+def _png(figure: Any) -> bytes:
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _short(name: str, characters: int = 28) -> str:
+    shown = name if len(name) <= characters else f"{name[: characters - 1]}…"
+    return shown.replace("$", r"\$")  # a dollar sign would start mathematics
+
+
+def _row_name(row: Mapping[str, Any]) -> str:
+    epsilon = row.get("epsilon")
+    if epsilon is None:
+        return _short(str(row["name"]))
+    shown = f"{epsilon:.3g}" if isinstance(epsilon, int | float) else str(epsilon)
+    return f"{_short(str(row['name']))} (ε = {shown})"
+
+
+def _is_positive(epsilon: Any) -> bool:
+    return isinstance(epsilon, int | float) and 0 < epsilon < float("inf")

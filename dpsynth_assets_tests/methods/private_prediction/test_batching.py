@@ -1,0 +1,195 @@
+"""Where a record goes depends on the record alone."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.private_prediction.batching import (
+    BatchCell,
+    assign_records,
+    batch_counts,
+    uniform_batch_counts,
+)
+from dpsynth_assets.methods.private_prediction.cluster_histogram import (
+    ClusterHistogram,
+    cluster_histogram_event,
+    count_by_label_and_center,
+    label_indices,
+    release_cluster_histogram,
+    select_top_centers,
+)
+from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+CELLS = (
+    BatchCell(label=0, cluster=None, batches=3, generating=3),
+    BatchCell(label=1, cluster=None, batches=4, generating=2),
+)
+
+
+def assign(records, *, k=1, s=8, cells=CELLS, salt="salt", clusters=None):
+    labels = label_indices(records["label"].to_list(), ("x", "y"))
+    return assign_records(
+        records, labels, clusters, cells, expected_batch_size=s, examples_per_context=k, salt=salt
+    )
+
+
+def contexts(batches):
+    return [batch.contexts for batch in batches]
+
+
+def changed(before, after):
+    return [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_adding_a_record_changes_at_most_one_context_of_one_batch(cases, k):
+    records = cases.records(300)
+    before = contexts(assign(records, k=k))
+    for seed in range(40):
+        newcomer = cases.records(1, seed=seed, first=1000 + seed)
+        after = contexts(assign(pl.concat([records, newcomer]), k=k))
+        moved = changed(before, after)
+        assert len(moved) <= 1
+        for batch in moved:
+            old, new = Counter(before[batch]), Counter(after[batch])
+            assert ((old - new) + (new - old)).total() == 1
+
+
+def test_with_one_example_a_record_always_arrives(cases):
+    records = cases.records(300)
+    cells = tuple(BatchCell(label=i, cluster=None, batches=3, generating=3) for i in (0, 1))
+    placed = [text for held in contexts(assign(records, cells=cells)) for (text,) in held]
+    assert sorted(placed) == sorted(records["text"])
+
+
+def test_the_batch_of_a_record_does_not_depend_on_n_or_order(cases):
+    records = cases.records(200)
+    where = {text: batch.index for batch in assign(records) for (text,) in batch.contexts}
+    for part in (records[:17], records[100:], records.sample(fraction=0.5, shuffle=True, seed=1)):
+        for batch in assign(part):
+            assert all(where[text] == batch.index for (text,) in batch.contexts)
+
+
+def test_another_salt_places_records_otherwise(cases):
+    records = cases.records(200)
+    assert contexts(assign(records, salt="one")) != contexts(assign(records, salt="two"))
+
+
+def test_batch_sizes_scatter_around_the_expected_size(cases):
+    records = cases.records(4000)
+    cells = uniform_batch_counts(labels=2, batches_per_label=50, max_batches=100)
+    sizes = [len(held) for held in contexts(assign(records, cells=cells, s=40))]
+    assert np.mean(sizes) == 40
+    assert 20 < np.var(sizes) < 80  # Poisson(40)
+
+
+def test_drop_rule_keeps_a_context_only_when_every_slot_holds_one_record(cases):
+    records = cases.records(400)
+    for batch in assign(records, k=2, s=20):
+        assert len(batch.contexts) <= 20
+        assert all(len(context) == 2 for context in batch.contexts)
+        texts = [text for context in batch.contexts for text in context]
+        assert len(texts) == len(set(texts))
+
+
+def test_a_second_record_in_a_slot_empties_its_context(cases):
+    records = cases.records(60)
+    before = contexts(assign(records, k=2, s=4))
+    twin = records.filter(pl.col("text") == next(c for b in before for c in b)[0])
+    after = contexts(assign(pl.concat([records, twin]), k=2, s=4))
+    (batch,) = changed(before, after)
+    assert len(after[batch]) == len(before[batch]) - 1
+
+
+def test_batches_beyond_the_public_limit_do_not_generate_but_keep_their_records(cases):
+    records = cases.records(400)
+    few = assign(records)
+    every = assign(
+        records,
+        cells=tuple(
+            BatchCell(label=i, cluster=None, batches=b, generating=b) for i, b in [(0, 3), (1, 4)]
+        ),
+    )
+    assert contexts(few) == contexts(every)[:5]
+
+
+def test_records_without_a_declared_label_are_left_out(cases):
+    records = cases.records(50).with_columns(label=pl.lit("unknown"))
+    assert all(held == () for held in contexts(assign(records)))
+
+
+def test_batches_never_show_their_texts(cases):
+    records = cases.records(50)
+    shown = repr(assign(records))
+    assert not any(text in shown for text in records["text"])
+
+
+HISTOGRAM = ClusterHistogram(
+    labels=("x", "y"), centers=((0, 2, 3), (1, 5)), dp_counts=((100, -7, 30), (64, 9))
+)
+
+
+def test_batch_counts_round_released_counts_and_leave_out_small_cells():
+    cells = batch_counts(HISTOGRAM, expected_batch_size=10, examples_per_context=2, max_batches=99)
+    assert [(c.label, c.cluster, c.batches, c.generating) for c in cells] == [
+        (0, 0, 5, 5),
+        (0, 3, 2, 2),
+        (1, 1, 3, 3),
+    ]
+
+
+def test_max_batches_is_shared_in_proportion_and_never_exceeded():
+    for limit in range(1, 12):
+        cells = batch_counts(
+            HISTOGRAM, expected_batch_size=10, examples_per_context=2, max_batches=limit
+        )
+        assert sum(cell.generating for cell in cells) == min(limit, 10)
+        assert all(cell.generating <= cell.batches for cell in cells)
+    cells = batch_counts(HISTOGRAM, expected_batch_size=10, examples_per_context=2, max_batches=6)
+    assert [cell.generating for cell in cells] == [3, 1, 2]
+
+
+def test_counts_below_half_a_batch_are_refused_with_a_remedy():
+    with pytest.raises(ValueError, match="Lower expected_batch_size"):
+        batch_counts(HISTOGRAM, expected_batch_size=500, examples_per_context=1, max_batches=9)
+
+
+def test_top_centres_are_the_largest_noisy_counts_of_each_label():
+    counts = np.array([[5, 9, -1, 7], [0, 1, 2, 3]])
+    assert select_top_centers(counts, 2) == [[1, 3], [2, 3]]
+
+
+def test_counts_sum_to_the_records_with_label_and_centre():
+    labels, clusters = np.array([0, 0, 1, -1, 1]), np.array([2, 2, 0, 1, -1])
+    assert count_by_label_and_center(labels, clusters, 2, 3).tolist() == [[0, 0, 2], [1, 0, 0]]
+
+
+def test_histogram_survives_json():
+    assert ClusterHistogram.from_json(json.loads(json.dumps(HISTOGRAM.to_json()))) == HISTOGRAM
+
+
+def test_histogram_counts_records_after_they_moved_to_kept_centres(cases):
+    private = cases.private(400)
+    release = release_cluster_histogram(
+        private, cases.centers(), cases.terms(), noise="laplace", scale=0.02, clusters_per_label=2
+    )
+    assert [len(kept) for kept in release.value.centers] == [2, 2]
+    assert [sum(counts) for counts in release.value.dp_counts] == [200, 200]
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_histogram_costs_two_histograms_at_the_declared_relation(cases, noise):
+    terms = cases.terms(relation=NeighboringRelation.REPLACE_ONE)
+    release = release_cluster_histogram(
+        cases.private(40), cases.centers(), terms, noise=noise, scale=10.0, clusters_per_label=2
+    )
+    planned = cluster_histogram_event(noise=noise, scale=10.0, terms=terms)
+    assert release.cost.event == planned
+    assert isinstance(planned, ComposedEvent)
+    once = cluster_histogram_event(noise=noise, scale=10.0, terms=cases.terms())
+    assert planned.rho > once.rho
+    assert len(planned.events) == 2

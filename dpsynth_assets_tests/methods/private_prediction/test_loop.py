@@ -1,0 +1,200 @@
+"""The loop draws what it may and no more, and packing changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.methods.private_prediction.loop import GenerationRules, generate_documents
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, mean_scores_oracle
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+COLUMNS, END, PAD, VOCABULARY = 10, 1, 2, 31
+CLIP, SIZE = 6.0, 4
+
+
+def rules(**changes):
+    settings = {
+        "tokens_per_batch": 40,
+        "max_document_tokens": 12,
+        "min_tokens_for_new_document": 5,
+        "end_token_id": END,
+        "pad_token_id": PAD,
+        "prompt_columns": COLUMNS,
+    }
+    return GenerationRules(**(settings | changes))
+
+
+def random_batches(sizes, seed=0):
+    draw = np.random.default_rng(seed)
+    return [
+        [draw.integers(3, VOCABULARY, draw.integers(2, COLUMNS + 1)).tolist() for _ in range(n)]
+        for n in sizes
+    ]
+
+
+def greedy_mean(logits, batch_of_row, active):
+    """The most probable token under the mean of clipped logits: the mechanism without its draw."""
+    tokens = []
+    for batch in active:
+        own = logits[batch_of_row == int(batch)].numpy()
+        scores = mean_scores_oracle(own, clip_bound=CLIP, expected_batch_size=SIZE, temperature=1.0)
+        tokens.append(int(scores.argmax()))
+    return np.array(tokens)
+
+
+class Recorder:
+    """A selector that remembers every question, and answers by `answer`."""
+
+    def __init__(self, answer=greedy_mean):
+        self.answer = answer
+        self.active = []
+        self.rows = []
+        self.tokens = {}
+
+    def __call__(self, logits, batch_of_row, active):
+        tokens = self.answer(logits, batch_of_row, active)
+        self.active.append(active.tolist())
+        self.rows.append(len(logits))
+        for batch, token in zip(active.tolist(), tokens.tolist(), strict=True):
+            self.tokens.setdefault(batch, []).append(token)
+        return tokens
+
+    def count(self, batch):
+        return len(self.tokens[batch])
+
+
+def drawing(seed, end_share=0.1):
+    draw = np.random.default_rng(seed)
+
+    def answer(logits, batch_of_row, active):
+        tokens = draw.integers(3, VOCABULARY, len(active))
+        return np.where(draw.random(len(active)) < end_share, END, tokens)
+
+    return answer
+
+
+@torch.no_grad()
+def naive_documents(model, batch, settings):
+    """Algorithm 1 for one batch, recomputing every prompt from scratch for every token."""
+    documents, spent = [], 0
+    while settings.tokens_per_batch - spent >= settings.min_tokens_for_new_document:
+        text, finished = [], False
+        while not finished and spent < settings.tokens_per_batch:
+            rows = [model(torch.tensor([p + text])).logits[0, -1].numpy() for p in batch]
+            logits = np.stack(rows) if rows else np.zeros((0, VOCABULARY))
+            scores = mean_scores_oracle(
+                logits, clip_bound=CLIP, expected_batch_size=SIZE, temperature=1.0
+            )
+            token, spent = int(scores.argmax()), spent + 1
+            if token != END:
+                text.append(token)
+            finished = token == END or len(text) >= settings.max_document_tokens
+        documents.append((text, finished))
+    return documents
+
+
+def by_batch(documents, batches):
+    return [[(d.tokens, d.finished) for d in documents if d.batch == b] for b in range(batches)]
+
+
+def test_packed_loop_writes_what_naive_recomputation_writes(language_model):
+    batches = random_batches([3, 5, 1, 4])
+    documents = generate_documents(language_model.model, batches, Recorder(), rules())
+    expected = [naive_documents(language_model.model, batch, rules()) for batch in batches]
+    assert by_batch(documents, 4) == expected
+
+
+def test_batches_in_one_pass_write_what_they_write_alone(language_model):
+    batches = random_batches([3, 6, 0, 2], seed=4)
+    together = generate_documents(language_model.model, batches, Recorder(), rules())
+    alone = [
+        [
+            (d.tokens, d.finished)
+            for d in generate_documents(language_model.model, [batch], Recorder(), rules())
+        ]
+        for batch in batches
+    ]
+    assert by_batch(together, 4) == alone
+
+
+def test_a_model_that_never_ends_draws_exactly_the_budget(language_model):
+    recorder = Recorder(lambda logits, rows, active: np.full(len(active), 7))
+    settings = rules(max_document_tokens=1000 // 4, tokens_per_batch=33)
+    documents = generate_documents(language_model.model, random_batches([2, 2]), recorder, settings)
+    assert [recorder.count(batch) for batch in (0, 1)] == [33, 33]
+    assert [(len(d.tokens), d.finished) for d in documents] == [(33, False)] * 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_batch_draws_more_than_its_budget_and_ends_within_the_minimum(language_model, seed):
+    recorder = Recorder(drawing(seed))
+    settings = rules()
+    generate_documents(language_model.model, random_batches([2, 3, 2]), recorder, settings)
+    for batch in range(3):
+        left = settings.tokens_per_batch - recorder.count(batch)
+        assert 0 <= left < settings.min_tokens_for_new_document
+
+
+def test_every_drawn_token_is_in_a_document_or_ends_one(language_model):
+    recorder = Recorder(drawing(3))
+    documents = generate_documents(language_model.model, random_batches([2, 2]), recorder, rules())
+    for batch in range(2):
+        written = [t for d in documents if d.batch == batch for t in d.tokens]
+        assert written == [t for t in recorder.tokens[batch] if t != END]
+
+
+def test_documents_end_at_the_greatest_length(language_model):
+    recorder = Recorder(lambda logits, rows, active: np.full(len(active), 7))
+    documents = generate_documents(
+        language_model.model, random_batches([1]), recorder, rules(max_document_tokens=12)
+    )
+    assert [len(d.tokens) for d in documents] == [12, 12, 12]
+    assert all(d.finished for d in documents)
+
+
+def test_an_empty_batch_generates_like_any_other(language_model):
+    recorder = Recorder(drawing(1))
+    generate_documents(language_model.model, random_batches([0, 0]), recorder, rules())
+    assert recorder.count(0) > 30
+    assert set(recorder.rows) == {0}
+
+
+def test_finished_batches_leave_the_pass(language_model):
+    def answer(logits, batch_of_row, active):
+        return np.where(active == 0, 7, END)
+
+    recorder = Recorder(answer)
+    settings = rules(tokens_per_batch=48, min_tokens_for_new_document=40, max_document_tokens=44)
+    generate_documents(language_model.model, random_batches([2, 2, 2]), recorder, settings)
+    assert recorder.rows[0] == 6
+    assert recorder.rows[-1] == 2
+
+
+def test_decisions_depend_on_tokens_alone_not_on_private_contexts(language_model):
+    """Two cohorts, the same tokens: the same questions in the same order."""
+    asked = []
+    for sizes in ([4, 4, 4], [0, 9, 1]):
+        recorder = Recorder(drawing(8))
+        generate_documents(language_model.model, random_batches(sizes, 2), recorder, rules())
+        asked.append(recorder.active)
+    assert asked[0] == asked[1]
+
+
+def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(language_model):
+    mechanism = MeanTokenMechanism(
+        clip_bound=CLIP,
+        temperature=1.0,
+        expected_batch_size=SIZE,
+        relation=NeighboringRelation.ADD_REMOVE,
+    )
+    meter = PrivateTokenMeter(20, 2)
+    with pytest.raises(UnaccountedReleaseError):
+        generate_documents(
+            language_model.model,
+            random_batches([2, 2]),
+            lambda logits, rows, active: mechanism.select(logits, rows, active, meter),
+            rules(tokens_per_batch=40, end_token_id=-1),
+        )
+    assert meter.spent.tolist() == [20, 20]

@@ -1,0 +1,338 @@
+"""Plans price what generation draws; corpora hold what may be released."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.private_prediction.references import (
+    generate_non_private,
+    generate_public_only,
+)
+from dpsynth_assets.methods.registry import REGISTRY, check_settings, get_method
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+SMALL = {
+    "expected_batch_size": 8,
+    "clip_bound": 2.0,
+    "max_document_tokens": 12,
+    "max_example_tokens": 10,
+    "max_batches": 6,
+    "min_tokens_for_new_document": 5,
+    "batches_per_forward": 4,
+}
+HISTOGRAM = ClusterHistogram(
+    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+)
+
+
+def config_of(name, **changes):
+    return REGISTRY[name].config_type(**(SMALL | changes))
+
+
+def run(name, cases, model, *, private=None, terms=None, config=None, epsilon=10.0, **public):
+    terms = terms or cases.terms(accepts_ex_post=True)
+    config = config or config_of(name)
+    method = get_method(name)
+    plan = method.plan(config, terms, target_epsilon=epsilon)
+    assert plan.refusal is None
+    inputs = cases.public(
+        model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM, **public
+    )
+    release = method.generate(
+        plan, config, terms, private or cases.private(64), inputs, cases.silent
+    )
+    return plan, release
+
+
+@pytest.fixture(params=sorted(REGISTRY))
+def name(request):
+    return request.param
+
+
+def test_a_plan_needs_no_data_and_less_than_a_second(name, cases):
+    start = time.process_time()
+    plan = get_method(name).plan(
+        REGISTRY[name].config_type(), cases.terms(accepts_ex_post=True), target_epsilon=10.0
+    )
+    assert time.process_time() - start < 1.0
+    assert plan.tokens_per_batch > 100
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_a_mean_plan_spends_its_epsilon_and_one_more_token_would_not_fit(cases, accountant):
+    terms = cases.terms(accountant=accountant)
+    plan = get_method("mean_clustered").plan(config_of("mean_clustered"), terms, target_epsilon=3.0)
+    assert plan.epsilon <= 3.0
+    more = replace(plan.event, count=plan.event.count + 1)
+    assert epsilon_of([more], terms.delta, accountant) > 3.0
+    assert plan.event.count == plan.tokens_per_batch
+
+
+def test_replace_one_and_larger_units_plan_a_quarter_of_the_tokens(cases):
+    def tokens(terms):
+        method = get_method("mean_clustered")
+        config = config_of("mean_clustered", logit_slack=0.0, expected_batch_size=64)
+        return method.plan(config, terms, target_epsilon=5.0).tokens_per_batch
+
+    base = tokens(cases.terms())
+    replaced = tokens(cases.terms(relation=NeighboringRelation.REPLACE_ONE))
+    pairs = tokens(cases.terms(unit=PrivacyUnit(column="customer", max_records=2)))
+    assert replaced == pytest.approx(base / 4, abs=1)
+    assert pairs == pytest.approx(base / 4, abs=1)
+
+
+def test_two_examples_in_a_context_cost_what_one_costs(cases):
+    one, two = (
+        get_method("mean_clustered").plan(
+            config_of("mean_clustered", examples_per_context=k), cases.terms(), target_epsilon=5.0
+        )
+        for k in (1, 2)
+    )
+    assert one.event == two.event
+
+
+def test_too_small_a_budget_is_refused_in_one_line(name, cases):
+    plan = get_method(name).plan(
+        config_of(name), cases.terms(accepts_ex_post=True), target_epsilon=0.01
+    )
+    assert "min_tokens_for_new_document" in plan.refusal
+    assert "\n" not in plan.refusal
+    assert plan.event is None
+
+
+def test_median_refuses_a_cohort_that_does_not_accept_ex_post(cases):
+    method, config = get_method("median_clustered"), config_of("median_clustered")
+    plan = method.plan(config, cases.terms(), target_epsilon=10.0)
+    assert "ex-post" in plan.refusal
+
+
+def test_median_draws_as_many_tokens_as_the_mean_at_the_matched_epsilon(cases):
+    terms = cases.terms(accepts_ex_post=True)
+    mean = get_method("mean_clustered").plan(config_of("mean_clustered"), terms, target_epsilon=7.0)
+    config = config_of("median_clustered", matched_epsilon=7.0)
+    median = get_method("median_clustered").plan(config, terms, target_epsilon=0.0)
+    assert median.tokens_per_batch == mean.tokens_per_batch
+    assert median.event is None
+    assert median.guarantee is GuaranteeType.EX_POST
+
+
+def test_median_without_an_epsilon_to_match_is_refused(cases):
+    plan = get_method("median_clustered").plan(
+        config_of("median_clustered"), cases.terms(accepts_ex_post=True), target_epsilon=0.0
+    )
+    assert "matched_epsilon" in plan.refusal
+
+
+def test_uniform_batches_without_a_public_number_are_refused(cases):
+    terms = cases.terms(public_records=None)
+    method = get_method("mean_uniform")
+    refused = method.plan(config_of("mean_uniform"), terms, target_epsilon=10.0)
+    assert "batches_per_label" in refused.refusal
+    config = config_of("mean_uniform", batches_per_label=2)
+    assert method.plan(config, terms, target_epsilon=10.0).refusal is None
+
+
+def test_rows_hold_the_allowed_columns_and_no_blank_text(name, cases, language_model):
+    _, release = run(name, cases, language_model)
+    rows = release.value.rows
+    assert rows.columns == ["text", "label", "batch", "cluster", "n_tokens"]
+    assert len(rows) > 0
+    assert (rows["text"].str.strip_chars() == rows["text"]).all()
+    assert (rows["text"] != "").all()
+    assert set(rows["label"]) <= {"x", "y"}
+    assert rows["n_tokens"].max() <= SMALL["max_document_tokens"]
+
+
+def test_the_cost_is_the_planned_event(cases, language_model):
+    for name in ("mean_uniform", "mean_clustered"):
+        plan, release = run(name, cases, language_model)
+        assert release.cost.event == plan.event
+        assert release.cost.guarantee is GuaranteeType.DP
+        assert not release.value.internal
+        assert release.value.facts["private_tokens"] <= plan.event.count * 6
+
+
+def test_a_plan_for_other_settings_is_refused_before_anything_is_read(cases, language_model):
+    method, terms = get_method("mean_clustered"), cases.terms()
+    plan = method.plan(config_of("mean_clustered"), terms, target_epsilon=10.0)
+    with pytest.raises(UnaccountedReleaseError):
+        method.generate(
+            plan,
+            config_of("mean_clustered", clip_bound=40.0),
+            terms,
+            cases.private(64),
+            cases.public(language_model),
+            cases.silent,
+        )
+    assert language_model.prompts == []
+
+
+def test_facts_of_an_endless_model_are_the_same_for_any_private_data(cases, endless_model):
+    facts = [
+        run("mean_clustered", cases, endless_model, private=cases.private(n, seed=n))[1].value.facts
+        for n in (64, 10, 0)
+    ]
+    assert len({fact["private_tokens"] for fact in facts}) == 1
+    assert len({fact["batches"] for fact in facts}) == 1
+
+
+def test_median_bound_covers_every_batch_and_stays_internal(cases, language_model):
+    config = config_of("median_clustered", matched_epsilon=4.0)
+    _, release = run(
+        "median_clustered", cases, language_model, private=cases.private(9), config=config
+    )
+    costs = release.value.internal["ex_post_epsilon_by_batch"]
+    assert release.cost.ex_post_epsilon == pytest.approx(costs.max())
+    assert release.cost.guarantee is GuaranteeType.EX_POST
+    assert release.cost.event is None
+    assert len(costs) == release.value.facts["batches"] == 6
+    assert (costs > 0).all()  # an empty batch costs too: a neighbour may put a record there
+    assert "epsilon" not in " ".join(release.value.facts)
+    assert "ex_post" not in repr(release.value)
+
+
+def test_unfinished_documents_are_continued_from_public_prompts_only(cases, endless_model):
+    private, method = cases.private(64), get_method("mean_clustered")
+    config = config_of("mean_clustered")
+    tokens = method.plan(config, cases.terms(), target_epsilon=10.0).tokens_per_batch
+    longest = tokens - 6  # one whole document, and six tokens of the next
+    config = config_of("mean_clustered", max_document_tokens=longest)
+    _, release = run("mean_clustered", cases, endless_model, private=private, config=config)
+    texts = set(private.records["text"])
+    read = [set(examples) & texts for examples in endless_model.prompts]
+    last_private = max(index for index, hit in enumerate(read) if hit)
+    assert endless_model.prompts[last_private + 1 :] == [(), ()]
+    facts = release.value.facts
+    assert facts["unfinished_documents"] == facts["batches"]
+    assert release.value.rows["n_tokens"].to_list() == [longest] * 2 * facts["batches"]
+
+
+def test_dropping_leaves_only_documents_that_ended_within_the_budget(cases, endless_model):
+    config = config_of("mean_clustered", on_exhaustion="drop")
+    plan, release = run("mean_clustered", cases, endless_model, config=config)
+    facts = release.value.facts
+    whole = plan.tokens_per_batch // SMALL["max_document_tokens"]
+    assert facts["rows"] == whole * facts["batches"]
+
+
+def test_every_prompt_holds_records_of_its_own_label_only(cases, language_model):
+    private = cases.private(64)
+    config = config_of("mean_uniform", examples_per_context=2, batches_per_label=1)
+    run("mean_uniform", cases, language_model, private=private, config=config)
+    label = dict(zip(private.records["text"], private.records["label"], strict=True))
+    pairs = [p for p in language_model.prompts if len(p) == 2 and p[0]]
+    assert pairs
+    assert all(label[first] == label[second] for first, second in pairs)
+
+
+def test_a_histogram_over_other_labels_is_refused(cases, language_model):
+    terms = cases.terms(labels=("x", "z"))
+    with pytest.raises(ValueError, match="declared labels"):
+        run("mean_clustered", cases, language_model, terms=terms)
+
+
+def test_failures_in_a_run_show_no_private_text(cases, language_model, monkeypatch):
+    private = cases.private(64)
+    monkeypatch.setattr(language_model, "prompt_ids", lambda *_: [3] * 600)
+    with pytest.raises(ValueError, match="within 512 tokens") as caught:
+        run("mean_clustered", cases, language_model, private=private)
+    shown = f"{caught.value!r} {private!r}"
+    assert not any(text in shown for text in private.records["text"])
+
+
+def test_progress_shows_counts_of_drawn_tokens_and_ends_at_most_at_one(cases, language_model):
+    heard = []
+    method, terms = get_method("mean_uniform"), cases.terms()
+    config = config_of("mean_uniform")
+    method.generate(
+        method.plan(config, terms, target_epsilon=3.0),
+        config,
+        terms,
+        cases.private(64),
+        cases.public(language_model),
+        lambda share, message: heard.append((share, message)),
+    )
+    shares = [share for share, _ in heard]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] <= shares[-1] <= 1
+    assert all("private tokens" in message for _, message in heard)
+
+
+def test_public_reference_reads_no_record_and_shares_documents_over_labels(cases, language_model):
+    corpus = generate_public_only(
+        config_of("mean_uniform"), cases.terms(), cases.public(language_model), 20, cases.silent
+    )
+    assert {examples for examples in language_model.prompts if examples} <= {("",)}
+    counts = corpus.rows["label"].value_counts()
+    assert counts["count"].max() <= 10
+    assert corpus.facts["documents"] == 20
+
+
+def test_public_examples_stand_in_the_prompts_of_their_label(cases, language_model):
+    generate_public_only(
+        config_of("mean_uniform"),
+        cases.terms(),
+        cases.public(language_model),
+        10,
+        cases.silent,
+        public_examples=[["apple"], ["pear"]],
+    )
+    assert {examples for examples in language_model.prompts if examples != ("",)} == {
+        ("apple",),
+        ("pear",),
+    }
+
+
+def test_non_private_reference_claims_no_guarantee(cases, language_model):
+    release = generate_non_private(
+        config_of("mean_uniform"),
+        cases.terms(),
+        cases.private(30),
+        cases.public(language_model),
+        20,
+        cases.silent,
+    )
+    assert release.cost.guarantee is GuaranteeType.NONE
+    assert release.cost.event is None
+    assert isinstance(release.value.rows, pl.DataFrame)
+
+
+def test_every_setting_says_what_it_is_and_in_which_unit(name):
+    for field in REGISTRY[name].config_type.model_fields.values():
+        if field.default != name:
+            assert field.description
+            assert "(" in field.description or "." in field.description
+
+
+def test_check_settings_names_each_problem_on_one_line():
+    problems = check_settings("mean_clustered", {"clip_bound": -1, "clip": 2, "max_batches": "x"})
+    assert len(problems) == 3
+    assert all("\n" not in problem for problem in problems)
+    assert any(problem.startswith("clip_bound:") for problem in problems)
+    assert any("no such setting" in problem for problem in problems)
+    assert check_settings("mean_clustered", SMALL) == []
+
+
+def test_contradicting_lengths_are_named():
+    (problem,) = check_settings(
+        "mean_uniform", {"max_document_tokens": 10, "min_tokens_for_new_document": 11}
+    )
+    assert "min_tokens_for_new_document" in problem
+
+
+def test_an_unknown_method_lists_the_known_ones():
+    assert "mean_uniform" in check_settings("means", {})[0]
+    with pytest.raises(KeyError, match="mean_uniform"):
+        get_method("means")
+
+
+def test_draws_differ_between_runs_because_noise_has_no_seed(cases, language_model):
+    texts = [run("mean_uniform", cases, language_model)[1].value.rows["text"] for _ in range(2)]
+    assert not np.array_equal(texts[0].to_numpy(), texts[1].to_numpy())

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from dpsynth_assets.attacks import word_spans
+from dpsynth_assets.attacks.canaries import contains_canary, find_canaries
+from dpsynth_assets.attacks.overlap import (
+    has_verbatim_private_span,
+    longest_common_span,
+    near_duplicate_share,
+    shared_span_share,
+)
+
+SECRET = "my brother sold the green van to a dentist from Odderby last winter for cash"
+FORM = "thank you for calling our service desk please describe what happened in your own words"
+PRIVATE = [f"Case {n}. {FORM}. Thing {n} broke." for n in range(20)] + [f"Hello. {SECRET}! Bye."]
+
+
+def test_planted_private_span_is_found_whatever_its_case_and_punctuation():
+    leak = f"Well, {SECRET.upper().replace(' ', ',  ')}"
+    assert has_verbatim_private_span(["harmless", leak], PRIVATE, [])
+
+
+def test_boilerplate_of_many_units_is_not_a_leak_of_one():
+    assert not has_verbatim_private_span([FORM], PRIVATE, [])
+    assert has_verbatim_private_span([FORM], PRIVATE, [], max_units=20)
+
+
+def test_span_repeated_within_one_unit_is_still_its_own():
+    records = [f"{SECRET} {n}" for n in range(5)]
+    assert not has_verbatim_private_span([SECRET], records, [])
+    assert has_verbatim_private_span([SECRET], records, [], private_units=["one"] * 5)
+
+
+def test_span_of_a_public_document_is_not_a_leak():
+    assert not has_verbatim_private_span([SECRET], PRIVATE, [f"As they say, {SECRET}."])
+
+
+def test_span_must_be_long_enough_and_within_one_text():
+    first, second = SECRET.split()[:7], SECRET.split()[7:]
+    texts = [" ".join(first), " ".join(second)]
+    assert not has_verbatim_private_span(texts, PRIVATE, [])
+    assert has_verbatim_private_span(texts, PRIVATE, [], words=7)
+
+
+def test_answers_do_not_depend_on_block_size(monkeypatch):
+    monkeypatch.setattr(word_spans, "BLOCK_TEXTS", 3)
+    assert has_verbatim_private_span(["a b"] * 7 + [SECRET], PRIVATE, [])
+    assert not has_verbatim_private_span([FORM], PRIVATE, [])
+    assert shared_span_share(["none"] * 6 + [SECRET, SECRET], PRIVATE, []) == 0.25
+
+
+def test_shared_span_share_counts_rows_and_subtracts_public_text():
+    assert shared_span_share([SECRET, "nothing", FORM, "new"], PRIVATE, []) == 0.5
+    assert shared_span_share([SECRET, "nothing", FORM, "new"], PRIVATE, [FORM]) == 0.25
+    assert shared_span_share([], PRIVATE, []) == 0.0
+
+
+@pytest.mark.parametrize("words", [1, 2, 3, 7, 15])
+def test_longest_common_span_is_exact(words):
+    text = " ".join(["unheard", *SECRET.split()[:words], "unseen"])
+    assert longest_common_span([text], [SECRET]) == words
+
+
+def test_near_duplicate_needs_both_cosine_and_common_words():
+    one, other = np.eye(2, dtype=np.float32)[:, None]
+    edited = SECRET.replace("green", "blue")
+    assert near_duplicate_share([edited], [SECRET], one, one) == 1.0
+    assert near_duplicate_share([edited], [SECRET], one, other) == 0.0
+    assert near_duplicate_share(["wholly other words"], [SECRET], one, one) == 0.0
+
+
+@pytest.mark.parametrize("text", ["code ZK4Q-99XM-B2", "code zk4q 99xm b2.", "(ZK4Q99XMB2)"])
+def test_canary_is_found_across_case_and_separators(text):
+    assert find_canaries(["a", text, text], ["ZK4Q-99XM-B2", "OTHER-CODE-77"]) == 1
+    assert contains_canary([text], ["ZK4Q-99XM-B2"])
+
+
+def test_canary_does_not_span_texts_and_short_ones_need_word_boundaries():
+    assert not contains_canary(["ZK4Q-99", "XM-B2"], ["ZK4Q-99XM-B2"])
+    assert not contains_canary(["concatenate"], ["cat"])
+    assert contains_canary(["The CAT."], ["cat"])
+
+
+def test_no_canary_declared_means_none_found():
+    assert find_canaries(["text"], []) == 0

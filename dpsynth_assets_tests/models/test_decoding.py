@@ -1,0 +1,245 @@
+"""The packed engine computes what the plain model computes, whoever else shares the pass."""
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2Config,
+    LlamaConfig,
+    Qwen2Config,
+)
+
+from dpsynth_assets.models.decoding import PackedContexts, SamplingRules, sample_documents
+
+VOCABULARY = 61
+END, PAD = 1, 0
+COLUMNS, NEW = 12, 8
+SLACK = 1e-4
+
+_SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**_SMALL),
+    "qwen2": Qwen2Config(**_SMALL),
+    "gemma2": Gemma2Config(**_SMALL, head_dim=8, query_pre_attn_scalar=8, sliding_window=32),
+    "gpt2": GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "gemma2", "gpt2", "llama-eager"])
+def model(request):
+    torch.manual_seed(0)
+    name, _, attention = request.param.partition("-")
+    return AutoModelForCausalLM.from_config(
+        CONFIGS[name], attn_implementation=attention or "sdpa"
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def llama():
+    torch.manual_seed(1)
+    return AutoModelForCausalLM.from_config(CONFIGS["llama"], attn_implementation="sdpa").eval()
+
+
+def random_prompts(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, COLUMNS + 1, (count,), generator=generator).tolist()
+    return [torch.randint(2, VOCABULARY, (n,), generator=generator).tolist() for n in lengths]
+
+
+def packed(model, prompts, **options):
+    return PackedContexts(
+        model, prompts, prompt_columns=COLUMNS, max_new_tokens=NEW, pad_token_id=PAD, **options
+    )
+
+
+@torch.no_grad()
+def plain_logits(model, tokens):
+    return model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float()
+
+
+def test_greedy_path_equals_recomputation_without_a_cache(model):
+    prompts = random_prompts(5)
+    contexts = packed(model, prompts)
+    documents = [[] for _ in prompts]
+    tokens = torch.zeros(5, dtype=torch.long)
+    for step in range(NEW):
+        logits = contexts.next_logits(tokens, torch.full((5,), step))
+        tokens = logits.argmax(-1)
+        for prompt, document, row, token in zip(
+            prompts, documents, logits, tokens.tolist(), strict=True
+        ):
+            expected = plain_logits(model, prompt + document)
+            assert torch.allclose(row, expected, atol=SLACK)
+            assert token == int(expected.argmax())
+            document.append(token)
+
+
+def test_rows_that_restart_read_their_prompt_again_while_others_go_on(model):
+    prompts = random_prompts(4, seed=3)
+    contexts = packed(model, prompts)
+    documents = [[] for _ in prompts]
+    tokens = torch.zeros(4, dtype=torch.long)
+    for step in range(12):
+        for row in range(4):
+            if len(documents[row]) == NEW or (step + row) % 5 == 4:
+                documents[row] = []
+        generated = torch.tensor([len(document) for document in documents])
+        logits = contexts.next_logits(tokens, generated)
+        for row in range(4):
+            expected = plain_logits(model, prompts[row] + documents[row])
+            assert torch.allclose(logits[row], expected, atol=SLACK)
+        tokens = logits.argmax(-1)
+        for row, token in enumerate(tokens.tolist()):
+            documents[row].append(token)
+
+
+def test_a_rows_logits_do_not_depend_on_mates_or_position(llama):
+    record = random_prompts(1, seed=7)[0]
+    alone = logits_after_three_tokens(llama, [record], 0)
+    for mates, position in [(1, 0), (40, 40), (200, 17)]:
+        others = random_prompts(mates, seed=mates)
+        together = [*others[:position], record, *others[position:]]
+        moved = (logits_after_three_tokens(llama, together, position) - alone).abs().max()
+        assert moved <= SLACK
+
+
+def logits_after_three_tokens(model, prompts, row):
+    contexts = packed(model, prompts)
+    for step, token in enumerate([PAD, 5, 9, 11]):
+        tokens = torch.full((len(prompts),), token)
+        logits = contexts.next_logits(tokens, torch.full((len(prompts),), step))
+    return logits[row]
+
+
+def test_a_mate_of_greatest_length_changes_no_pass_shape(llama, monkeypatch):
+    seen = []
+    forward = type(llama.base_model).forward
+
+    def spy(self, *args, **kwargs):
+        seen.append(tuple(kwargs["input_ids"].shape))
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(llama.base_model), "forward", spy)
+    packed(llama, [[2, 3]] * 5, rows_per_prefill=4)
+    short = list(seen)
+    seen.clear()
+    packed(llama, [[2, 3]] * 4 + [[2] * COLUMNS], rows_per_prefill=4)
+    assert seen == short == [(4, COLUMNS)] * 2
+
+
+@pytest.mark.parametrize("kept", [[3, 20, 49], [1], list(range(1, 50)), [0, 48, 49]])
+def test_dropped_rows_leave_the_others_logits_as_they_were(llama, kept):
+    prompts = random_prompts(50, seed=5)
+    contexts = packed(llama, prompts)
+    tokens = contexts.next_logits(torch.zeros(50, dtype=torch.long), torch.zeros(50).long())
+    tokens = tokens.argmax(-1)
+    contexts.keep(torch.tensor(kept))
+    assert len(contexts) == len(kept)
+    logits = contexts.next_logits(tokens[kept], torch.ones(len(kept), dtype=torch.long))
+    for row, index in enumerate(kept):
+        expected = plain_logits(llama, prompts[index] + [int(tokens[index])])
+        assert torch.allclose(logits[row], expected, atol=SLACK)
+
+
+def test_no_contexts_cost_no_pass(llama):
+    contexts = packed(llama, [])
+    empty = torch.zeros(0, dtype=torch.long)
+    assert contexts.next_logits(empty, empty).shape == (0, VOCABULARY)
+
+
+def test_the_models_attention_is_left_as_it_was(llama):
+    packed(llama, random_prompts(3)).next_logits(torch.zeros(3).long(), torch.zeros(3).long())
+    assert llama.config._attn_implementation == "sdpa"
+
+
+def test_documents_beyond_the_models_attention_are_refused(llama):
+    with pytest.raises(ValueError, match="within 64 tokens"):
+        PackedContexts(llama, [[2]], prompt_columns=60, max_new_tokens=5, pad_token_id=PAD)
+
+
+def test_a_sliding_window_shorter_than_a_document_is_refused():
+    model = AutoModelForCausalLM.from_config(CONFIGS["gemma2"]).eval()
+    with pytest.raises(ValueError, match="within 32 tokens"):
+        PackedContexts(model, [[2]], prompt_columns=30, max_new_tokens=5, pad_token_id=PAD)
+
+
+def test_low_precision_on_the_processor_is_refused():
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"], dtype=torch.bfloat16).eval()
+    with pytest.raises(ValueError, match="float32"):
+        packed(model, [[2]])
+
+
+def test_a_prompt_beyond_the_public_length_is_refused_without_showing_it(llama):
+    secret = [37] * (COLUMNS + 1)
+    with pytest.raises(ValueError, match=f"1..{COLUMNS}") as caught:
+        packed(llama, [secret])
+    assert "37" not in str(caught.value)
+
+
+def sample(model, prompts, limit=NEW, **rules):
+    return sample_documents(
+        model,
+        prompts,
+        end_token_id=END,
+        pad_token_id=PAD,
+        max_new_tokens=limit,
+        rules=SamplingRules(**rules),
+    )
+
+
+def test_equal_seeds_give_equal_documents_and_other_seeds_others(llama):
+    prompts = random_prompts(20)
+    assert sample(llama, prompts, seed=4) == sample(llama, prompts, seed=4)
+    assert sample(llama, prompts, seed=4) != sample(llama, prompts, seed=5)
+
+
+def test_cold_sampling_follows_the_greedy_path(llama):
+    prompts = random_prompts(6, seed=2)
+    for prompt, document in zip(prompts, sample(llama, prompts, temperature=1e-4), strict=True):
+        greedy = []
+        while len(greedy) < NEW:
+            logits = plain_logits(llama, prompt + greedy)
+            logits[PAD] = -torch.inf
+            token = int(logits.argmax())
+            if token == END:
+                break
+            greedy.append(token)
+        assert document.tokens == greedy
+
+
+def test_a_tiny_nucleus_is_greedy_at_any_temperature(llama):
+    prompts = random_prompts(6, seed=2)
+    hot = sample(llama, prompts, temperature=3.0, top_p=1e-6)
+    assert hot == sample(llama, prompts, temperature=1e-4)
+
+
+def test_each_document_keeps_its_own_limit_and_zero_writes_nothing(llama):
+    limits = [0, 1, 5, NEW]
+    documents = sample(llama, random_prompts(4), limits)
+    assert all(len(d.tokens) <= n for d, n in zip(documents, limits, strict=True))
+    assert documents[0].tokens == []
+    assert not documents[0].ended
+
+
+def test_sampled_documents_hold_neither_end_nor_padding(llama):
+    documents = sample(llama, random_prompts(64), temperature=5.0)
+    assert any(document.ended for document in documents)
+    assert all({END, PAD}.isdisjoint(document.tokens) for document in documents)
+
+
+def test_packing_does_not_change_what_an_almost_greedy_model_writes(llama):
+    prompts = random_prompts(30, seed=9)
+    one_by_one = sample(llama, prompts, temperature=1e-4, rows_per_forward=1)
+    assert one_by_one == sample(llama, prompts, temperature=1e-4, rows_per_forward=30)

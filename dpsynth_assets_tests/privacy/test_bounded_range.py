@@ -1,0 +1,128 @@
+import math
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.privacy.accounting import zcdp_epsilon
+from dpsynth_assets.privacy.bounded_range import (
+    ROWS_PER_EXPECTED_ROW,
+    adaptive_profiles,
+    bounded_range_epsilon,
+    bounded_range_eta,
+    recursion_is_affordable,
+)
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+ADD_REMOVE = NeighboringRelation.ADD_REMOVE
+PAPER = {"clip_bound": 9.0, "expected_batch_size": 64, "temperature": 1.5}
+
+
+def profile_after(draws, eta, *, upper, steps):
+    profiles = adaptive_profiles(eta, draws * eta + eta, upper=upper, steps_per_eta=steps)
+    return next(islice(profiles, draws, None))
+
+
+@pytest.mark.parametrize(
+    ("relation", "records", "contexts", "factor"),
+    [
+        ("add-remove", 1, "toggle", 1),
+        ("zero-out", 1, "toggle", 1),
+        ("replace-one", 1, "toggle", 2),
+        ("add-remove", 1, "replace", 2),
+        ("zero-out", 1, "replace", 2),
+        ("replace-one", 1, "replace", 2),
+        ("add-remove", 3, "toggle", 3),
+        ("replace-one", 3, "toggle", 6),
+    ],
+)
+def test_eta_counts_every_logit_vector_that_may_change(relation, records, contexts, factor):
+    eta = bounded_range_eta(
+        **PAPER,
+        relation=NeighboringRelation(relation),
+        max_records_per_unit=records,
+        contexts_changed=contexts,
+    )
+    assert eta == pytest.approx(0.1875 * factor)
+
+
+def test_slack_is_charged_for_every_row_of_a_batch():
+    exact = bounded_range_eta(**PAPER, relation=ADD_REMOVE)
+    slack = bounded_range_eta(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
+    assert slack - exact == pytest.approx(2 * 0.01 * ROWS_PER_EXPECTED_ROW / 1.5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"clip_bound": 0.0},
+        {"temperature": math.inf},
+        {"expected_batch_size": 0},
+        {"logit_slack": -1.0},
+        {"max_records_per_unit": 0},
+        {"contexts_changed": "some"},
+    ],
+)
+def test_eta_refuses_settings_outside_their_domain(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        bounded_range_eta(**{**PAPER, "relation": ADD_REMOVE, **bad})
+
+
+@pytest.mark.parametrize("eta", [0.05, 0.1875, 1.0, 3.0])
+def test_one_draw_has_the_closed_form_profile(eta):
+    upper = profile_after(1, eta, upper=True, steps=24)
+    lower = profile_after(1, eta, upper=False, steps=24)
+    epsilons = np.arange(24) * eta / 24
+    exact = np.expm1((epsilons - eta) / 2) ** 2 / -math.expm1(-eta)
+    assert (upper.deltas[:24] >= exact - 1e-15).all()
+    assert (lower.deltas[:24] <= exact + 1e-15).all()
+    assert (upper.deltas[:24] <= exact + 1e-2 * exact.max() + 1e-15).all()
+
+
+@pytest.mark.parametrize("eta", [0.1875, 1.0])
+def test_coarse_upper_bound_covers_a_finer_adversary(eta):
+    # A finer grid is a stronger adversary: dropping the corrections makes this fail.
+    coarse = profile_after(12, eta, upper=True, steps=4)
+    fine = profile_after(12, eta, upper=False, steps=48)
+    shared = fine.deltas[::12][: len(coarse.deltas)]
+    assert (coarse.deltas[: len(shared)] >= shared).all()
+    uncorrected = profile_after(12, eta, upper=False, steps=4)
+    assert (uncorrected.deltas[: len(shared)] < shared - 1e-9).any()
+
+
+def test_two_draws_are_at_least_the_best_fixed_pair():
+    # Exhaustive non-adaptive adversary: both draws use the same two-point pair {t, t − η}.
+    eta, epsilon = 1.0, 0.5
+    upper = profile_after(2, eta, upper=True, steps=24).delta(np.array([epsilon]))[0]
+    best = 0.0
+    for loss in np.linspace(0.0, eta, 201):
+        first = math.expm1(loss - eta) / math.expm1(-eta)
+        pairs = [(loss, first), (loss - eta, 1 - first)]
+        total = sum(
+            p * q * max(0.0, -math.expm1(epsilon - a - b)) for a, p in pairs for b, q in pairs
+        )
+        best = max(best, total)
+    assert best <= upper <= best * 1.05
+
+
+def test_fifty_draws_cost_the_reference_epsilon():
+    # 3.0703125 upper, 3.0625 lower: independent implementation of the same recursion.
+    assert bounded_range_epsilon(0.1875, 50, 1e-6) == pytest.approx(3.0703125, abs=1e-9)
+    lower = bounded_range_epsilon(0.1875, 50, 1e-6, upper=False)
+    assert 3.0703125 - 0.02 <= lower <= 3.0703125
+
+
+@pytest.mark.parametrize(("eta", "count"), [(0.1875, 1), (0.1875, 100), (0.05, 300), (2.0, 3)])
+def test_optimal_composition_lies_between_adversary_and_zcdp(eta, count):
+    upper = bounded_range_epsilon(eta, count, 1e-6)
+    assert bounded_range_epsilon(eta, count, 1e-6, upper=False) <= upper
+    assert upper <= min(zcdp_epsilon(count * eta**2 / 8, 1e-6), count * eta) * (1 + 1e-9)
+
+
+def test_no_draw_costs_nothing():
+    assert bounded_range_epsilon(0.1875, 0, 1e-6) == 0.0
+
+
+def test_huge_blocks_are_declared_unaffordable():
+    assert recursion_is_affordable(0.1875, 2000, 1e-6)
+    assert not recursion_is_affordable(2 * 10 / (1023 * 1.5), 70_000, 1e-6)

@@ -1,0 +1,96 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import (
+    histogram_event,
+    l1_sensitivity,
+    l2_sensitivity,
+    release_histogram,
+    scale_for,
+)
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+
+
+@given(
+    st.lists(st.integers(0, 4), max_size=8),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3),
+    st.sampled_from(NeighboringRelation),
+)
+def test_counts_of_neighbours_differ_by_at_most_the_sensitivity(rest, unit, relation):
+    # The unit's records sit in bins a; the neighbour drops them or moves them to bins b.
+    before = np.bincount([*rest, *(a for a, _ in unit)], minlength=5)
+    moved = [b for _, b in unit] if relation is REPLACE_ONE else []
+    after = np.bincount(np.array([*rest, *moved], dtype=int), minlength=5)
+    change = np.abs(before - after)
+    assert change.sum() <= l1_sensitivity(relation, len(unit))
+    assert np.linalg.norm(change) <= l2_sensitivity(relation, len(unit))
+
+
+@pytest.mark.parametrize(
+    ("relation", "l1", "l2"),
+    [(ADD_REMOVE, 1, 1.0), (ZERO_OUT, 1, 1.0), (REPLACE_ONE, 2, math.sqrt(2))],
+)
+def test_events_state_noise_relative_to_the_sensitivity(relation, l1, l2):
+    for records in (1, 3):
+        arguments = {"scale": 10.0, "relation": relation, "max_records_per_unit": records}
+        laplace = histogram_event(noise="laplace", **arguments)
+        assert laplace == DiscreteLaplaceEvent(scale=10.0, sensitivity=l1 * records)
+        gaussian = histogram_event(noise="gaussian", **arguments)
+        assert isinstance(gaussian, GaussianEvent)
+        assert gaussian.noise_multiplier == pytest.approx(10.0 / (l2 * records))
+
+
+def test_release_carries_its_cost_and_every_bin():
+    release = release_histogram([5, 0, 7], noise="laplace", scale=2.0, relation=ADD_REMOVE)
+    assert release.value.shape == (3,)
+    assert release.value.dtype == np.int64
+    assert release.cost.guarantee is GuaranteeType.DP
+    assert release.cost.event == DiscreteLaplaceEvent(scale=2.0)
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_large_counts_do_not_saturate(noise):
+    count = 10**12
+    release = release_histogram([count], noise=noise, scale=5.0, relation=ADD_REMOVE)
+    assert abs(int(release.value[0]) - count) < 1000
+
+
+@pytest.mark.parametrize("relation", NeighboringRelation)
+def test_laplace_scale_meets_the_pure_epsilon(relation):
+    scale = scale_for(0.1, 1e-6, "laplace", relation)
+    event = histogram_event(noise="laplace", scale=scale, relation=relation)
+    assert isinstance(event, DiscreteLaplaceEvent)
+    assert 0.1 * (1 - 1e-9) <= event.epsilon <= 0.1
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_gaussian_scale_is_the_smallest_that_meets_epsilon(accountant):
+    scale = scale_for(0.5, 1e-6, "gaussian", REPLACE_ONE, 1, accountant)
+
+    def epsilon(value):
+        event = histogram_event(noise="gaussian", scale=value, relation=REPLACE_ONE)
+        return epsilon_of([event], 1e-6, accountant)
+
+    assert epsilon(scale) <= 0.5 < epsilon(scale * 0.999)
+
+
+def test_fractional_counts_are_refused_without_showing_them():
+    with pytest.raises(ValueError, match="whole counts") as refusal:
+        release_histogram([1234.5], noise="laplace", scale=1.0, relation=ADD_REMOVE)
+    assert "1234" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("noise", "scale"), [("laplace", 0.0), ("gaussian", 0.5), ("gaussian", math.inf), ("cauchy", 1)]
+)
+def test_settings_outside_their_domain_are_refused(noise, scale):
+    with pytest.raises(ValueError, match="Expected"):
+        histogram_event(noise=noise, scale=scale, relation=ADD_REMOVE)

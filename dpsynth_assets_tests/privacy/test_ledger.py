@@ -1,0 +1,322 @@
+"""Laws of the ledger: what counts as spent, what is reused, and what survives a crash or a race."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpsynth_assets.privacy.errors import (
+    BudgetExceededError,
+    LedgerIntegrityError,
+    PrivacyError,
+)
+from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger, Reservation
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.privacy.ledger_cases import (
+    HALF_RHO,
+    make_request,
+    make_terms,
+    release,
+    sqlite_file,
+    sqlite_url,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(sqlite_url(tmp_path))
+
+
+def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_reserve_is_spent_whether_or_not_it_is_committed(ledger):
+    ledger.reserve(make_request(), make_terms())
+    assert ledger.spend("tickets").rho == Fraction(1, 2)
+    assert ledger.spend("tickets").reserved_uncommitted == 1
+
+
+def test_a_committed_release_is_reused_at_no_cost(ledger):
+    first = release(ledger)
+    again = ledger.reserve(make_request(run_id="a retry"), make_terms())
+    assert (again.id, again.reused) == (first, True)
+    assert (again.artifact_digest, again.artifact_uri) == ("d1", "corpus.parquet")
+    assert ledger.spend("tickets").rho == Fraction(1, 2)
+    assert len(ledger.entries()) == 2
+
+
+def test_an_uncommitted_reservation_is_charged_again(ledger):
+    crashed = ledger.reserve(make_request(), make_terms())
+    retried = ledger.reserve(make_request(), make_terms())
+    assert not retried.reused
+    assert ledger.spend("tickets").rho == 1
+    assert [r.id for r in ledger.pending(make_request())] == [crashed.id, retried.id]
+
+
+def test_a_pending_reservation_can_be_completed_without_a_new_charge(ledger):
+    ledger.reserve(make_request(), make_terms())
+    (pending,) = ledger.pending(make_request())
+    ledger.commit(pending, artifact_digest="d1", artifact_uri="u")
+    assert ledger.pending(make_request()) == []
+    assert ledger.reserve(make_request(), make_terms()).reused
+    assert ledger.spend("tickets").rho == Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"asset": "tickets/other"},
+        {"mechanism": "median"},
+        {"event": GaussianEvent(noise_multiplier=2.0)},
+        {"parameters": {"clip_bound": 11.0}},
+        {"code_version": "2"},
+        {"data_version": "2026-02"},
+        {"release": "2"},
+    ],
+)
+def test_any_difference_of_a_release_pays_again(ledger, change):
+    release(ledger)
+    assert not ledger.reserve(make_request(**change), make_terms()).reused
+    assert ledger.spend("tickets").rho > Fraction(1, 2)
+
+
+def test_the_order_of_parameters_is_no_difference(ledger):
+    release(ledger, parameters={"a": 1, "b": 2})
+    assert ledger.reserve(make_request(parameters={"b": 2, "a": 1}), make_terms()).reused
+
+
+def test_over_budget_is_refused_and_nothing_is_appended(ledger):
+    release(ledger)
+    before = ledger.head()
+    with pytest.raises(BudgetExceededError, match="would overspend cohort 'tickets'"):
+        ledger.reserve(make_request(release="2"), make_terms(epsilon=6.0))
+    assert ledger.head() == before
+    assert ledger.verify().ok
+
+
+def test_the_refusal_says_what_is_asked_and_what_is_left(ledger):
+    release(ledger, make_terms(epsilon=6.0))
+    with pytest.raises(BudgetExceededError) as refusal:
+        ledger.reserve(make_request(release="2"), make_terms(epsilon=6.0))
+    told = ledger.preview(make_request(release="2"), make_terms(epsilon=6.0))
+    assert f"requested ε={told.requested_epsilon:.2f}" in str(refusal.value)
+    assert f"remaining ε={told.remaining_epsilon:.2f} of 6.00 (δ=1e-06)" in str(refusal.value)
+    assert told.refusal == str(refusal.value)
+
+
+def test_a_preview_spends_nothing(ledger):
+    told = ledger.preview(make_request(), make_terms())
+    assert told.admitted
+    assert 0 < told.requested_epsilon <= told.remaining_epsilon
+    assert ledger.entries() == []
+
+
+def test_only_an_open_reservation_allows_reading(ledger):
+    reservation = ledger.reserve(make_request(), make_terms())
+    assert ledger.is_open(reservation.id)
+    assert not ledger.is_open("forged")
+    ledger.commit(reservation, artifact_digest="d1", artifact_uri="u")
+    assert not ledger.is_open(reservation.id)
+
+
+def test_a_commit_needs_a_reserve_and_names_one_artifact(ledger):
+    forged = Reservation("forged", make_request())
+    with pytest.raises(PrivacyError, match="Reserve first"):
+        ledger.commit(forged, artifact_digest="d", artifact_uri="u")
+    reservation = ledger.reserve(make_request(), make_terms())
+    ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
+    ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
+    with pytest.raises(PrivacyError, match="new release name"):
+        ledger.commit(reservation, artifact_digest="other", artifact_uri="u")
+    assert len(ledger.entries()) == 2
+
+
+def test_the_smallest_possible_charge_is_not_lost(ledger):
+    release(ledger)
+    tiny = GaussianEvent(noise_multiplier=1.7e308)
+    release(ledger, asset="tiny", event=tiny)
+    rho = ledger.spend("tickets").rho
+    assert rho >= Fraction(1, 2) + tiny.rho > Fraction(1, 2)
+
+
+def test_a_spent_budget_refuses_even_the_smallest_charge(ledger, monkeypatch):
+    accountant = "dpsynth_assets.privacy.ledger.accounts.accounting.zcdp_epsilon"
+    monkeypatch.setattr(accountant, lambda rho, delta: rho)
+    release(ledger, make_terms(epsilon=0.5))
+    tiny = GaussianEvent(noise_multiplier=1e200)
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(make_request(event=tiny), make_terms(epsilon=0.5))
+
+
+def test_a_charge_beyond_floats_is_refused(ledger):
+    huge = GaussianEvent(noise_multiplier=1e-200)
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(make_request(event=huge), make_terms(epsilon=1e300))
+
+
+def test_rho_is_the_sum_over_all_reserves_rounded_up(ledger):
+    events = [GaussianEvent(noise_multiplier=7.3), DiscreteLaplaceEvent(scale=11.1), HALF_RHO]
+    for event in events:
+        release(ledger, event=event)
+    exact = sum((event.rho for event in events), Fraction(0))
+    assert exact <= ledger.spend("tickets").rho <= exact + Fraction(3, 2**2200)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("delta", {"delta": 1e-5}),
+        ("relation", {"relation": NeighboringRelation.ZERO_OUT}),
+        ("privacy unit", {"unit": PrivacyUnit(column="customer", max_records=3)}),
+    ],
+)
+def test_what_composition_relies_on_is_fixed_by_the_first_entry(ledger, name, change):
+    release(ledger)
+    with pytest.raises(PrivacyError, match=f"Restore {name}"):
+        ledger.reserve(make_request(release="2"), make_terms(**change))
+    assert len(ledger.entries()) == 2
+
+
+def test_a_cohort_belongs_to_one_dataset(ledger):
+    release(ledger)
+    with pytest.raises(PrivacyError, match="Expected dataset=tickets"):
+        ledger.reserve(make_request(dataset="other"), make_terms())
+
+
+def test_epsilon_may_be_raised_and_each_entry_keeps_its_own(ledger):
+    release(ledger, make_terms(epsilon=6.0))
+    release(ledger, make_terms(epsilon=9.0), release="2")
+    reserves = [entry for entry in ledger.entries() if entry.kind == "reserve"]
+    assert [entry.terms.epsilon for entry in reserves] == [6.0, 9.0]
+
+
+def test_no_guarantee_and_no_event_are_refused(ledger):
+    with pytest.raises(PrivacyError, match="do not release"):
+        ledger.reserve(make_request(guarantee=GuaranteeType.NONE), make_terms())
+    for guarantee in (GuaranteeType.DP, GuaranteeType.SECRET):
+        with pytest.raises(PrivacyError, match="infinite ε"):
+            ledger.reserve(make_request(guarantee=guarantee, event=None), make_terms())
+    assert ledger.entries() == []
+
+
+def test_an_entry_restores_its_request_and_terms(ledger):
+    terms = make_terms(public_facts=("label set", "n"))
+    ledger.reserve(make_request(run_id="r"), terms)
+    (entry,) = ledger.entries()
+    assert entry.request() == make_request(run_id="r")
+    assert entry.terms == terms
+    assert ledger.spend("tickets").public_facts == ("label set", "n")
+
+
+def test_the_ledger_file_is_its_owners_alone(tmp_path, ledger):
+    release(ledger)
+    file = sqlite_file(tmp_path)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_two_processes_racing_for_the_last_budget_one_wins(tmp_path, ledger):
+    release(ledger)
+    code = """
+import sys, time
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+from dpsynth_assets.privacy.errors import BudgetExceededError
+from dpsynth_assets.privacy.ledger import Ledger
+from pathlib import Path
+ledger = Ledger(sqlite_url(Path(sys.argv[1])))
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    ledger.reserve(make_request(release=sys.argv[2]), make_terms(epsilon=8.0))
+    print("won")
+except BudgetExceededError:
+    print("refused")
+"""
+    code = code.replace(
+        "sys.stdin.readline()", "while not Path(sys.argv[3]).exists(): time.sleep(0.001)"
+    )
+    gate = tmp_path / "gate"
+    racers = [run_python(code, str(tmp_path), name, str(gate)) for name in ("a", "b", "c")]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    gate.touch()
+    outcomes = sorted(racer.communicate(timeout=60)[0].strip() for racer in racers)
+    assert outcomes == ["refused", "refused", "won"]
+    assert ledger.spend("tickets").rho == 1
+    assert ledger.verify().ok
+
+
+def test_a_process_killed_before_its_commit_stays_charged(tmp_path, ledger):
+    code = """
+import sys, os, signal
+from pathlib import Path
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+from dpsynth_assets.privacy.ledger import Ledger
+Ledger(sqlite_url(Path(sys.argv[1]))).reserve(make_request(), make_terms())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = run_python(code, str(tmp_path))
+    assert killed.wait(timeout=60) == -signal.SIGKILL
+    assert ledger.spend("tickets").rho == Fraction(1, 2)
+    assert ledger.spend("tickets").releases == 0
+    assert len(ledger.pending(make_request())) == 1
+    assert ledger.verify().ok
+
+
+def test_a_failure_while_the_lock_is_held_spends_nothing(ledger, monkeypatch):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpsynth_assets.privacy.ledger.database.Appender.append", fail)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.reserve(make_request(), make_terms())
+    monkeypatch.undo()
+    assert ledger.entries() == []
+    assert release(ledger)
+
+
+def test_two_open_ledgers_see_each_others_charges(tmp_path):
+    one, two = Ledger(sqlite_url(tmp_path)), Ledger(sqlite_url(tmp_path))
+    release(one)
+    assert two.reserve(make_request(), make_terms()).reused
+    release(two, release="2")
+    assert one.spend("tickets") == two.spend("tickets")
+
+
+@pytest.mark.parametrize("content", [b"not a database " * 100, b"SQLite format 3\0" + b"x" * 5000])
+def test_an_unreadable_ledger_gives_one_line(tmp_path, content):
+    (tmp_path / "ledger").mkdir()
+    sqlite_file(tmp_path).write_bytes(content)
+    with pytest.raises(LedgerIntegrityError) as refusal:
+        Ledger(sqlite_url(tmp_path))
+    assert "\n" not in str(refusal.value)
+    assert "backup" in str(refusal.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_ledger_that_dies_with_the_process_is_refused(url):
+    with pytest.raises(PrivacyError, match="outlives the process"):
+        Ledger(url)
+
+
+def test_parameters_must_be_finite_json(ledger):
+    for value in (float("nan"), object()):
+        with pytest.raises(ValueError, match="Expected finite JSON"):
+            ledger.reserve(make_request(parameters={"a": value}), make_terms())
+    assert ledger.entries() == []

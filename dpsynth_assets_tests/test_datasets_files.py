@@ -1,0 +1,173 @@
+"""Laws of dataset files: each defect is one line with file, field, expected, got and remedy."""
+
+import os
+
+import pytest
+import yaml
+
+from dpsynth_assets import paths
+from dpsynth_assets.datasets import (
+    DatasetFileError,
+    PrivateDatasetSpec,
+    PublicDataSpec,
+    dataset_folders,
+    dataset_template,
+    load_dataset_files,
+    parse_dataset_file,
+)
+
+PRIVATE = "dpsynth_assets.components.PrivateDataset"
+PUBLIC = "dpsynth_assets.components.PublicData"
+ATTRIBUTES = {
+    "name": "reviews",
+    "source": {"path": "reviews.csv"},
+    "budget": {"epsilon": 4.0, "delta": "1e-6"},
+    "methods": [{"method": "mean_uniform"}],
+}
+
+
+def write(file, attributes, kind=PRIVATE):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump({"type": kind, "attributes": attributes}), encoding="utf-8")
+    return file
+
+
+def only_problem(file):
+    files, problems = parse_dataset_file(file)
+    assert not files
+    assert len(problems) == 1, [str(problem) for problem in problems]
+    line = str(problems[0])
+    assert line.startswith(str(file))
+    assert "expected " in line
+    assert ", got " in line
+    assert problems[0].remedy
+    assert "\n" not in line
+    return problems[0]
+
+
+def test_an_unknown_key_is_answered_with_the_key_that_was_meant(tmp_path):
+    file = write(tmp_path / "a.yaml", ATTRIBUTES | {"held_out_fracton": 0.1})
+    problem = only_problem(file)
+    assert problem.field == "held_out_fracton"
+    assert problem.remedy == "Did you mean 'held_out_fraction'?"
+
+
+def test_an_unknown_nested_key_is_looked_up_in_its_own_model(tmp_path):
+    methods = [{"method": "mean_uniform", "budget_shares": 0.5}]
+    problem = only_problem(write(tmp_path / "a.yaml", ATTRIBUTES | {"methods": methods}))
+    assert problem.field == "methods.0.budget_shares"
+    assert problem.remedy == "Did you mean 'budget_share'?"
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        ({"budget": {"epsilon": 0, "delta": 1e-6}}, "budget.epsilon", "greater than 0, got 0"),
+        ({"budget": {"epsilon": -2, "delta": 1e-6}}, "budget.epsilon", "greater than 0, got -2"),
+        ({"budget": {"delta": 1e-6}}, "budget.epsilon", "a value, got none. Add epsilon"),
+        ({"budget": {"epsilon": 1, "delta": 0.1}}, "budget.delta", "got 0.1"),
+        ({"public_facts": {"records": 10**7}}, "budget.delta", "delta <= 1 / (10 x 10000000)"),
+        ({"methods": []}, "methods", "at least 1 item"),
+        (
+            {
+                "methods": [{"method": "a", "budget_share": 0.7}],
+                "cluster_histogram": {"budget_share": 0.4},
+            },
+            "methods",
+            "at most 1 in all, got 1.1",
+        ),
+        ({"columns": {"labels": ["k"]}}, "public_facts.labels.k", "the public values"),
+        (
+            {"columns": {"labels": ["k"]}, "public_facts": {"labels": {"k": [True]}}},
+            "public_facts.labels.k.0",
+            "Quote it",
+        ),
+        ({"neighboring_relation": "zero-out"}, "public_facts.records", "public number of records"),
+        ({"privacy_unit": {"column": "c"}}, "privacy_unit.max_records", "a bound"),
+        ({"source": {"path": "{{ env.DPSYNTH_UNSET }}/a"}}, "attributes", "DPSYNTH_UNSET"),
+        ({"held_out_fraction": 0.9}, "held_out_fraction", "less than or equal to 0.5, got 0.9"),
+        ({"name": "Bad Name"}, "name", "got 'Bad Name'"),
+    ],
+)
+def test_each_defect_is_one_line_at_its_field(tmp_path, change, field, words):
+    problem = only_problem(write(tmp_path / "a.yaml", ATTRIBUTES | change))
+    assert problem.field == field
+    assert words in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"type: [\n", "line 2"),
+        (b"type: \xff\xfe\n", "not UTF-8"),
+        (b"a: 1\na: 2\n", "written twice at line 2"),
+        (b"\tname: x", "line 1"),
+    ],
+)
+def test_a_garbled_file_is_one_line(tmp_path, content, words):
+    file = tmp_path / "a.yaml"
+    file.write_bytes(content)
+    assert words in only_problem(file).got
+
+
+def test_a_missing_file_and_a_file_of_another_type_are_problems(tmp_path):
+    assert only_problem(tmp_path / "absent.yaml").got == "none there"
+    wrong = write(tmp_path / "a.yaml", ATTRIBUTES, "dpsynth_assets.components.PrivateDatasets")
+    assert PRIVATE in only_problem(wrong).remedy
+
+
+def test_the_template_is_a_valid_file(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text(dataset_template("tickets"), encoding="utf-8")
+    files, problems = parse_dataset_file(file)
+    assert not problems
+    assert files[0].spec.name == "tickets"
+
+
+def test_folders_are_loaded_whole_and_foreign_components_passed_over(tmp_path, monkeypatch):
+    write(tmp_path / "one" / "reviews" / "defs.yaml", ATTRIBUTES)
+    write(tmp_path / "two" / "base.yaml", {"name": "reviews"}, PUBLIC)
+    write(tmp_path / "two" / "other.yaml", {"anything": 1}, "elsewhere.Component")
+    monkeypatch.setenv("DPSYNTH_DATASETS", f"{tmp_path / 'two'}{os.pathsep}")
+    folders = dataset_folders(tmp_path / "one")
+    assert folders == [tmp_path / "one", tmp_path / "two"]
+    kinds = {type(file.spec) for file in load_dataset_files(folders)}
+    assert kinds == {PrivateDatasetSpec, PublicDataSpec}
+
+
+def test_two_datasets_may_not_share_a_name(tmp_path):
+    write(tmp_path / "a.yaml", ATTRIBUTES)
+    write(tmp_path / "b.yaml", ATTRIBUTES)
+    with pytest.raises(DatasetFileError, match="a name of its own"):
+        load_dataset_files([tmp_path])
+
+
+def test_every_problem_of_every_file_is_reported_at_once(tmp_path):
+    write(tmp_path / "a.yaml", ATTRIBUTES | {"budget": {"epsilon": 0, "delta": 2}})
+    write(tmp_path / "b.yaml", ATTRIBUTES | {"nome": "x"})
+    with pytest.raises(DatasetFileError) as caught:
+        load_dataset_files([tmp_path])
+    assert [p.field for p in caught.value.problems] == ["budget.epsilon", "budget.delta", "nome"]
+
+
+def test_a_folder_that_is_not_there_is_a_problem(tmp_path):
+    with pytest.raises(DatasetFileError, match="DPSYNTH_DATASETS"):
+        load_dataset_files([tmp_path / "absent"])
+
+
+def test_environment_is_rendered_and_paths_start_at_the_root_or_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_TEST_EPSILON", "2.5")
+    (tmp_path / "here.csv").write_text("text\n", encoding="utf-8")
+    attributes = ATTRIBUTES | {
+        "budget": {"epsilon": "{{ env.DPSYNTH_TEST_EPSILON }}", "delta": "1e-6"},
+        "source": {"path": "here.csv"},
+    }
+    spec = parse_dataset_file(write(tmp_path / "a.yaml", attributes))[0][0].spec
+    assert spec.budget.epsilon == 2.5
+    assert spec.source.path == str(tmp_path / "here.csv")
+    absent = parse_dataset_file(write(tmp_path / "b.yaml", ATTRIBUTES))[0][0].spec
+    assert absent.source.path == str(paths.project_root() / "reviews.csv")
+    for path in ("*.csv", "hf://datasets/owner/name/*.parquet"):
+        found = write(tmp_path / "c.yaml", ATTRIBUTES | {"source": {"path": path}})
+        resolved = parse_dataset_file(found)[0][0].spec.source.path
+        assert resolved == (path if path.startswith("hf:") else str(tmp_path / "*.csv"))

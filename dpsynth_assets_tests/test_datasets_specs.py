@@ -1,0 +1,132 @@
+"""Laws of declarations: what a dataset file may say, and how a refusal reads."""
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+
+def declaration(**changes):
+    base = {
+        "name": "reviews",
+        "source": {"path": "reviews.csv"},
+        "budget": {"epsilon": 4, "delta": 1e-6},
+        "methods": [{"method": "mean_uniform", "budget_share": 0.5}],
+    }
+    return PrivateDatasetSpec.model_validate(base | changes)
+
+
+def refusal(**changes):
+    with pytest.raises(ValidationError) as caught:
+        declaration(**changes)
+    return str(caught.value)
+
+
+def models(model):
+    found = {model}
+    for field in model.model_fields.values():
+        for part in [field.annotation, *getattr(field.annotation, "__args__", ())]:
+            for leaf in [part, *getattr(part, "__args__", ())]:
+                if isinstance(leaf, type) and issubclass(leaf, BaseModel) and leaf not in found:
+                    found |= models(leaf)
+    return found
+
+
+ALL_MODELS = sorted(models(PrivateDatasetSpec) | models(PublicDataSpec), key=lambda m: m.__name__)
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
+def test_every_model_is_frozen_and_strict_and_describes_every_field(model):
+    assert model.model_config["extra"] == "forbid"
+    assert model.model_config["frozen"]
+    assert all(field.description for field in model.model_fields.values())
+
+
+def test_a_yaml_1_1_float_without_a_dot_is_read_as_a_number():
+    assert declaration(budget={"epsilon": "8", "delta": "1e-6"}).budget.delta == 1e-6
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, float("nan"), float("inf"), "lots"])
+def test_epsilon_must_be_a_positive_finite_number(epsilon):
+    assert "epsilon" in refusal(budget={"epsilon": epsilon, "delta": 1e-6})
+
+
+@pytest.mark.parametrize("delta", [0, 1, 1e-3, 0.5])
+def test_delta_must_be_below_a_thousandth(delta):
+    assert "delta" in refusal(budget={"epsilon": 1, "delta": delta})
+
+
+def test_delta_may_equal_but_not_exceed_a_tenth_of_one_over_public_records():
+    budget = {"epsilon": 1, "delta": 1e-4}
+    assert declaration(budget=budget, public_facts={"records": 1000}).budget.delta == 1e-4
+    assert "delta <= 1 / (10 x 1001)" in refusal(budget=budget, public_facts={"records": 1001})
+
+
+def test_ten_shares_of_a_tenth_fit_and_anything_more_does_not():
+    methods = [{"method": "m", "name": f"m{i}", "budget_share": 0.1} for i in range(10)]
+    assert declaration(methods=methods).budget_shares == 1
+    message = refusal(methods=methods, cluster_histogram={"budget_share": 0.01})
+    assert "at most 1 in all, got 1.01" in message
+
+
+def test_methods_need_names_of_their_own():
+    twice = [{"method": "m"}, {"method": "m"}]
+    assert "'m' twice" in refusal(methods=twice)
+    assert len(declaration(methods=[{"method": "m"}, {"method": "m", "name": "n"}]).methods) == 2
+
+
+def test_a_schedule_may_only_name_declared_corpora():
+    schedule = {"cron": "0 3 1 * *", "methods": ["absent"]}
+    assert "names among mean_uniform, got absent" in refusal(schedule=schedule)
+
+
+def test_label_columns_and_public_label_sets_go_together():
+    assert "public values of label column 'stars'" in refusal(columns={"labels": ["stars"]})
+    assert "columns.labels" in refusal(public_facts={"labels": {"stars": [1]}})
+
+
+def test_a_unit_column_needs_a_bound_that_somebody_wrote():
+    assert "bound on the records" in refusal(privacy_unit={"column": "customer"})
+    assert "1 where the unit is one record" in refusal(privacy_unit={"max_records": 2})
+    spec = declaration(privacy_unit={"column": "customer", "max_records": 3})
+    assert spec.unit == PrivacyUnit(column="customer", max_records=3)
+
+
+def test_zero_out_needs_the_public_number_of_records():
+    assert "public number of records" in refusal(neighboring_relation="zero-out")
+    spec = declaration(neighboring_relation="zero-out", public_facts={"records": 100})
+    assert spec.neighboring_relation is NeighboringRelation.ZERO_OUT
+
+
+def test_composite_labels_are_the_product_in_declared_order():
+    spec = declaration(
+        columns={"labels": ["stars", "kind"]},
+        public_facts={"labels": {"kind": {"a": "an A", "b": "a B"}, "stars": [5, 1]}},
+    )
+    labels, texts = spec.composite_labels
+    assert labels == ("5 | a", "5 | b", "1 | a", "1 | b")
+    assert texts == ("5, an A", "5, a B", "1, an A", "1, a B")
+    assert declaration().composite_labels == (("",), ("",))
+
+
+def test_label_values_may_not_be_yaml_booleans_repeat_or_hold_the_separator():
+    for values, word in [([True], "boolean"), ([1, "1"], "repeated"), (["a | b"], "without")]:
+        facts = {"labels": {"kind": values}}
+        assert word in refusal(columns={"labels": ["kind"]}, public_facts=facts)
+
+
+def test_one_column_may_not_be_text_and_label_or_text_and_unit():
+    assert "distinct columns" in refusal(columns={"text": "a", "id": "a"})
+    unit = {"column": "text", "max_records": 1}
+    assert "another column than the text" in refusal(privacy_unit=unit)
+
+
+def test_a_public_base_lists_its_sources_each_with_its_columns():
+    several = [{"source": {"path": "a.csv"}, "columns": {"text": "body"}}]
+    assert PublicDataSpec(name="a").sources == ()
+    assert PublicDataSpec(name="a", source=several).sources[0].columns.text == "body"
+    with pytest.raises(ValidationError, match="inside each source"):
+        PublicDataSpec(name="a", source=several, columns={"text": "body"})
+    with pytest.raises(ValidationError, match="hub id or folder"):
+        PublicDataSpec(name="a", language_model={"kind": "pretrained"})

@@ -1,0 +1,169 @@
+"""Laws of checking: every defect of a source is one line, with rows and counts but no content."""
+
+import json
+
+import pytest
+import yaml
+
+from dpsynth_assets.datasets import Problem
+from dpsynth_assets.records import check_dataset_file
+
+SECRET = "Zaphod has gout"
+GOOD = {"text": SECRET, "kind": "x", "key": "k0", "who": "w0"}
+
+
+def write(folder, rows, **changes):
+    source = folder / "rows.jsonl"
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    source.write_bytes("\n".join(lines).encode())
+    attributes = {
+        "name": "reviews",
+        "source": {"path": str(source)},
+        "columns": {"labels": ["kind"], "id": "key", "max_text_characters": 50},
+        "public_facts": {"labels": {"kind": ["x", "y"]}},
+        "privacy_unit": {"column": "who", "max_records": 1},
+        "budget": {"epsilon": 4, "delta": 1e-6},
+        "methods": [{"method": "mean_uniform"}],
+    }
+    return declare(folder, attributes | changes)
+
+
+def declare(folder, attributes, kind="PrivateDataset"):
+    file = folder / "defs.yaml"
+    document = {"type": f"dpsynth_assets.components.{kind}", "attributes": attributes}
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return file
+
+
+def only(problems, file):
+    assert len(problems) == 1, [str(problem) for problem in problems]
+    line = str(problems[0])
+    assert line.startswith(f"{file}: {problems[0].field}: expected ")
+    assert ", got " in line
+    assert problems[0].remedy
+    assert "\n" not in line
+    assert "Zaphod" not in line
+    assert "gout" not in line
+    return problems[0]
+
+
+def test_a_sound_file_has_no_problems(tmp_path):
+    assert check_dataset_file(write(tmp_path, [GOOD])) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "words"),
+    [
+        ({"text": "  "}, "columns.text", "1 row set aside (missing text; row 2)"),
+        ({"text": [SECRET]}, "columns.text", "text is not a string; row 2"),
+        ({"text": f"{SECRET} \ufffd"}, "columns.text", "text is not UTF-8; row 2"),
+        ({"kind": SECRET}, "columns.labels", "missing or unknown label; row 2"),
+        ({"kind": None}, "columns.labels", "missing or unknown label; row 2"),
+        ({"key": None}, "columns.id", "missing id; row 2"),
+        ({"who": ""}, "privacy_unit.column", "missing unit; row 2"),
+        ({"text": SECRET * 9}, "columns.max_text_characters", "text too long; row 2"),
+        ({"key": "k0", "who": "w0"}, "columns.id", "2 rows set aside (repeated id; rows 1, 2)"),
+    ],
+)
+def test_each_rule_is_a_warning_at_its_field_with_its_rows(tmp_path, row, field, words):
+    rows = [GOOD, GOOD | {"key": "k1", "who": "w1"} | row, GOOD | {"key": "k2", "who": "w2"}]
+    file = write(tmp_path, rows)
+    problem = only(check_dataset_file(file), file)
+    assert problem.severity == "warning"
+    assert problem.field == field
+    assert words in problem.got
+
+
+def test_a_torn_line_is_a_warning_and_shown_by_its_number_alone(tmp_path):
+    file = write(tmp_path, [GOOD, f'{{"text": "{SECRET}'])
+    problem = only(check_dataset_file(file), file)
+    assert problem.got == "1 row set aside (unreadable record; row 2)"
+
+
+def test_many_rows_are_counted_and_the_first_five_named(tmp_path):
+    rows = [GOOD, *({"text": "", "kind": "x", "key": f"b{i}", "who": f"b{i}"} for i in range(7))]
+    file = write(tmp_path, rows)
+    got = only(check_dataset_file(file), file).got
+    assert got == "7 rows set aside (missing text; rows 2, 3, 4, 5, 6, …)"
+
+
+def test_no_usable_record_is_an_error(tmp_path):
+    file = write(tmp_path, [])
+    assert only(check_dataset_file(file), file).got == "no rows"
+    bad = [GOOD | {"key": str(i), "kind": SECRET} for i in range(2)]
+    warning, error = check_dataset_file(write(tmp_path, bad))
+    assert (warning.severity, error.severity) == ("warning", "error")
+    assert error.got == "2 rows, all set aside"
+
+
+def test_a_missing_source_is_an_error_with_its_path(tmp_path):
+    for path in ("absent.csv", "*.parquet", "absent/"):
+        file = write(tmp_path, [GOOD], source={"path": str(tmp_path / path)})
+        problem = only(check_dataset_file(file), file)
+        assert problem.severity == "error"
+        assert problem.field == "source.path"
+
+
+def test_a_missing_column_is_an_error_at_the_field_that_names_it(tmp_path):
+    columns = {"text": "text", "labels": ["kind"], "id": "kee"}
+    file = write(tmp_path, [GOOD], columns=columns)
+    problem = only(check_dataset_file(file), file)
+    assert (problem.field, problem.severity) == ("columns.id", "error")
+
+
+def test_a_csv_without_a_header_shows_nothing_of_its_first_record(tmp_path):
+    source = tmp_path / "a.csv"
+    source.write_text(f"{SECRET},x,k0,w0\nother,x,k1,w1\n", encoding="utf-8")
+    file = write(tmp_path, [GOOD], source={"path": str(source)})
+    assert "header" in only(check_dataset_file(file), file).remedy
+
+
+def test_a_public_number_of_records_must_be_the_number_there_is(tmp_path):
+    facts = {"labels": {"kind": ["x"]}, "records": 3}
+    file = write(tmp_path, [GOOD], public_facts=facts)
+    problem = only(check_dataset_file(file), file)
+    assert (problem.field, problem.got) == ("public_facts.records", "1")
+
+
+def test_absent_canaries_are_an_error(tmp_path):
+    file = write(tmp_path, [GOOD], evaluation={"canaries": str(tmp_path / "none.txt")})
+    assert only(check_dataset_file(file), file).field == "evaluation.canaries"
+
+
+def test_a_broken_declaration_is_reported_without_reading_the_source(tmp_path):
+    file = write(
+        tmp_path, [GOOD], source={"path": "absent.csv"}, budget={"epsilon": 0, "delta": 1e-6}
+    )
+    assert only(check_dataset_file(file), file).field == "budget.epsilon"
+
+
+def test_what_the_method_checker_finds_is_reported_at_the_file(tmp_path):
+    def needs_records(spec):
+        assert spec.name == "reviews"
+        return [
+            Problem(
+                file="",
+                field="public_facts.records",
+                expected="a public number of records for 'mean_uniform'",
+                got="none",
+                remedy="Declare public_facts.records, or drop the method.",
+            )
+        ]
+
+    file = write(tmp_path, [GOOD])
+    problem = only(check_dataset_file(file, needs_records), file)
+    assert problem.field == "public_facts.records"
+
+
+def test_public_sources_are_checked_each_at_its_own_field(tmp_path):
+    (tmp_path / "a.csv").write_text("text\nhello\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("text\n", encoding="utf-8")
+    sources = [{"source": {"path": str(tmp_path / name)}} for name in ("a.csv", "b.csv", "c.csv")]
+    file = declare(tmp_path, {"name": "base", "source": sources}, "PublicData")
+    problems = check_dataset_file(file)
+    assert [problem.field for problem in problems] == [
+        "source.1.source.path",
+        "source.2.source.path",
+    ]
+    file = declare(tmp_path, {"name": "base", "source": sources[2]["source"]}, "PublicData")
+    assert only(check_dataset_file(file), file).field == "source.path"

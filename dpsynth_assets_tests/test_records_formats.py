@@ -1,0 +1,256 @@
+"""Every format of a source gives the same canonical records; broken ones are refused in silence."""
+
+import gzip
+import json
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.records import SourceError, read_private_records, read_public_records
+
+ROWS = [
+    {"key": "a", "body": "  first, with a comma ", "stars": 5},
+    {"key": "b", "body": 'second "quoted"\nline', "stars": 1},
+    {"key": "c", "body": "third ünïcode \u2028 line", "stars": 5},
+]
+EXPECTED = [
+    ("a", "a", "first, with a comma", "5"),
+    ("b", "b", 'second "quoted"\nline', "1"),
+    ("c", "c", "third ünïcode \u2028 line", "5"),
+]
+SECRET = "Zaphod has gout"
+
+
+def declare(path, **changes):
+    base = {
+        "name": "reviews",
+        "source": {"path": str(path)},
+        "columns": {"text": "body", "labels": ["stars"], "id": "key"},
+        "public_facts": {"labels": {"stars": [1, 5]}},
+        "budget": {"epsilon": 4, "delta": 1e-6},
+        "methods": [{"method": "mean_uniform"}],
+        "held_out_fraction": 0,
+    }
+    return PrivateDatasetSpec.model_validate(base | changes)
+
+
+def plain(path, **changes):
+    """Declares a source that has only a text column."""
+    return declare(path, columns={"text": "body"}, public_facts={}, **changes)
+
+
+def write_csv(folder, frame):
+    frame.write_csv(folder / "a.csv")
+    return folder / "a.csv"
+
+
+def write_tsv(folder, frame):
+    frame.write_csv(folder / "a.tsv", separator="\t")
+    return folder / "a.tsv"
+
+
+def write_csv_gz(folder, frame):
+    (folder / "a.csv.gz").write_bytes(gzip.compress(frame.write_csv().encode()))
+    return folder / "a.csv.gz"
+
+
+def write_jsonl(folder, frame):
+    lines = [json.dumps(row, ensure_ascii=False) for row in frame.to_dicts()]
+    (folder / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder / "a.jsonl"
+
+
+def write_jsonl_gz(folder, frame):
+    plain_file = write_jsonl(folder, frame)
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(plain_file.read_bytes()))
+    return folder / "b.jsonl.gz"
+
+
+def write_parquet(folder, frame):
+    frame.write_parquet(folder / "a.parquet")
+    return folder / "a.parquet"
+
+
+def write_float_parquet(folder, frame):
+    return write_parquet(folder, frame.with_columns(pl.col("stars").cast(pl.Float64)))
+
+
+def write_categorical_parquet(folder, frame):
+    return write_parquet(folder, frame.with_columns(pl.col("body").cast(pl.Categorical)))
+
+
+def write_binary_parquet(folder, frame):
+    return write_parquet(folder, frame.with_columns(pl.col("body").cast(pl.Binary)))
+
+
+def write_huggingface(folder, frame):
+    """Writes what `save_to_disk` writes: Arrow streams, class numbers, names in a JSON file."""
+    target = folder / "saved" / "train"
+    target.mkdir(parents=True)
+    classes = frame.with_columns((pl.col("stars") == 5).cast(pl.Int64).alias("stars"))
+    for number, part in enumerate([classes[:2], classes[2:]]):
+        table = part.to_arrow()
+        name = f"data-{number:05}-of-00002.arrow"
+        with pa.ipc.new_stream(str(target / name), table.schema) as stream:
+            stream.write_table(table)
+    info = {"features": {"stars": {"_type": "ClassLabel", "names": ["1", "5"]}}}
+    (target / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
+    (folder / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}', encoding="utf-8")
+    return folder / "saved"
+
+
+WRITERS = [
+    write_csv,
+    write_tsv,
+    write_csv_gz,
+    write_jsonl,
+    write_jsonl_gz,
+    write_parquet,
+    write_float_parquet,
+    write_categorical_parquet,
+    write_binary_parquet,
+    write_huggingface,
+]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_every_format_gives_the_same_canonical_records(tmp_path, write):
+    result = read_private_records(declare(write(tmp_path, pl.DataFrame(ROWS))))
+    assert result.records.columns == ["record_id", "unit_id", "text", "label"]
+    assert set(result.records.dtypes) == {pl.String}
+    assert result.records.rows() == EXPECTED
+    assert result.set_aside == {}
+
+
+def test_a_glob_joins_files_whose_columns_are_ordered_differently(tmp_path):
+    frame = pl.DataFrame(ROWS)
+    (tmp_path / "deep").mkdir()
+    frame[:2].write_csv(tmp_path / "1.csv")
+    frame[2:].select("stars", "body", "key").write_csv(tmp_path / "deep" / "2.csv")
+    assert read_private_records(declare(tmp_path / "**" / "*.csv")).records.rows() == EXPECTED
+
+
+def test_no_type_is_inferred_so_no_record_changes_how_another_is_read(tmp_path):
+    lines = ["key,body,stars", "007,1.50,5", "1e3,true,1"]
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    numbers = read_private_records(declare(tmp_path / "a.csv")).records
+    (tmp_path / "a.csv").write_text("\n".join([*lines, "x,words,5"]), encoding="utf-8")
+    mixed = read_private_records(declare(tmp_path / "a.csv")).records
+    assert numbers.rows() == [("007", "007", "1.50", "5"), ("1e3", "1e3", "true", "1")]
+    assert mixed.rows()[:2] == numbers.rows()
+
+
+def test_a_source_without_rows_gives_no_records(tmp_path):
+    (tmp_path / "a.csv").write_text("key,body,stars\n", encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text("", encoding="utf-8")
+    for name in ("a.csv", "a.jsonl"):
+        result = read_private_records(declare(tmp_path / name, held_out_fraction=0.2))
+        assert result.records.is_empty()
+        assert result.held_out.is_empty()
+
+
+def test_a_named_format_overrides_the_suffix(tmp_path):
+    file = write_csv(tmp_path, pl.DataFrame(ROWS)).rename(tmp_path / "a.txt")
+    source = {"path": str(file), "format": "csv"}
+    assert read_private_records(declare(file, source=source)).records.rows() == EXPECTED
+    with pytest.raises(SourceError, match="a suffix among"):
+        read_private_records(declare(file))
+
+
+def test_several_splits_ask_for_one(tmp_path):
+    folder = write_huggingface(tmp_path, pl.DataFrame(ROWS))
+    (folder / "test").mkdir()
+    with pytest.raises(SourceError, match=r"one split .* \(test, train\)"):
+        read_private_records(declare(folder))
+
+
+def test_bytes_that_are_not_utf8_spoil_only_their_own_record(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"body\nfine\nbad \xff\n")
+    (tmp_path / "a.jsonl").write_bytes(b'{"body": "fine"}\n{"body": "bad \xff"}\n')
+    (tmp_path / "surrogate.jsonl").write_bytes(b'{"body": "fine"}\n{"body": "bad \\ud800"}\n')
+    buffers = pa.array([0, 4, 9], pa.int32()).buffers()
+    texts = pa.StringArray.from_buffers(2, buffers[1], pa.py_buffer(b"finebad \xff"))
+    table = pa.table({"body": texts})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    for name in ("a.csv", "a.jsonl", "surrogate.jsonl", "a.parquet", "a.arrow"):
+        result = read_private_records(plain(tmp_path / name))
+        assert result.records["text"].to_list() == ["fine"], name
+        assert result.set_aside == {"text is not UTF-8": 1}, name
+
+
+BROKEN = {
+    "ragged.csv": f"body\n{SECRET},b,c\n".encode(),
+    "quote.csv": f'body\n"{SECRET}\n'.encode(),
+    "empty.csv": b"",
+    "torn.parquet": f"PAR1 {SECRET}".encode(),
+    "torn.arrow": f"{SECRET}".encode(),
+    "torn.jsonl.gz": f"{SECRET}".encode(),
+    "headerless.csv": f"{SECRET},5\nmore,1\n".encode(),
+    "keys.jsonl": json.dumps({SECRET: 1}).encode(),
+    "text.unknown": SECRET.encode(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_a_broken_source_is_refused_without_a_word_of_it(tmp_path, name):
+    (tmp_path / name).write_bytes(BROKEN[name])
+    with pytest.raises(SourceError) as caught:
+        read_private_records(plain(tmp_path / name))
+    error = caught.value
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    assert name in str(error)
+    assert "Zaphod" not in str(error)
+    assert "gout" not in str(error)
+
+
+def test_a_missing_column_is_named_and_a_close_one_suggested(tmp_path):
+    file = write_parquet(tmp_path, pl.DataFrame(ROWS))
+    with pytest.raises(
+        SourceError, match=r"columns\.text: .*'bodyy'.*Did you mean 'body'"
+    ) as error:
+        read_private_records(declare(file, columns={"text": "bodyy"}, public_facts={}))
+    assert error.value.got == "columns key, body, stars"
+
+
+def test_a_column_of_numbers_is_no_text_and_one_of_lists_no_label(tmp_path):
+    file = write_parquet(tmp_path, pl.DataFrame({"body": [1, 2], "stars": [[1], [2]]}))
+    with pytest.raises(SourceError, match=r"columns\.text: expected a column of text"):
+        read_private_records(plain(file))
+    file = write_parquet(tmp_path, pl.DataFrame({"body": ["a"], "stars": [[1]], "key": ["k"]}))
+    with pytest.raises(SourceError, match=r"columns\.labels\.0: expected a column of single"):
+        read_private_records(declare(file))
+
+
+def test_an_unreachable_hub_is_one_line_with_a_way_out(monkeypatch):
+    def offline(*_args, **_options):
+        raise OSError("a long story about sockets")
+
+    monkeypatch.setattr(pl, "scan_parquet", lambda _path: pl.LazyFrame().map_batches(offline))
+    monkeypatch.setattr(pl.LazyFrame, "collect_schema", offline)
+    with pytest.raises(SourceError, match=r"Hugging Face hub.*Go online") as error:
+        read_private_records(plain("hf://datasets/owner/name/*.parquet"))
+    assert "sockets" not in str(error.value)
+
+
+def test_public_sources_with_different_columns_are_joined_in_declared_order(tmp_path):
+    pl.DataFrame({"extract": [" one ", None, "two"], "genre": ["x", "y", None]}).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    (tmp_path / "b.csv").write_text("text\nthree\nfour\nfive\n", encoding="utf-8")
+    first = {
+        "source": {"path": str(tmp_path / "a.parquet")},
+        "columns": {"text": "extract", "labels": ["genre"]},
+    }
+    second = {"source": {"path": str(tmp_path / "b.csv")}, "max_documents": 2}
+    spec = PublicDataSpec(name="base", source=[first, second])
+    expected = [("one", "x"), ("two", ""), ("three", ""), ("four", "")]
+    assert read_public_records(spec).rows() == expected
+    limited = PublicDataSpec(name="base", source=[first, second], max_documents=3)
+    assert read_public_records(limited).rows() == expected[:3]
+    assert read_public_records(PublicDataSpec(name="demo")).is_empty()

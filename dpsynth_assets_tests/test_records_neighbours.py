@@ -1,0 +1,218 @@
+"""Laws of neighbours: one unit more or less moves no more records than its bound."""
+
+import json
+from collections import Counter
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.records import read_private_records
+from dpsynth_assets.records.hashing import Purpose, keyed_hash
+
+FAST = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+# Mostly sound values, so that the rules that compare records meet records to compare.
+GOOD_TEXTS = st.sampled_from(["a", "b", "c", " a "])
+BAD_TEXTS = st.sampled_from(["", "   ", "long enough", "bad \ufffd", None, 7, {}])
+TEXTS = GOOD_TEXTS | GOOD_TEXTS | GOOD_TEXTS | BAD_TEXTS
+LABELS = st.sampled_from(["x", "x", "x", "y", "y", "y", "unknown", None, 1])
+KEYS = st.sampled_from(["1", "2", "3", "1", "2", "3", "", None])
+RECORDS = st.fixed_dictionaries({"text": TEXTS, "kind": LABELS, "key": KEYS, "who": KEYS})
+SOURCES = st.lists(RECORDS, max_size=12)
+HAS_COLUMNS = {"text": None, "kind": None, "key": None, "who": None}
+
+
+def declare(path, *, ids, bound=None, **changes):
+    base = {
+        "name": "reviews",
+        "source": {"path": str(path)},
+        "columns": {"labels": ["kind"], "id": "key" if ids else None, "max_text_characters": 8},
+        "public_facts": {"labels": {"kind": ["x", "y"]}},
+        "privacy_unit": {"column": "who", "max_records": bound} if bound else {},
+        "budget": {"epsilon": 4, "delta": 1e-6},
+        "methods": [{"method": "mean_uniform"}],
+        "held_out_fraction": 0.5,
+    }
+    return PrivateDatasetSpec.model_validate(base | changes)
+
+
+def read(folder, rows, **terms):
+    file = folder / "rows.jsonl"
+    lines = [json.dumps(row) for row in [HAS_COLUMNS, *rows]]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return read_private_records(declare(file, **terms))
+
+
+def multiset(result):
+    sides = {"kept": result.records, "held": result.held_out}
+    return Counter((side, *row) for side, frame in sides.items() for row in frame.rows())
+
+
+def moved(one, other):
+    first, second = multiset(one), multiset(other)
+    return list(((first - second) + (second - first)).elements())
+
+
+@FAST
+@given(rows=SOURCES, added=RECORDS, ids=st.booleans())
+def test_one_record_more_moves_at_most_one_record(tmp_path, rows, added, ids):
+    before = read(tmp_path, rows, ids=ids)
+    after = read(tmp_path, [*rows, added], ids=ids)
+    assert len(moved(before, after)) <= 1
+
+
+@FAST
+@given(rows=SOURCES, ids=st.booleans(), bound=st.integers(1, 3), unit=st.sampled_from("123"))
+def test_a_unit_more_moves_only_its_own_records_and_at_most_its_bound(
+    tmp_path, rows, ids, bound, unit
+):
+    others = [row for row in rows if (row["who"] or "").strip() != unit]
+    changes = moved(
+        read(tmp_path, others, ids=ids, bound=bound), read(tmp_path, rows, ids=ids, bound=bound)
+    )
+    assert len(changes) <= bound
+    assert {change[2] for change in changes} <= {unit}
+    assert len({change[0] for change in changes}) <= 1
+
+
+@FAST
+@given(rows=SOURCES, ids=st.booleans(), bound=st.none() | st.integers(1, 3), data=st.data())
+def test_the_order_of_the_input_does_not_matter(tmp_path, rows, ids, bound, data):
+    shuffled = data.draw(st.permutations(rows))
+    one = read(tmp_path, rows, ids=ids, bound=bound)
+    other = read(tmp_path, shuffled, ids=ids, bound=bound)
+    assert one.records.equals(other.records)
+    assert one.held_out.equals(other.held_out)
+    assert one.set_aside == other.set_aside
+
+
+@FAST
+@given(rows=SOURCES, ids=st.booleans(), bound=st.none() | st.integers(1, 3))
+def test_every_record_is_kept_held_out_or_set_aside(tmp_path, rows, ids, bound):
+    result = read(tmp_path, rows, ids=ids, bound=bound)
+    total = result.records.height + result.held_out.height + sum(result.set_aside.values())
+    assert total == len(rows) + 1
+
+
+def test_the_bound_keeps_exactly_the_bound_and_the_same_records_each_time(tmp_path):
+    rows = [{"text": f"t{i}", "kind": "x", "key": str(i), "who": "1"} for i in range(9)]
+    result = read(tmp_path, rows, ids=True, bound=3, held_out_fraction=0)
+    assert result.records.height == 3
+    assert result.set_aside["over the unit's bound"] == 6
+    dropped = [row for row in rows if row["text"] not in set(result.records["text"])]
+    kept = [row for row in rows if row not in dropped]
+    again = read(tmp_path, [*dropped[:2], *kept], ids=True, bound=3, held_out_fraction=0)
+    assert again.records.equals(result.records)
+
+
+def test_the_bound_keeps_the_smallest_hashes_not_the_first_or_shortest_texts(tmp_path):
+    rows = [{"text": f"t{i}", "kind": "x", "key": str(i), "who": "1"} for i in range(9)]
+    everything = read(tmp_path, rows, ids=True, bound=9, held_out_fraction=0).records
+    ids = sorted(
+        everything["record_id"],
+        key=lambda name: keyed_hash(Purpose.UNIT_BOUND, "reviews", name),
+    )
+    bounded = read(tmp_path, rows, ids=True, bound=4, held_out_fraction=0).records
+    assert set(bounded["record_id"]) == set(ids[:4])
+
+
+def test_an_id_belongs_to_its_unit(tmp_path):
+    rows = [{"text": "a", "kind": "x", "key": "1", "who": who} for who in "12"]
+    records = read(tmp_path, rows, ids=True, bound=1, held_out_fraction=0).records
+    assert records.height == 2
+    assert records["record_id"].n_unique() == 2
+
+
+def test_records_come_sorted_whatever_their_order_was(tmp_path):
+    rows = [{"text": f"t{i}", "kind": "x", "key": f"k{i}"} for i in range(9)]
+    for given_order in (rows, rows[::-1]):
+        records = read(tmp_path, given_order, ids=True, held_out_fraction=0).records
+        assert records["record_id"].to_list() == [f"k{i}" for i in range(9)]
+
+
+def test_records_of_one_unit_lie_on_one_side_of_the_split(tmp_path):
+    rows = [
+        {"text": f"t{i}", "kind": "xy"[i % 2], "key": str(i), "who": str(i % 40)}
+        for i in range(400)
+    ]
+    result = read(tmp_path, rows, ids=True, bound=10, held_out_fraction=0.5)
+    kept, held = set(result.records["unit_id"]), set(result.held_out["unit_id"])
+    assert not kept & held
+    assert 8 <= len(held) <= 32
+
+
+def test_a_record_keeps_its_side_when_the_source_grows(tmp_path):
+    rows = [{"text": f"t{i}", "kind": "x", "key": str(i)} for i in range(100)]
+    before = set(read(tmp_path, rows[:50], ids=True).held_out["record_id"])
+    after = set(read(tmp_path, rows, ids=True).held_out["record_id"])
+    assert before == {name for name in after if int(name) < 50}
+
+
+def test_held_out_shares_follow_the_declared_fraction(tmp_path):
+    rows = [{"text": f"t{i}", "kind": "x", "key": str(i)} for i in range(2000)]
+    for fraction in (0, 0.1, 0.5):
+        held = read(tmp_path, rows, ids=True, held_out_fraction=fraction).held_out.height
+        assert abs(held - 2000 * fraction) <= 110
+
+
+def test_equal_records_without_ids_are_all_kept_under_one_id(tmp_path):
+    rows = [{"text": "same", "kind": "x"}, {"text": " same", "kind": "x"}] * 2
+    records = read(tmp_path, rows, ids=False, held_out_fraction=0).records
+    assert records.height == 4
+    assert records["record_id"].n_unique() == 1
+
+
+def test_the_same_text_under_another_label_has_another_id(tmp_path):
+    rows = [{"text": "same", "kind": "x"}, {"text": "same", "kind": "y"}]
+    records = read(tmp_path, rows, ids=False, held_out_fraction=0).records
+    assert records["record_id"].n_unique() == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "rule"),
+    [
+        ({"text": "", "kind": "x", "key": "1"}, "missing text"),
+        ({"text": " \n\t", "kind": "x", "key": "1"}, "missing text"),
+        ({"text": ["a"], "kind": "x", "key": "1"}, "text is not a string"),
+        ({"text": 5, "kind": "x", "key": "1"}, "text is not a string"),
+        ({"text": "a\ufffd", "kind": "x", "key": "1"}, "text is not UTF-8"),
+        ({"text": "a", "kind": "z", "key": "1"}, "missing or unknown label"),
+        ({"text": "a", "kind": None, "key": "1"}, "missing or unknown label"),
+        ({"text": "a", "kind": "x", "key": " "}, "missing id"),
+        ({"text": "a", "kind": "x", "key": "\ufffd1"}, "missing id"),
+        ({"text": "a", "kind": "x", "key": "0"}, "repeated id"),
+        ({"text": "123456789", "kind": "x", "key": "1"}, "text too long"),
+    ],
+)
+def test_each_rule_sets_its_record_aside(tmp_path, row, rule):
+    good = {"text": "12345678", "kind": "x", "key": "0"}
+    result = read(tmp_path, [good, row], ids=True, held_out_fraction=0)
+    repeated = rule == "repeated id"
+    assert result.records.height == (0 if repeated else 1)
+    expected = Counter({"missing text": 1})
+    expected[rule] += 2 if repeated else 1
+    assert result.set_aside == dict(expected)
+
+
+def test_a_line_that_is_no_object_is_set_aside_alone(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    good = json.dumps({"text": "a", "kind": "x", "key": "1"})
+    file.write_text(f'{good}\n{{"text": "torn\n[1]\n', encoding="utf-8")
+    result = read_private_records(declare(file, ids=True, held_out_fraction=0))
+    assert result.records.height == 1
+    assert result.set_aside == {"unreadable record": 2}
+
+
+def test_the_repr_shows_nothing_of_the_records(tmp_path):
+    rows = [{"text": "secret", "kind": "x", "key": "1"}]
+    assert repr(read(tmp_path, rows, ids=True)) == "PrivateRecords()"
+
+
+def test_values_that_join_alike_have_different_ids(tmp_path):
+    frame = pl.DataFrame({"text": ["c", "bc"], "kind": ["x", "x"], "who": ["ab", "a"]})
+    frame.write_parquet(tmp_path / "a.parquet")
+    spec = declare(tmp_path / "a.parquet", ids=False, bound=1, held_out_fraction=0)
+    assert read_private_records(spec).records["record_id"].n_unique() == 2
