@@ -61,7 +61,7 @@ def _unprotected_paths(graph: Any, key: dg.AssetKey) -> list[tuple[str, ...]]:
     level = graph.get(key).tags.get(PRIVACY)
     forbidden = {INTERNAL} if level == SENSITIVE else {SENSITIVE, INTERNAL}
     found: list[tuple[str, ...]] = []
-    stack = [(key, (key.to_user_string(),))]
+    stack: list[tuple[dg.AssetKey, tuple[str, ...]]] = [(key, (key.to_user_string(),))]
     seen = set()
     while stack:
         current, path = stack.pop()

@@ -40,7 +40,7 @@ def spend_metadata(
         "dpsynth/ledger_reservation": reservation.id,
         "dpsynth/reused": reservation.reused,
         "dpsynth/epsilon_cumulative": float(spend.epsilon),
-        "dpsynth/epsilon_remaining": float(spend.remaining_epsilon),
+        "dpsynth/epsilon_remaining": float(spend.remaining_epsilon or 0.0),
         "dpsynth/cohort_guarantee": spend.total_guarantee,
     }
     if request.event is not None:

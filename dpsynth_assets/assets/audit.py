@@ -84,7 +84,7 @@ def statement_facts(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger)
         "delta": spec.budget.delta,
         "accountant": spec.budget.accountant,
         "epsilon": float(spend.epsilon),
-        "epsilon_remaining": float(spend.remaining_epsilon),
+        "epsilon_remaining": float(spend.remaining_epsilon or 0.0),
         "cohort_guarantee": spend.total_guarantee,
         "ledger_entries": verified.entries,
         "ledger_ok": verified.ok,

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -103,19 +103,15 @@ def score_corpora(
 
 
 def _private_reference(spec: PrivateDatasetSpec, store: SensitiveStore) -> PrivateReference:
-    parts = {
-        split: store.read_internal(
-            spec.name, split, purpose="internal evaluation", with_embeddings=True
-        )
-        for split in ("source", "held_out")
-    }
+    source, source_features = store.read_for_scoring(spec.name, "source")
+    held_out, held_out_features = store.read_for_scoring(spec.name, "held_out")
     return PrivateReference(
-        source_texts=parts["source"].records["text"].to_list(),
-        source_labels=parts["source"].records["label"].to_list(),
-        source_features=parts["source"].embeddings,
-        held_out_texts=parts["held_out"].records["text"].to_list(),
-        held_out_labels=parts["held_out"].records["label"].to_list(),
-        held_out_features=parts["held_out"].embeddings,
+        source_texts=source["text"].to_list(),
+        source_labels=source["label"].to_list(),
+        source_features=source_features,
+        held_out_texts=held_out["text"].to_list(),
+        held_out_labels=held_out["label"].to_list(),
+        held_out_features=held_out_features,
         canaries=read_canaries(spec),
     )
 
@@ -157,7 +153,7 @@ def _write_owner_only(path: Path, content: str) -> None:
 
 def report_table(scored: Sequence[Scored]) -> list[dict[str, Any]]:
     """One row a corpus, the real data first; gap shares against floor and ceiling."""
-    by_role = {s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"}
+    by_role: dict[str, CorpusScores] = {s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"}
     rows = []
     for entry in scored:
         row = {**entry.scores.to_json(), **_guarantee(entry.corpus)}
@@ -181,7 +177,7 @@ def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:
     return row
 
 
-def _gaps(scores: CorpusScores, by_role: dict[str, CorpusScores]) -> dict[str, float | None]:
+def _gaps(scores: CorpusScores, by_role: Mapping[str, CorpusScores]) -> dict[str, float | None]:
     if set(by_role) != {"floor", "ceiling"}:
         return {"gap_closed_mauve": None, "gap_closed_accuracy": None}
     floor, ceiling = by_role["floor"], by_role["ceiling"]

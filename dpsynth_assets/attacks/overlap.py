@@ -112,6 +112,8 @@ def _copies(
     if not blocks:
         return copies
     candidates = np.unique(np.concatenate([block.hashes for block in blocks]))  # sorted
+    if len(candidates) == 0:  # every text is shorter than a span
+        return copies
     units = _unit_numbers(private_units, len(private_texts))
     holders = _units_per_span(candidates, private_texts, units, words)
     particular = (holders > 0) & (holders <= most_units)

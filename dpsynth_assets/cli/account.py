@@ -13,7 +13,7 @@ from rich.table import Table
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.calibration import largest_token_count
-from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.histogram import histogram_event
 from dpsynth_assets.privacy.published import AMIN_2025_TABLE_10, PublishedSetting
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -118,6 +118,7 @@ def histogram(
         "relation": str(relation),
         "max_records_per_unit": max_records_per_unit,
         "rho": float(event.rho),
+        "pure_epsilon": _pure_epsilon(event),
         "delta": delta,
         "accountant": accountant,
         "epsilon": epsilon,
@@ -208,7 +209,14 @@ def _print(result: dict[str, Any], as_json: bool, say: Callable[[dict[str, Any]]
 
 
 def _say_epsilon(result: dict[str, Any]) -> str:
-    return f"ε = {_up(result['epsilon'])} at {_terms(result)}"
+    pure = result.get("pure_epsilon")
+    alone = "" if pure is None else f"; ε = {_up(pure)} with δ = 0 if nothing else is released"
+    return f"ε = {_up(result['epsilon'])} at {_terms(result)}{alone}"
+
+
+def _pure_epsilon(event: Event) -> float | None:
+    """ε with δ = 0, where the event has one."""
+    return float(event.epsilon) if isinstance(event, DiscreteLaplaceEvent) else None
 
 
 def _say_tokens(result: dict[str, Any]) -> str:

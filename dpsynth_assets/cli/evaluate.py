@@ -1,149 +1,249 @@
-"""`dpsynth evaluate`: score a synthetic file against a real one, whatever tool made it."""
+"""`dpsynth evaluate`: score any synthetic file against any real file, outside Dagster.
 
+The scores are computed from real text without noise: they are for whoever may read that text.
+"""
+
+import dataclasses
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import polars as pl
 import typer
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from dpsynth_assets.report.evaluation import CorpusInput, EvaluationResult
+from dpsynth_assets.attacks.overlap import verbatim_share
+from dpsynth_assets.metrics.evaluation import (
+    CorpusScores,
+    EvaluationSettings,
+    PrivateReference,
+    ScoredCorpus,
+    real_scores,
+    score_corpus,
+)
+from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 
-READERS = {".csv": "read_csv", ".jsonl": "read_ndjson", ".ndjson": "read_ndjson",
-           ".parquet": "read_parquet"}  # fmt: skip
-HELD_OUT_EVERY = 2
+HELD_OUT_SHARE = 0.5
+"""MAUVE and accuracy need about as many held-out rows as rows to train on."""
+
+Real = Annotated[Path, typer.Option(help="Real records: CSV, JSON lines or Parquet.")]
+Synthetic = Annotated[Path, typer.Option(help="Synthetic corpus in one of the same formats.")]
+TextColumn = Annotated[str, typer.Option(help="Column of text in all files.")]
+LabelColumn = Annotated[str, typer.Option(help="Column of labels; accuracy needs it.")]
+Public = Annotated[Path | None, typer.Option(help="Public text, whose spans are no leak.")]
+Rows = Annotated[int, typer.Option(min=20, help="Most rows that are scored a side.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Output = Annotated[
+    Path | None, typer.Option(help="Folder for report.html, report.md and metrics.json.")
+]
+
+
+class EvaluationInputError(Exception):
+    """A file, a column or its rows are missing; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Rowset:
+    """Texts and labels of one file; labels are empty strings where there is no column."""
+
+    texts: list[str] = field(repr=False)
+    labels: list[str] = field(repr=False)
+
+    def select(self, keep: list[bool]) -> "Rowset":
+        """The rows that `keep` marks."""
+        pairs = [
+            (text, label)
+            for text, label, kept in zip(self.texts, self.labels, keep, strict=True)
+            if kept
+        ]
+        return Rowset([text for text, _ in pairs], [label for _, label in pairs])
 
 
 def evaluate(
-    real: Annotated[Path, typer.Option(help="Real records: CSV, JSONL or Parquet.")],
-    synthetic: Annotated[Path, typer.Option(help="Synthetic records: CSV, JSONL or Parquet.")],
-    text_column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
-    label_column: Annotated[
-        str, typer.Option(help="Column that holds the label, if there is one.")
-    ] = "label",
-    public: Annotated[
-        Path | None, typer.Option(help="Public records: spans in them are no leak.")
-    ] = None,
-    rows: Annotated[int, typer.Option(min=2, help="Rows read of each file.")] = 2_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for report.html, report.md and metrics.json.")
-    ] = None,
+    real: Real,
+    synthetic: Synthetic,
+    text_column: TextColumn = "text",
+    label_column: LabelColumn = "label",
+    public: Public = None,
+    rows: Rows = 1_000,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
-    """Score synthetic text against real text: MAUVE, downstream accuracy, overlap.
-
-    Every second real record is held out: MAUVE and accuracy use the held-out half, overlap the
-    whole. The scores depend on the real text without noise; keep them internal.
-    """
-    frames = [_read(path, text_column, label_column, rows) for path in (real, synthetic)]
-    documents = [] if public is None else _read(public, text_column, label_column, rows)[0]
-    result = _score(frames[0], frames[1], documents, synthetic.stem)
-    report = _write(result, output, f"{synthetic.name} against {real.name}")
-    if as_json:
-        typer.echo(json.dumps({"table": report.table, **result.to_json()}, indent=2))
-        return
-    _print(report.table, output)
-
-
-Columns = tuple[list[str], list[str] | None]
-
-
-def _read(path: Path, text_column: str, label_column: str, rows: int) -> Columns:
-    import polars as pl
-
-    if path.suffix.lower() not in READERS:
-        _refuse(f"Expected a file ending in {', '.join(READERS)}, got {path}.")
-    if not path.is_file():
-        _refuse(f"Expected a file at {path}, got none. Check the path.")
+    """Score a synthetic corpus against real text: MAUVE, accuracy, diversity, copying."""
     try:
-        frame = getattr(pl, READERS[path.suffix.lower()])(path).head(rows)
-    except (pl.exceptions.PolarsError, OSError):
-        _refuse(f"Expected {path} to parse as {path.suffix.lower()[1:]}, and it does not.")
+        real_rows = read_rows(real, text_column, label_column)
+        corpus = read_rows(synthetic, text_column, label_column)
+        public_rows = read_rows(public, text_column, label_column) if public else Rowset([], [])
+        source, held_out = split_by_content(real_rows)
+    except EvaluationInputError as problem:
+        _refuse(str(problem))
+    settings = EvaluationSettings(max_rows=rows)
+    with _progress(quiet=as_json) as report:
+        table, context = _score(source, held_out, corpus, public_rows, settings, report)
+    if output is not None:
+        _write_report(output, table, context, corpus, settings)
+    if as_json:
+        typer.echo(json.dumps(_summary(table, context), indent=2))
+    else:
+        _print_table(table, output)
+
+
+def read_rows(path: Path, text_column: str, label_column: str) -> Rowset:
+    """Reads the texts and labels of a CSV, JSON-lines or Parquet file; empty texts are left out.
+
+    Raises:
+        EvaluationInputError: The file, its format, the text column or its rows are missing.
+    """
+    if not path.is_file():
+        raise EvaluationInputError(f"Expected a file at {path}, got none. Check the path.")
+    frame = _read_frame(path)
     if text_column not in frame.columns:
-        _refuse(
-            f"Expected a column {text_column!r} in {path}, got {', '.join(frame.columns)}. "
-            "Name it with --text-column."
+        found = ", ".join(frame.columns)
+        raise EvaluationInputError(
+            f"Expected column {text_column!r} in {path}, got {found}. Use --text-column."
         )
-    frame = frame.filter(pl.col(text_column).is_not_null())
-    if len(frame) < HELD_OUT_EVERY * 2:
-        _refuse(f"Expected at least {HELD_OUT_EVERY * 2} rows with text in {path}, got fewer.")
-    texts = frame[text_column].cast(pl.String).to_list()
-    if label_column not in frame.columns:
-        return texts, None
-    return texts, frame[label_column].cast(pl.String).fill_null("").to_list()
+    labels = pl.col(label_column) if label_column in frame.columns else pl.lit("")
+    frame = frame.select(
+        pl.col(text_column).cast(pl.String).alias("text"),
+        labels.cast(pl.String).fill_null("").alias("label"),
+    ).filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
+    if frame.height == 0:
+        raise EvaluationInputError(f"Expected rows with text in {path}, got none.")
+    return Rowset(frame["text"].to_list(), frame["label"].to_list())
 
 
-def _score(real: Columns, synthetic: Columns, public: list[str], name: str) -> "EvaluationResult":
+def split_by_content(real: Rowset) -> tuple[Rowset, Rowset]:
+    """Splits real rows into source and held-out by a hash of their text, equal texts together.
+
+    Raises:
+        EvaluationInputError: One side would be empty.
+    """
+    digests = hash_rows(Purpose.HELD_OUT, "dpsynth evaluate", [real.texts])
+    held_out = [unit_interval(digest) < HELD_OUT_SHARE for digest in digests]
+    if all(held_out) or not any(held_out):
+        raise EvaluationInputError(
+            f"Expected enough different real texts to hold some out, got {len(real.texts)} rows "
+            "that fall on one side. Give more real rows."
+        )
+    return real.select([not kept for kept in held_out]), real.select(held_out)
+
+
+def _read_frame(path: Path) -> pl.DataFrame:
+    readers: dict[str, Callable[[Path], pl.DataFrame]] = {
+        ".csv": lambda file: pl.read_csv(file, infer_schema=False),
+        ".jsonl": pl.read_ndjson,
+        ".ndjson": pl.read_ndjson,
+        ".parquet": pl.read_parquet,
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise EvaluationInputError(
+            f"Expected a file ending in {', '.join(readers)}, got {path.name}. Convert it first."
+        )
+    try:
+        return reader(path)
+    except (pl.exceptions.PolarsError, OSError):
+        # The reader's own message may quote a record.
+        raise EvaluationInputError(
+            f"Expected {path} to be valid {path.suffix[1:]}, got something else. Check the file."
+        ) from None
+
+
+def _score(
+    source: Rowset,
+    held_out: Rowset,
+    corpus: Rowset,
+    public: Rowset,
+    settings: EvaluationSettings,
+    report: Callable[[float, str], None],
+) -> tuple[list[CorpusScores], dict[str, Any]]:
+    """Embeds at most `max_rows` rows of each side and scores corpus and real data."""
     from dpsynth_assets.models.text_embedder import TextEmbedder
-    from dpsynth_assets.report.evaluation import (
-        CorpusInput,
-        EvaluationSettings,
-        LeakSource,
-        evaluate as score,
-    )
 
     embedder = TextEmbedder()
-
-    def embedded(columns: Columns) -> "CorpusInput":
-        texts, labels = columns
-        return CorpusInput(texts=texts, labels=labels, embeddings=embedder.embed(texts))
-
-    whole = embedded(real)
-
-    def part(first: int) -> "CorpusInput":
-        rows = slice(first, None, HELD_OUT_EVERY)
-        labels = None if whole.labels is None else whole.labels[rows]
-        return CorpusInput(
-            texts=whole.texts[rows], labels=labels, embeddings=whole.embeddings[rows]
-        )
-
-    # The whole real file may be behind the synthetic one: overlap is sought in all of it.
-    held_out, training = part(0), part(1)
-    return score(
-        {name: embedded(synthetic)},
-        training,
-        held_out,
-        leaks=LeakSource(private=whole, public_texts=public),
-        settings=EvaluationSettings(embedder=embedder.name),
+    limit = settings.max_rows
+    sides = [Rowset(side.texts[:limit], side.labels[:limit]) for side in (source, held_out, corpus)]
+    features = []
+    for index, (name, side) in enumerate(zip(("source", "held-out", "corpus"), sides, strict=True)):
+        report(0.25 * index, f"embedding {len(side.texts)} texts ({name})")
+        features.append(embedder.embed(side.texts))
+    report(0.75, "scoring")
+    reference = PrivateReference(
+        source_texts=sides[0].texts,
+        source_labels=sides[0].labels,
+        source_features=features[0],
+        held_out_texts=sides[1].texts,
+        held_out_labels=sides[1].labels,
+        held_out_features=features[1],
     )
+    scored = ScoredCorpus(
+        name="synthetic", texts=sides[2].texts, labels=sides[2].labels, features=features[2]
+    )
+    real = real_scores(reference, public.texts, settings)
+    scores = score_corpus(scored, reference, public.texts, settings)
+    # Whoever made the corpus may have read every real row.
+    copied = verbatim_share(scored.texts, [*source.texts, *held_out.texts], public.texts)
+    table = [real, dataclasses.replace(scores, verbatim_share=copied)]
+    return table, {"embedder": embedder.name, "evaluation": settings.to_json()}
 
 
-def _write(result: "EvaluationResult", output: Path | None, title: str) -> Any:
-    from dpsynth_assets.report.rendering import ReportContext, render_report
-
-    report = render_report(result, ReportContext(title=title))
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / "report.html").write_text(report.html, encoding="utf-8")
-        (output / "report.md").write_text(report.markdown, encoding="utf-8")
-        metrics = {"table": report.table, **result.to_json()}
-        (output / "metrics.json").write_text(json.dumps(metrics, indent=2), encoding="utf-8")
-    return report
+def _summary(table: list[CorpusScores], context: dict[str, Any]) -> dict[str, Any]:
+    """The corpus's scores at the top level, the real data's accuracy and MAUVE beside them."""
+    real, corpus = table
+    beside = {"accuracy_real": real.accuracy, "mauve_real": real.mauve}
+    return {**corpus.to_json(), **beside, **context}
 
 
-def _print(rows: Any, output: Path | None) -> None:
-    columns = {"name": "corpus", "rows": "rows", "mauve": "MAUVE", "accuracy": "accuracy",
-               "mean_words": "words", "distinct_2": "distinct-2",
-               "shared_spans": "rows with a shared span"}  # fmt: skip
-    table = Table(title="Internal: scored against real text, without noise")
-    for title in columns.values():
-        table.add_column(title)
-    for row in rows:
-        table.add_row(*(_cell(row[name]) for name in columns))
+def _write_report(
+    folder: Path,
+    table: list[CorpusScores],
+    context: dict[str, Any],
+    corpus: Rowset,
+    settings: EvaluationSettings,
+) -> None:
+    from dpsynth_assets.report.plots import length_plot, scores_plot
+    from dpsynth_assets.report.render import render_report
+
+    rows = [score.to_json() for score in table]
+    metrics = [name for name in ("mauve", "accuracy") if rows[1][name] is not None]
+    pictures = {name: scores_plot(rows, name) for name in metrics}
+    lengths = [len(text.split()) for text in corpus.texts[: settings.max_rows]]
+    pictures["lengths"] = length_plot({"synthetic": lengths})
+    samples = {"synthetic": list(zip(corpus.labels, corpus.texts, strict=True))[:5]}
+    page = render_report(rows, {"cohort": "a synthetic corpus", **context}, pictures, samples)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / "report.html").write_text(page.html)
+    (folder / "report.md").write_text(page.markdown)
+    (folder / "metrics.json").write_text(json.dumps(_summary(table, context), indent=2))
+
+
+def _print_table(table: list[CorpusScores], output: Path | None) -> None:
+    from dpsynth_assets.report.render import format_cell
+
     console = Console()
-    console.print(table)
+    shown = Table("score", "synthetic", "real data", title="Internal: scored against real text")
+    real, corpus = (score.to_json() for score in table)
+    for name in corpus:
+        if name not in {"name", "mauve_std"}:
+            cells = (format_cell(name, row[name], row.get(f"{name}_std")) for row in (corpus, real))
+            shown.add_row(name.replace("_", " "), *cells)
+    console.print(shown)
     if output is not None:
-        console.print(f"Report: {output / 'report.html'}", soft_wrap=True, highlight=False)
+        console.print(f"report: {output / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "—"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Shows a status line on stderr, so that stdout holds results alone."""
+    console = Console(stderr=True, quiet=quiet)
+    with console.status("starting") as status:
+        yield lambda _share, message: status.update(message)
 
 
 def _refuse(message: str) -> NoReturn:
-    Console(stderr=True).print(message, style="red", highlight=False, soft_wrap=True, markup=False)
+    Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(2)

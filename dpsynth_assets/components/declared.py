@@ -19,7 +19,8 @@ class DeclaredComponent(dg.Component, Generic[SpecT]):
     a TypeError without file and line; a plain model keeps pydantic's messages.
     """
 
-    model: type[BaseModel]
+    model: type[SpecT]
+    spec: SpecT
 
     def __init__(self, spec: SpecT) -> None:
         self.spec = spec
@@ -36,4 +37,4 @@ class DeclaredComponent(dg.Component, Generic[SpecT]):
             {} if attributes is None else attributes.model_dump(mode="json", exclude_unset=True)
         )
         spec = cls.model.model_validate(render_environment(values))
-        return cls(resolve_paths(spec, Path(context.path) / "defs.yaml"))  # type: ignore[type-var]
+        return cls(resolve_paths(spec, Path(context.path) / "defs.yaml"))

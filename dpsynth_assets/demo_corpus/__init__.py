@@ -3,8 +3,8 @@
 The public corpus is a broad mixture: hundreds of organisations, forty-eight topics, every tone. The
 private corpus is the mailbox of one organisation: fourteen of those topics in other shares, its own
 rule for which desk handles what, longer and less happy messages, and one habit of signing. A model
-that knows the public corpus therefore writes well but about the wrong things under the wrong labels;
-one real example in its prompt is enough to write like the private mailbox.
+that knows the public corpus therefore writes well, but about the wrong things and under the wrong
+labels; one real example in its prompt is enough to write like the private mailbox.
 """
 
 import json
@@ -46,7 +46,10 @@ PRIVATE_ORGANISATION = Organisation(
     },
     tone_shares=(0.45, 0.08, 0.17, 0.30),
     greeting="Hello,",
-    signatures=("{customer}, {home}, account {account}", "{customer}, {home}"),
+    signatures=(
+        "{customer}, {home}, account {account}", "{customer}, {home}",
+        "{customer}, {home}. Write to {email}.",
+    ),
     account_pattern="RM-9999",
     circumstance_share=1.0,
     middle_share=0.9,

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, SIM905 - lists of words read best as words
 """Names, frames and styles that every organisation composes its messages from."""
 
 FIRST_NAMES = tuple(
@@ -12,7 +13,9 @@ PLACE_STARTS = tuple(
     "Alder Birch Ash Elm Har Mill Stone Nor West Green Oak Riv Castle King Rose Clay Lin Mar Fair Dun "
     "Bram Cold Haw Thorn".split()
 )
-PLACE_ENDS = tuple("gate ford wick field ham bridge worth mere dale ton well croft by stead".split())
+PLACE_ENDS = tuple(
+    "gate ford wick field ham bridge worth mere dale ton well croft by stead".split()
+)
 PLACE_KINDS = ("House", "Road", "Hall", "Street", "Court", "Lane")
 ORGANISATION_KINDS = {
     "housing": ("Homes", "Housing"),
@@ -95,7 +98,15 @@ MIDDLES = {
         "It would help us a lot this {month}.",
     ),
 }
-GREETINGS = ("", "", "", "Hello,", "Dear {organisation},", "Good morning,", "To whom it may concern,")
+GREETINGS = (
+    "",
+    "",
+    "",
+    "Hello,",
+    "Dear {organisation},",
+    "Good morning,",
+    "To whom it may concern,",
+)
 SIGNATURES = (
     "{customer}",
     "{customer}, {home}",

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one line holds all alternatives of one kind
 """What people write about: forty-eight topics, each with the phrases of four tones.
 
 Phrases are ours. `{thing}` stands for one of the topic's things; a problem or a merit is a clause,

@@ -80,7 +80,7 @@ class DatasetPlan:
     @property
     def total_epsilon(self) -> float:
         """ε of one round of every planned DP release, composed in one accountant."""
-        events = [release.event for release in self.releases]
+        events = [release.event for release in self.releases if release.event is not None]
         return epsilon_of(events, self.budget.delta, self.budget.accountant)
 
     def events_behind(self, planned: PlannedMethod) -> Sequence[Event]:
@@ -148,17 +148,16 @@ def _plan_histogram(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedHist
     if declared is None:
         raise ValueError("Expected cluster_histogram in the dataset file, got none.")
     target = declared.budget_share * terms.epsilon
-    arguments = {
-        "delta": terms.delta,
-        "noise": declared.noise,
-        "relation": terms.relation,
-        "max_records_per_unit": terms.unit.max_records,
-        "accountant": terms.accountant,
-    }
-    if declared.noise == "laplace":  # Pure ε adds up: half for each histogram.
-        scale = scale_for(epsilon=target / 2, **arguments)
-    else:  # Two Gaussians of σ√2 cost what one of σ costs.
-        scale = math.sqrt(2) * scale_for(epsilon=target, **arguments)
+    laplace = declared.noise == "laplace"
+    # Pure ε adds up: half for each histogram. Two Gaussians of σ√2 cost what one of σ costs.
+    scale = (1.0 if laplace else math.sqrt(2)) * scale_for(
+        epsilon=target / 2 if laplace else target,
+        delta=terms.delta,
+        noise=declared.noise,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+        accountant=terms.accountant,
+    )
     one = histogram_event(
         noise=declared.noise,
         scale=scale,

@@ -153,7 +153,10 @@ def _set_induction_head(
     token_part, stored_part = EMBEDDING_SCALE / residual, stored / residual
     sharpness = math.sqrt(MATCH_PEAK * (2 * half) ** 0.5 / (width * token_part * stored_part))
     query, key = torch.zeros(2 * half, model_width), torch.zeros(2 * half, model_width)
-    query[slow], key[slow] = sharpness * basis[:, :width].T, sharpness * basis[:, width:2 * width].T
+    query[slow], key[slow] = (
+        sharpness * basis[:, :width].T,
+        sharpness * basis[:, width : 2 * width].T,
+    )
     attention.q_proj.weight[: 2 * half] = query
     attention.k_proj.weight[: 2 * half] = key
     copied = torch.cat([basis[:, :width], basis[:, 2 * width :]], dim=1)[:, : 2 * half]

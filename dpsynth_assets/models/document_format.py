@@ -14,8 +14,13 @@ from typing import Protocol
 class TokenCodec(Protocol):
     """The part of a language model that a format needs."""
 
-    begin_token_id: int | None
-    end_token_id: int
+    @property
+    def begin_token_id(self) -> int | None:
+        """First token of a prompt; None where the model has none."""
+
+    @property
+    def end_token_id(self) -> int:
+        """Token that ends a document."""
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text, without special tokens."""

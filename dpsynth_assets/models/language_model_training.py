@@ -42,28 +42,28 @@ class TrainingSettings(BaseModel):
     vocabulary: int = Field(2048, ge=300, le=65536, description="Tokens of the byte-level BPE.")
     width: int = Field(128, ge=16, description="Hidden width d; a multiple of `heads`.")
     layers: int = Field(4, ge=1, description="Transformer layers L.")
-    heads: int = Field(4, ge=1, description="Query heads per layer.")
+    heads: int = Field(2, ge=1, description="Query heads per layer.")
     key_value_heads: int = Field(
         1, ge=1, description="Key/value heads: few, because DP decoding is bound by reading them."
     )
     feed_forward: int = Field(352, ge=16, description="Width of the gated feed-forward layer.")
-    rotary_base: float = Field(1e6, gt=1, description="θ of the rotary position encoding.")
+    rotary_base: float = Field(1e5, gt=1, description="θ of the rotary position encoding.")
     max_positions: int = Field(2048, ge=64, description="Longest prompt the model accepts, tokens.")
     max_document_tokens: int = Field(160, ge=8, description="Documents are cut to this, tokens.")
     token_budget: int = Field(1_200_000, ge=1, description="Training tokens in all.")
-    batch_tokens: int = Field(4096, ge=64, description="Tokens of one optimizer step.")
+    batch_tokens: int = Field(2048, ge=64, description="Tokens of one optimizer step.")
     sequence_tokens: tuple[int, ...] = Field(
-        (96, 256), description="Curriculum: sequence length of each equal share of the budget."
+        (192,), description="Curriculum: sequence length of each equal share of the budget."
     )
     group_share: float = Field(
         0.65, ge=0, le=1, description="Share of sequences that start from one group."
     )
-    matrix_learning_rate: float = Field(0.02, gt=0, description="Muon, for matrices.")
-    learning_rate: float = Field(4e-3, gt=0, description="AdamW, for embeddings and norms.")
+    matrix_learning_rate: float = Field(0.03, gt=0, description="Muon, for matrices.")
+    learning_rate: float = Field(8e-3, gt=0, description="AdamW, for embeddings and norms.")
     warmup_share: float = Field(0.05, ge=0, lt=1, description="Share of the budget to warm up.")
     held_out_share: float = Field(0.03, gt=0, lt=1, description="Documents kept for perplexity.")
     hold_copying_share: float = Field(
-        0.6, ge=0, le=1, description="Share of the budget in which the copying heads stay as set."
+        0.8, ge=0, le=1, description="Share of the budget in which the copying heads stay as set."
     )
     seed: int = Field(0, description="Public seed of initial weights and of the order of text.")
     threads: int = Field(2, ge=1, description="CPU threads; weights depend on it in the last bits.")

@@ -18,7 +18,7 @@ def Muon(parameters: Iterable[Any], learning_rate: float, momentum: float = 0.95
         """Nesterov momentum, orthogonalised, scaled by the shape of the matrix."""
 
         @torch.no_grad()
-        def step(self, closure: None = None) -> None:  # type: ignore[override]
+        def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
             """Updates every parameter that has a gradient."""
             for group in self.param_groups:
                 for parameter in group["params"]:

@@ -46,8 +46,9 @@ class TextEmbedder:
             model: Hub id or folder of a sentence-transformers model; None is all-MiniLM-L6-v2.
             max_tokens: Tokens of a text that are read, special tokens included; at least 2.
             quantize: Run the default model in int8 (cosine to float32 on reviews: .998 on
-                average, .994 at least; `benchmarks/embedding.py` prints it). None: where the
-                processor can do it exactly. False: float32, one document at a time.
+                average, .994 at least; .986 for an empty text; `benchmarks/embedding.py` prints
+                it). None: where the processor can do it exactly. False: float32, one document at
+                a time.
             token_budget: Tokens computed at once, at least 1; chosen to stay inside the cache.
 
         Raises:

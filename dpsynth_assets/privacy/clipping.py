@@ -71,6 +71,8 @@ def row_maximum(private_logits: "torch.Tensor", allowed: "torch.Tensor | None") 
     """Computes (R,) float64 maxima over the allowed tokens; NaN where a row holds NaN."""
     import torch
 
+    if allowed is None:
+        return private_logits.amax(dim=1).to(torch.float64)
     maximum = torch.full(
         (private_logits.shape[0],), -torch.inf, dtype=torch.float64, device=private_logits.device
     )

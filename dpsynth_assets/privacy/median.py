@@ -163,13 +163,13 @@ class MedianTokenMechanism:
         return box
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 80·V + 56·R·C + 32·R + 16·G bytes.
+        """Bounds memory beyond the logits: 80·V + 64·R·C + 32·R + 16·G bytes.
 
         Batches are worked on one after another; C = `block_columns` of the rows of one batch,
         which the bound takes to hold all R rows.
         """
         width = min(vocabulary, block_columns(rows))
-        return 80 * vocabulary + 56 * rows * width + 32 * rows + 16 * batches
+        return 80 * vocabulary + 64 * rows * width + 32 * rows + 16 * batches
 
 
 def rank_window(rows: int, changes: int) -> tuple[int, int, int]:

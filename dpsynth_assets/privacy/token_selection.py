@@ -125,7 +125,8 @@ class MeanTokenMechanism:
         )
         for part, block in column_blocks(private_logits, columns):
             clipped = clip_block(block, maximum, self.clip_bound)
-            sums[:, part].index_add_(0, slots, clipped)
+            total = sums.new_zeros((len(sums), clipped.shape[1]))
+            sums[:, part] = total.index_add_(0, slots, clipped)
         # [amin2024 A1:L14] [amin2025 A1:L7] the last row collects what no active batch may see
         return sums[:-1].div_(self.expected_batch_size * self.temperature)
 

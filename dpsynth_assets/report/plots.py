@@ -13,7 +13,6 @@ import numpy as np
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
 TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}
-MARKDOWN_WIDTH = 560
 _DPI = 90
 _MOST_BARS = 400
 

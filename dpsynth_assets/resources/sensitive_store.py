@@ -94,6 +94,15 @@ class SensitiveStore(dg.ConfigurableResource):
         del purpose  # Stated at the call site, where a reviewer and a test look for it.
         return self._read(dataset, split, with_embeddings=with_embeddings)
 
+    def read_for_scoring(self, dataset: str, split: Split) -> tuple[pl.DataFrame, np.ndarray]:
+        """Records and embeddings of a split, for internal evaluation."""
+        private = self.read_internal(
+            dataset, split, purpose="internal evaluation", with_embeddings=True
+        )
+        if private.embeddings is None:
+            raise ValueError(f"Expected embeddings of dataset {dataset!r}, got none.")
+        return private.records, private.embeddings
+
     def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
         records = pl.read_parquet(self._existing(dataset, f"{split}.parquet"))
         if not with_embeddings:

@@ -5,9 +5,8 @@ from dpsynth_assets.attacks import word_spans
 from dpsynth_assets.attacks.canaries import contains_canary, find_canaries
 from dpsynth_assets.attacks.overlap import (
     has_verbatim_private_span,
-    longest_common_span,
     near_duplicate_share,
-    shared_span_share,
+    verbatim_share,
 )
 
 SECRET = "my brother sold the green van to a dentist from Odderby last winter for cash"
@@ -22,7 +21,7 @@ def test_planted_private_span_is_found_whatever_its_case_and_punctuation():
 
 def test_boilerplate_of_many_units_is_not_a_leak_of_one():
     assert not has_verbatim_private_span([FORM], PRIVATE, [])
-    assert has_verbatim_private_span([FORM], PRIVATE, [], max_units=20)
+    assert has_verbatim_private_span([FORM], PRIVATE, [], most_units=20)
 
 
 def test_span_repeated_within_one_unit_is_still_its_own():
@@ -46,27 +45,21 @@ def test_answers_do_not_depend_on_block_size(monkeypatch):
     monkeypatch.setattr(word_spans, "BLOCK_TEXTS", 3)
     assert has_verbatim_private_span(["a b"] * 7 + [SECRET], PRIVATE, [])
     assert not has_verbatim_private_span([FORM], PRIVATE, [])
-    assert shared_span_share(["none"] * 6 + [SECRET, SECRET], PRIVATE, []) == 0.25
+    assert verbatim_share(["none"] * 6 + [SECRET, SECRET], PRIVATE, []) == 0.25
 
 
-def test_shared_span_share_counts_rows_and_subtracts_public_text():
-    assert shared_span_share([SECRET, "nothing", FORM, "new"], PRIVATE, []) == 0.5
-    assert shared_span_share([SECRET, "nothing", FORM, "new"], PRIVATE, [FORM]) == 0.25
-    assert shared_span_share([], PRIVATE, []) == 0.0
+def test_verbatim_share_counts_rows_and_subtracts_public_text():
+    texts = [SECRET, "nothing", FORM, "new"]
+    assert verbatim_share(texts, PRIVATE, []) == 0.25
+    assert verbatim_share(texts, PRIVATE, [SECRET]) == 0.0
+    assert verbatim_share([], PRIVATE, []) == 0.0
 
 
-@pytest.mark.parametrize("words", [1, 2, 3, 7, 15])
-def test_longest_common_span_is_exact(words):
-    text = " ".join(["unheard", *SECRET.split()[:words], "unseen"])
-    assert longest_common_span([text], [SECRET]) == words
-
-
-def test_near_duplicate_needs_both_cosine_and_common_words():
-    one, other = np.eye(2, dtype=np.float32)[:, None]
-    edited = SECRET.replace("green", "blue")
-    assert near_duplicate_share([edited], [SECRET], one, one) == 1.0
-    assert near_duplicate_share([edited], [SECRET], one, other) == 0.0
-    assert near_duplicate_share(["wholly other words"], [SECRET], one, one) == 0.0
+def test_near_duplicate_is_counted_from_the_cosine_on():
+    features = np.array([[1, 0], [0.96, 0.28], [0.8, 0.6]], dtype=np.float32)
+    assert near_duplicate_share(features, features[:1]) == pytest.approx(2 / 3)
+    assert near_duplicate_share(features, features[:1], cosine=0.99) == pytest.approx(1 / 3)
+    assert near_duplicate_share(features, features[:0]) == 0.0
 
 
 @pytest.mark.parametrize("text", ["code ZK4Q-99XM-B2", "code zk4q 99xm b2.", "(ZK4Q99XMB2)"])
@@ -75,10 +68,13 @@ def test_canary_is_found_across_case_and_separators(text):
     assert contains_canary([text], ["ZK4Q-99XM-B2"])
 
 
-def test_canary_does_not_span_texts_and_short_ones_need_word_boundaries():
+def test_canary_does_not_span_texts():
     assert not contains_canary(["ZK4Q-99", "XM-B2"], ["ZK4Q-99XM-B2"])
-    assert not contains_canary(["concatenate"], ["cat"])
-    assert contains_canary(["The CAT."], ["cat"])
+
+
+def test_canary_too_short_to_tell_from_words_is_refused():
+    with pytest.raises(ValueError, match="at least 6"):
+        contains_canary(["concatenate"], ["cat"])
 
 
 def test_no_canary_declared_means_none_found():

@@ -50,6 +50,8 @@ def test_histogram_prices_its_noise(noise):
     values = json.loads(result.stdout)
     assert values["rho"] == pytest.approx(0.005)
     assert values["epsilon"] > 0
+    pure = values["pure_epsilon"]
+    assert pure is None if noise == "gaussian" else pure == pytest.approx(0.1)
 
 
 def test_text_names_epsilon_delta_and_relation():

@@ -189,6 +189,8 @@ def _complete(
 ) -> list[Document]:
     """Finishes or drops documents that their batch's budget left unfinished, in place.
 
+    The continuation is sampled at the method's temperature.
+
     **Privacy** The continuation reads a label and tokens that are already released.
     """
     if task.config.on_exhaustion == "drop":
@@ -253,17 +255,6 @@ def corpus_rows(
         },
     )
     return rows.filter(pl.col("text") != "")
-
-
-def allowed_tokens(language_model: Any) -> np.ndarray:
-    """Masks the vocabulary to what a document may contain: (V,) bool, False for padding.
-
-    **Privacy** A public restriction of the support, the same for every dataset.
-    """
-    allowed = np.ones(language_model.vocabulary_size, dtype=bool)
-    if language_model.pad_token_id != language_model.end_token_id:
-        allowed[language_model.pad_token_id] = False
-    return allowed
 
 
 def planned_tokens(plan: MethodPlan) -> int:

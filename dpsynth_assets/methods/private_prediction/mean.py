@@ -20,7 +20,6 @@ from dpsynth_assets.methods.private_prediction.config import MeanClusteredConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
     SelectorFactory,
-    allowed_tokens,
     clustered_batches,
     generate_corpus,
     planned_tokens,
@@ -115,13 +114,12 @@ class MeanClustered(MeanPrediction):
 
 def mean_selector(task: GenerationTask, mechanism: MeanTokenMechanism) -> SelectorFactory:
     """Binds the mechanism to a meter of r tokens for each batch of a pass."""
-    allowed = allowed_tokens(task.public.language_model)
 
     def for_pass(batches: Sequence[int]) -> TokenSelector:
         meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
 
         def select(logits: Any, batch_of_row: Any, active: np.ndarray) -> np.ndarray:
-            return mechanism.select(logits, batch_of_row, active, meter, allowed)
+            return mechanism.select(logits, batch_of_row, active, meter)
 
         return select
 

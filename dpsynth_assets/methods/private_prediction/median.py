@@ -19,7 +19,6 @@ from dpsynth_assets.methods.private_prediction.config import MedianClusteredConf
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
     SelectorFactory,
-    allowed_tokens,
     clustered_batches,
     generate_corpus,
     planned_tokens,
@@ -104,14 +103,13 @@ def median_selector(
         mechanism: Draws tokens and bounds what they cost.
         costs: (batches,) float64, ex-post ε of each batch so far; updated in place.
     """
-    allowed = allowed_tokens(task.public.language_model)
 
     def for_pass(batches: Sequence[int]) -> TokenSelector:
         meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
         indices = np.asarray(batches, dtype=np.int64)
 
         def select(logits: Any, batch_of_row: Any, active: np.ndarray) -> np.ndarray:
-            tokens, gamma = mechanism.select(logits, batch_of_row, active, meter, allowed)
+            tokens, gamma = mechanism.select(logits, batch_of_row, active, meter)
             costs[indices[active]] += gamma
             return tokens
 

@@ -93,17 +93,19 @@ def _sample(
     progress: ProgressCallback,
 ) -> SyntheticCorpus:
     model = public.language_model
+    columns = prompt_columns(model, terms.label_texts, 1, config.max_example_tokens)
+    written = [
+        model.prompt_ids(terms.label_texts[label], list(texts), config.max_example_tokens)
+        for label, texts in zip(labels, examples, strict=True)
+    ]
     sampled = sample_documents(
         model.model,
-        [
-            model.prompt_ids(terms.label_texts[label], list(texts), config.max_example_tokens)
-            for label, texts in zip(labels, examples, strict=True)
-        ],
+        [prompt[-columns:] for prompt in written],
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
         max_new_tokens=config.max_document_tokens,
         rules=SamplingRules(temperature=config.temperature, seed=public.seed),
-        prompt_columns=prompt_columns(model, terms.label_texts, 1, config.max_example_tokens),
+        prompt_columns=columns,
         progress=lambda share: progress(share, f"{share:.0%} of {len(labels)} documents"),
     )
     rows = corpus_rows(

@@ -15,6 +15,7 @@ from dpsynth_assets.methods.private_prediction.batching import (
 )
 from dpsynth_assets.methods.private_prediction.cluster_histogram import (
     ClusterHistogram,
+    assign_clusters,
     cluster_histogram_event,
     count_by_label_and_center,
     label_indices,
@@ -166,6 +167,18 @@ def test_top_centres_are_the_largest_noisy_counts_of_each_label():
 def test_counts_sum_to_the_records_with_label_and_centre():
     labels, clusters = np.array([0, 0, 1, -1, 1]), np.array([2, 2, 0, 1, -1])
     assert count_by_label_and_center(labels, clusters, 2, 3).tolist() == [[0, 0, 2], [1, 0, 0]]
+
+
+def test_records_go_to_the_nearest_centre_that_their_label_keeps(cases):
+    private, centers = cases.private(50), cases.centers()
+    labels = np.arange(50) % 3 - 1
+    kept = [[0, 4], [1, 2, 5]]
+    clusters = assign_clusters(private.embeddings, labels, centers, kept)
+    for embedding, label, cluster in zip(private.embeddings, labels, clusters, strict=True):
+        if label < 0:
+            assert cluster == -1
+        else:
+            assert cluster == kept[label][int(np.argmax(centers[kept[label]] @ embedding))]
 
 
 def test_histogram_survives_json():

@@ -1,0 +1,34 @@
+"""The `dpsynth` command: declare, plan, run, evaluate, and audit from a terminal."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from dpsynth_assets.cli import account, datasets, evaluate, ledger, plan, run
+
+app = typer.Typer(
+    name="dpsynth",
+    help="Differentially private synthetic text, with every ε in one ledger.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(datasets.app, name="datasets", help="Check and list dataset files.")
+app.add_typer(account.app, name="account", help="Price mechanisms without any data.")
+app.add_typer(ledger.app, name="ledger", help="Show, verify and export the privacy ledger.")
+app.command("plan")(plan.plan)
+app.command("run")(run.run)
+app.command("evaluate")(evaluate.evaluate)
+
+
+def main() -> None:
+    """Runs the command; a refusal is one line on stderr and exit code 1."""
+    from dpsynth_assets.datasets.problems import DatasetFileError
+    from dpsynth_assets.privacy.errors import PrivacyError
+
+    try:
+        app()
+    except (PrivacyError, DatasetFileError) as refusal:
+        Console(stderr=True).print(str(refusal), style="red", highlight=False, soft_wrap=True)
+        sys.exit(1)

@@ -1,0 +1,173 @@
+"""The internal evaluation report, as Markdown and as one HTML file that needs nothing else.
+
+Both are written from one list of blocks. Text is escaped by the page writer and nowhere else, so a
+corpus cannot put markup into the report. Samples come from corpora the caller hands over; the
+caller leaves out any that copies private text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpsynth_assets.report.pages import (
+    Block,
+    Facts,
+    Heading,
+    Notice,
+    Paragraph,
+    Picture,
+    TableBlock,
+    to_html,
+    to_markdown,
+)
+
+BANNER = (
+    "INTERNAL: scored against private held-out text without noise. Not covered by any privacy "
+    "guarantee. Do not publish, and do not choose what to release by it."
+)
+COLUMNS = (
+    ("name", "corpus"),
+    ("guarantee", "guarantee"),
+    ("epsilon", "ε"),
+    ("ex_post_epsilon", "ex-post ε"),
+    ("delta", "δ"),
+    ("rows", "rows"),
+    ("mauve", "MAUVE"),
+    ("gap_closed_mauve", "MAUVE gap closed"),
+    ("accuracy", "accuracy"),
+    ("gap_closed_accuracy", "accuracy gap closed"),
+    ("seconds", "seconds"),
+)
+TEXT_COLUMNS = (
+    ("name", "corpus"),
+    ("mean_words", "mean words"),
+    ("distinct_1", "distinct-1"),
+    ("distinct_2", "distinct-2"),
+    ("distinct_3", "distinct-3"),
+    ("label_distance", "label distance"),
+    ("verbatim_share", "verbatim rows"),
+    ("near_duplicate_share", "near duplicates"),
+    ("canaries_found", "canaries found"),
+)
+PICTURE_TITLES = {
+    "mauve": "MAUVE against held-out records",
+    "accuracy": "Accuracy of a classifier trained on each corpus",
+    "lengths": "Words a text",
+    "epsilon": "Score against ε",
+    "ledger": "Cumulative ε",
+}
+READING = (
+    "MAUVE is measured against held-out records and compares only between rows of this table. "
+    "Accuracy is of a linear classifier on frozen embeddings, trained on the corpus and tested on "
+    "held-out records. Floor is the public model alone, ceiling the same model with a real record "
+    "in its prompt and no privacy. The row of real data shows what a perfect generator would "
+    "reach, and how much held-out records overlap with source records without any copying."
+)
+_PERCENT = {
+    "gap_closed_mauve", "gap_closed_accuracy", "verbatim_share", "near_duplicate_share"
+}  # fmt: skip
+_DECIMALS = {"mauve": 3, "accuracy": 3, "mean_words": 1, "seconds": 0}
+_NUMBER_COLUMNS = {key for key, _ in (*COLUMNS, *TEXT_COLUMNS)} - {"name", "guarantee"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report in two forms."""
+
+    markdown: str
+    html: str
+
+
+def render_report(
+    table: Sequence[Mapping[str, Any]],
+    context: Mapping[str, Any],
+    plots: Mapping[str, bytes],
+    samples: Mapping[str, Sequence[tuple[str, str]]],
+) -> Report:
+    """Writes a report.
+
+    Args:
+        table: A row a corpus, with the keys of `COLUMNS` and `TEXT_COLUMNS`; a missing key or
+            None shows as a dash.
+        context: Facts of the cohort and constants of the evaluation; nested mappings are
+            flattened, `notes` becomes paragraphs.
+        plots: PNG pictures by name.
+        samples: (label, text) rows of corpora that may be shown, by corpus.
+    """
+    title = f"Evaluation of {context.get('cohort', 'a cohort')}"
+    blocks: list[Block] = [
+        Heading(title, 1),
+        Notice(BANNER),
+        Heading("Scores", 2),
+        _table(table, COLUMNS),
+        Paragraph(READING),
+        *(Picture(PICTURE_TITLES.get(name, name), png) for name, png in plots.items()),
+        Heading("Text and copying", 2),
+        _table(table, TEXT_COLUMNS),
+        *_samples(samples),
+        Heading("How this was measured", 2),
+        Facts(tuple(_facts(context))),
+        *(Paragraph(note) for note in _notes(context)),
+    ]
+    return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
+
+
+def format_cell(key: str, value: Any, spread: float | None = None) -> str:
+    """Shows one value of the table: shares in percent, MAUVE with its spread, None as a dash."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if key in _PERCENT:
+        return f"{100 * value:.0f} %" if key.startswith("gap") else f"{100 * value:.1f} %"
+    if isinstance(value, int):
+        return f"{value:,}"
+    shown = f"{value:.{_DECIMALS[key]}f}" if key in _DECIMALS else f"{value:.3g}"
+    return shown if spread is None else f"{shown} ± {spread:.{_DECIMALS.get(key, 3)}f}"
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> TableBlock:
+    """Takes the columns for which any row has a value."""
+    shown = [
+        (key, title) for key, title in columns if any(row.get(key) is not None for row in rows)
+    ]
+    return TableBlock(
+        header=tuple(title for _, title in shown),
+        rows=tuple(
+            tuple(format_cell(key, row.get(key), row.get(f"{key}_std")) for key, _ in shown)
+            for row in rows
+        ),
+        numeric=tuple(key in _NUMBER_COLUMNS for key, _ in shown),
+    )
+
+
+def _samples(samples: Mapping[str, Sequence[tuple[str, str]]]) -> list[Block]:
+    blocks: list[Block] = []
+    for name, rows in samples.items():
+        if rows:
+            shown = tuple((label or "—", text) for label, text in rows)
+            blocks.append(Heading(name, 3))
+            blocks.append(TableBlock(("label", "synthetic text"), shown, (False, False)))
+    return [Heading("Samples of synthetic text", 2), *blocks] if blocks else []
+
+
+def _facts(context: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    facts = []
+    for key, value in context.items():
+        name = f"{prefix}{key.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            facts += _facts(value, f"{name}: ")
+        elif key != "notes":
+            facts.append((name, _fact(value)))
+    return facts
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _notes(context: Mapping[str, Any]) -> list[str]:
+    notes = context.get("notes") or []
+    return [notes] if isinstance(notes, str) else [str(note) for note in notes]

@@ -1,0 +1,210 @@
+"""Private text in, an audited synthetic corpus out: the whole graph, and what must never leave."""
+
+import json
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.planning import budget_terms, plan_dataset
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.schedules import refusal_of
+from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, SECRET
+
+pytestmark = pytest.mark.slow
+
+DP_METHODS = ("mean_uniform", "mean_clustered")
+METHODS = (*DP_METHODS, "median_clustered")
+
+
+def ledger():
+    return Ledger(home().ledger_url)
+
+
+def spend(house):
+    return ledger().spend(house.spec.name, budget_terms(house.spec))
+
+
+def step_failures(result):
+    return [event.step_key for event in result.all_events if event.is_step_failure]
+
+
+def test_the_whole_graph_materialises(house):
+    assert step_failures(house.result) == []
+    assert house.result.success
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_published_corpus_has_text_labels_id_and_provenance_and_nothing_else(house, method):
+    rows = pl.read_parquet(
+        house.home / "released" / "letters" / method / "data" / "train-00000-of-00001.parquet"
+    )
+    assert rows.columns == ["text", "label", "id", "method", "batch", "cluster", "n_tokens"]
+    assert rows.height > 0
+    assert set(rows["label"].unique()) <= set(LABELS)
+    assert rows["id"].n_unique() == rows.height
+
+
+def test_every_dp_release_is_in_the_ledger_and_within_budget(house):
+    entries = [entry for entry in ledger().entries("letters") if entry.kind == "reserve"]
+    assert sorted(entry.asset for entry in entries) == sorted(
+        ["letters/shared/cluster_histogram"]
+        + [f"letters/{method}/candidate_corpus" for method in METHODS]
+    )
+    assert 0 < spend(house).epsilon <= house.spec.budget.epsilon
+    assert ledger().verify().ok
+
+
+@pytest.mark.parametrize("method", DP_METHODS)
+def test_spend_is_visible_as_asset_metadata(house, method):
+    shown = house.metadata("letters", method, "candidate_corpus")
+    assert 0 < shown["dpsynth/epsilon"] <= 0.4 * 60
+    assert shown["dpsynth/epsilon_with_inputs"] > shown["dpsynth/epsilon"]
+    assert shown["dpsynth/delta"] == 1e-5
+    assert shown["dpsynth/guarantee"] == "dp"
+    assert shown["dpsynth/accounting_event"]["type"] == "bounded_range"
+    assert shown["dpsynth/neighboring_relation"] == "add-remove"
+    assert shown["dpsynth/privacy_unit"] == "one record"
+    assert shown["dpsynth/epsilon_remaining"] >= 0
+
+
+def test_ex_post_release_never_enters_the_dp_column(house):
+    shown = house.metadata("letters", "median_clustered", "candidate_corpus")
+    assert shown["dpsynth/guarantee"] == "ex-post"
+    assert "dpsynth/epsilon" not in shown
+    assert shown["dpsynth/epsilon_charged"] == 0.0
+    assert spend(house).total_guarantee == "none (ex-post only)"
+    label = json.loads(
+        (house.home / "released" / "letters" / "median_clustered" / "privacy.json").read_text()
+    )
+    assert label["epsilon"] is None
+    assert label["delta"] is None
+
+
+def test_realised_ex_post_bound_is_nowhere_in_what_is_released(house):
+    bound = spend(house).ex_post_epsilon_max
+    assert bound > 0
+    for path in (house.home / "released").rglob("*"):
+        if path.is_file() and path.suffix in {".json", ".md"}:
+            assert f"{bound:.4g}" not in path.read_text()
+
+
+def test_materialising_again_reuses_every_release_and_charges_nothing(house):
+    before = spend(house).epsilon
+    entries = len(ledger().entries("letters"))
+    first = (house.home / "released" / "letters" / "mean_clustered" / "data").glob("*")
+    text = pl.read_parquet(next(first))
+    again = house.run('key:"letters/mean_clustered/*" or key:"letters/shared/cluster_histogram"')
+    assert again.success
+    assert spend(house).epsilon == before
+    assert len(ledger().entries("letters")) == entries
+    shown = house.metadata("letters", "mean_clustered", "candidate_corpus")
+    assert shown["dpsynth/reused"]
+    assert shown["dpsynth/epsilon_charged"] == 0.0
+    second = (house.home / "released" / "letters" / "mean_clustered" / "data").glob("*")
+    assert pl.read_parquet(next(second)).equals(text)
+
+
+def test_a_release_beyond_the_budget_is_refused_before_private_data_is_read(house, monkeypatch):
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    def read(*arguments, **options):
+        raise AssertionError("private data was read")
+
+    monkeypatch.setattr(SensitiveStore, "read_for_release", read)
+    for release in ("second", "third", "fourth"):
+        result = house.run(
+            'key:"letters/mean_uniform/candidate_corpus"', tags={"dpsynth/release": release}
+        )
+        assert not result.success
+    reasons = [
+        event.event_specific_data.user_failure_data.description
+        for event in result.all_events
+        if event.is_step_failure
+    ]
+    assert "would overspend cohort 'letters'" in reasons[0]
+    assert "remaining" in reasons[0]
+
+
+def test_gate_checks_of_every_candidate_passed_and_show_nothing_but_the_outcome(house):
+    checks = [
+        event.asset_check_evaluation_data
+        for event in house.result.all_events
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ]
+    gate = [check for check in checks if check.asset_key.path[-1] == "candidate_corpus"]
+    assert len(gate) == 5 * len(METHODS)
+    assert all(check.passed and not check.metadata for check in gate)
+
+
+def test_candidate_with_a_planted_canary_is_not_published(house):
+    key = ["letters", "mean_uniform", "candidate_corpus"]
+    path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
+    clean = pl.read_parquet(path)
+    leak = clean.head(1).with_columns(text=pl.lit(f"my code is {CANARY.lower()} ok"))
+    published = house.home / "released" / "letters" / "mean_uniform" / "privacy.json"
+    before = published.stat().st_mtime_ns
+    try:
+        pl.concat([clean, leak]).write_parquet(path)
+        result = house.run('key:"letters/mean_uniform/corpus"')
+    finally:
+        clean.write_parquet(path)
+    assert not result.success
+    assert published.stat().st_mtime_ns == before
+
+
+def test_candidate_that_copies_a_private_record_is_not_published(house):
+    key = ["letters", "mean_clustered", "candidate_corpus"]
+    path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
+    clean = pl.read_parquet(path)
+    leak = clean.head(1).with_columns(text=pl.lit(SECRET))
+    try:
+        pl.concat([clean, leak]).write_parquet(path)
+        result = house.run('key:"letters/mean_clustered/corpus"')
+    finally:
+        clean.write_parquet(path)
+    assert not result.success
+
+
+def test_report_scores_every_corpus_beside_floor_ceiling_and_real_data(house):
+    scores = json.loads((house.home / "reports" / "letters" / "metrics.json").read_text())
+    names = [row["name"] for row in scores["table"]]
+    assert {"public only", "non-private", *METHODS} < set(names)
+    assert (house.home / "reports" / "letters" / "report.html").exists()
+
+
+def test_statement_lists_every_release_and_what_was_not_summed(house):
+    text = (house.home / "released" / "letters" / "privacy_statement.md").read_text()
+    for name in ("shared/cluster_histogram", *METHODS):
+        assert name in text
+    assert "Not summed" in text
+    assert "none (ex-post only)" in text
+
+
+PRIVATE_STORES = ("sensitive",)
+
+
+def test_no_private_text_lies_outside_the_sensitive_store(house):
+    """Every byte under DPSYNTH_HOME: text, canary and secret must not be there."""
+    needles = [CANARY, SECRET, "Ottoline", "Thistledown", "upset that box number"]
+    for path in house.home.rglob("*"):
+        inside = path.relative_to(house.home).parts
+        if not path.is_file() or inside[0] in PRIVATE_STORES:
+            continue
+        content = path.read_bytes()
+        found = [needle for needle in needles[:4] if needle.encode() in content]
+        assert not found, f"{found} in {path.relative_to(house.home)}"
+
+
+def test_sensitive_and_internal_folders_are_the_owners_alone(house):
+    for store in ("sensitive", "reports"):
+        for path in (house.home / store).rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_schedule_skips_with_the_reason_when_the_budget_does_not_allow_another_round(house):
+    plan = plan_dataset(house.spec)
+    reason = refusal_of(house.spec, plan, list(plan.methods), ledger(), "2030-01-01T03:00")
+    assert reason is not None
+    assert "would overspend" in reason

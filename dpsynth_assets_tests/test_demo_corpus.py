@@ -1,0 +1,157 @@
+"""The demo corpora: equal by seed, declared labels, secrets present, canaries out of reach."""
+
+import json
+import re
+from collections import Counter
+from random import Random
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.demo_corpus import (
+    DESKS,
+    PRIVATE_ORGANISATION,
+    planted_canaries,
+    private_rows,
+    public_rows,
+    write_demo_corpora,
+)
+from dpsynth_assets.demo_corpus.grammar import make_customer
+from dpsynth_assets.demo_corpus.phrases import MIDDLES, OPENINGS, TONES
+from dpsynth_assets.demo_corpus.topics import TOPICS
+
+ROWS = 600
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    return write_demo_corpora(
+        tmp_path_factory.mktemp("demo"), public_documents=ROWS, private_records=ROWS, seed=3
+    )
+
+
+@pytest.fixture(scope="module")
+def public(corpora):
+    return pl.read_parquet(corpora.public)
+
+
+@pytest.fixture(scope="module")
+def private(corpora):
+    return pl.read_ndjson(corpora.private)
+
+
+def words(texts):
+    return {word for text in texts for word in re.findall(r"[A-Za-z0-9]+", text)}
+
+
+def test_equal_seeds_write_equal_bytes_and_other_seeds_do_not(corpora, tmp_path):
+    again = write_demo_corpora(tmp_path / "a", public_documents=ROWS, private_records=ROWS, seed=3)
+    other = write_demo_corpora(tmp_path / "b", public_documents=ROWS, private_records=ROWS, seed=4)
+    for name in ("public", "private", "canaries"):
+        first, second = getattr(corpora, name), getattr(again, name)
+        assert first.read_bytes() == second.read_bytes()
+        assert first.read_bytes() != getattr(other, name).read_bytes()
+
+
+def test_columns_rows_and_labels_are_the_declared_ones(public, private):
+    assert public.columns == ["text", "label", "group"]
+    assert private.columns == ["id", "customer_id", "text", "label"]
+    assert public.height == private.height == ROWS
+    assert set(public["label"]) == set(private["label"]) == set(DESKS)
+    assert private["id"].n_unique() == ROWS
+
+
+def test_every_private_label_holds_at_least_a_tenth(private):
+    counts = Counter(private["label"])
+    assert min(counts.values()) >= ROWS / 10
+
+
+def test_private_records_are_short_enough_to_decode_and_long_enough_to_read(private):
+    lengths = private["text"].str.split(" ").list.len()
+    assert 25 <= lengths.median() <= 45
+    assert lengths.max() <= 60
+
+
+def test_no_slot_is_left_unfilled(public, private):
+    assert not any("{" in text for text in [*public["text"], *private["text"]])
+
+
+def test_no_block_of_a_canary_is_a_word_of_public_text(public):
+    public_words = words(public["text"])
+    blocks = {block for code in planted_canaries(3) for block in code.split("-")}
+    assert len(blocks) == 48
+    assert not blocks & public_words
+
+
+def test_public_words_never_mix_letters_and_digits_as_canaries_do(public):
+    def mixed(word):
+        return re.search(r"[A-Z]\d[A-Z]|\d[A-Z]\d", word)
+
+    assert not any(mixed(word) for word in words(public["text"]))
+    assert all(mixed(block) for code in planted_canaries(3) for block in code.split("-"))
+
+
+def test_each_canary_is_planted_its_number_of_times_in_different_records(corpora, private):
+    codes = corpora.canaries.read_text().split()
+    expected = planted_canaries(3)
+    assert codes == list(expected)
+    for code in codes:
+        hosts = [text for text in private["text"] if code in text]
+        assert len(hosts) == expected[code]
+    assert [expected[code] for code in codes[:5]] == [1, 2, 4, 8, 1]
+
+
+def test_private_records_carry_names_and_account_numbers(private):
+    signed = sum(
+        bool(re.search(r"[A-Z][a-z]+ [A-Z][a-z]+, \w+ \w+ \d+", t)) for t in private["text"]
+    )
+    accounts = sum(bool(re.search(r"account RM-\d{4}", text)) for text in private["text"])
+    emails = sum("@" in text for text in private["text"])
+    assert signed == ROWS
+    assert accounts > ROWS / 4
+    assert emails > ROWS / 20
+
+
+def test_a_customer_keeps_its_name_across_records(private):
+    names = private.with_columns(
+        pl.col("text").str.extract(r"([A-Z][a-z]+ [A-Z][a-z]+), \w+ \w+ \d+").alias("name")
+    )
+    per_customer = names.group_by("customer_id").agg(pl.col("name").n_unique())
+    assert per_customer["name"].max() == 1
+    assert private["customer_id"].n_unique() < ROWS
+
+
+def test_the_private_organisation_is_never_named_in_public(public):
+    assert not any(PRIVATE_ORGANISATION.name in text for text in public["text"])
+    assert not any("RM-" in text for text in public["text"])
+
+
+def test_private_topics_are_public_topics_under_mostly_other_desks():
+    assert set(PRIVATE_ORGANISATION.topic_shares) <= set(TOPICS)
+    moved = [t for t, desk in PRIVATE_ORGANISATION.desks.items() if desk != TOPICS[t].usual_desk]
+    assert len(moved) >= len(PRIVATE_ORGANISATION.desks) / 2
+
+
+def test_every_topic_and_tone_has_phrases_to_choose_from():
+    for topic in TOPICS.values():
+        assert len(topic.things) >= 3
+        for tone in TONES:
+            phrases = getattr(topic, f"{tone}s")
+            assert len(phrases) >= 2
+            assert all("{thing}" in p for p in phrases)
+    assert set(OPENINGS) == set(MIDDLES) == set(TONES)
+
+
+def test_rows_do_not_depend_on_how_many_follow():
+    assert public_rows(10, 1) == public_rows(30, 1)[:10]
+    assert len(private_rows(5, 1)) == 5
+
+
+def test_files_are_json_lines(corpora):
+    for line in corpora.private.read_text(encoding="utf-8").splitlines():
+        assert isinstance(json.loads(line), dict)
+
+
+def test_customers_have_addresses_at_their_organisation():
+    customer = make_customer(Random(0), PRIVATE_ORGANISATION)
+    assert customer.email.endswith("@rosemere.org")
