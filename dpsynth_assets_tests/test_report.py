@@ -1,43 +1,167 @@
+import json
 import re
+from html.parser import HTMLParser
 
+import polars as pl
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from dpsynth_assets.report.plots import histogram_plot, to_markdown
-from dpsynth_assets.report.render import render_report
+from dpsynth_assets.cli.evaluate import evaluate, read_rows, split_by_content
+from dpsynth_assets.report import plots
+from dpsynth_assets.report.render import BANNER, render_report
+
+TABLE = [
+    {"name": "real data", "guarantee": "real data", "epsilon": "∞", "delta": None, "rows": 500,
+     "mauve": 0.91, "mauve_std": 0.01, "accuracy": 0.95, "mean_words": 31.25, "distinct_2": 0.4,
+     "verbatim_share": 0.01, "near_duplicate_share": 0.02, "canaries_found": None},
+    {"name": "mean <b>clustered</b>", "guarantee": "dp", "epsilon": 3.0, "delta": 1e-6,
+     "rows": 1500, "mauve": 0.61, "mauve_std": 0.02, "accuracy": None, "seconds": 12.0,
+     "gap_closed_mauve": 0.75, "gap_closed_accuracy": None, "canaries_found": 0},
+]  # fmt: skip
+CONTEXT = {"cohort": "tickets", "evaluation": {"max_rows": 500, "mauve": {"repeats": 5}}}
+HOSTILE = '<script src="https://evil.example/x.js">alert(1)</script> | [a](http://b) `c`'
 
 
-@pytest.fixture(scope="module")
-def report():
-    table = [{"name": "clustered", "guarantee": "dp", "epsilon": 3.0, "mauve": 0.4567}]
-    return render_report(
-        table,
-        {"cohort": "tickets", "delta": 1e-6, "notes": ["A note."]},
-        {"mauve": histogram_plot({"a": [3.0, -1.0]})},
-        {"clustered": [("late", "<b>synthetic</b> row")]},
+def _report(samples=None, pictures=None):
+    return render_report(TABLE, CONTEXT, pictures or {}, samples or {})
+
+
+def test_the_page_names_no_address_on_a_network():
+    page = _report(pictures={"mauve": plots.scores_plot(TABLE, "mauve", 0.1, 0.9)}).html
+    assert re.findall(r'(?:src|href)="(?!data:image/png;base64,)', page) == []
+    assert "http" not in page.replace("http-equiv", "")
+    assert "url(" not in page
+
+
+def test_tags_in_any_text_are_escaped():
+    page = _report({"<i>name</i>": [(HOSTILE, HOSTILE)]}).html
+    assert "<script" not in page
+    assert "<i>" not in page
+    assert "<b>" not in page
+    assert "&lt;script" in page
+
+
+def test_markup_in_samples_stays_text_in_markdown():
+    row = next(line for line in _report({"x": [("a", HOSTILE)]}).markdown.splitlines()
+               if "script" in line)  # fmt: skip
+    assert len(re.findall(r"(?<!\\)\|", row)) == 3
+    assert "\\<script" in row
+    assert "\\[a\\]" in row
+
+
+def test_tags_of_the_page_are_balanced():
+    open_tags = []
+
+    class Balance(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            if tag not in {"meta", "img"}:
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag):
+            assert open_tags.pop() == tag
+
+    Balance().feed(_report({"x": [("a", "b")]}, {"lengths": plots.length_plot({"x": [1]})}).html)
+    assert open_tags == []
+
+
+def test_both_forms_open_with_the_warning_that_the_report_is_internal():
+    report = _report()
+    assert BANNER in report.html
+    assert "INTERNAL: scored against private held-out text" in report.markdown
+
+
+def test_cells_show_shares_spreads_and_gaps():
+    markdown = _report().markdown
+    for shown in ("0.610 ± 0.020", "75 %", "1,500", "1e-06", "∞", "—"):
+        assert shown in markdown
+    assert "evaluation: mauve: repeats: 5" in markdown
+    assert "ex-post" not in markdown  # a column without any value is left out
+
+
+def test_pictures_are_small_png_files():
+    pictures = [
+        plots.histogram_plot({"a": [30.0, -4.5, 2.0], "b": [9.0] * 300}),
+        plots.scores_plot(TABLE, "mauve", 0.1, 0.9),
+        plots.length_plot({f"corpus {i}": list(range(500)) for i in range(8)} | {"none": []}),
+        plots.epsilon_score_plot(TABLE),
+        plots.ledger_plot([("histogram", 0.1), ("corpus", 3.0)], 4.0),
+        plots.scores_plot([], "accuracy", None, None),
+        plots.histogram_plot({}),
+        plots.ledger_plot([], 1.0),
+    ]
+    for picture in pictures:
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < 60_000
+
+
+def test_names_with_dollar_signs_are_no_mathematics():
+    assert plots.scores_plot([{"name": "$\\frac{$", "mauve": 0.5}], "mauve")
+
+
+def test_an_inline_picture_is_one_markdown_image():
+    shown = plots.to_markdown(b"png", "noisy [counts]\n")
+    assert re.fullmatch(r"!\[[^\[\]\n]*\]\(data:image/png;base64,[A-Za-z0-9+/=]+\)", shown)
+
+
+# The command
+
+
+@pytest.fixture
+def run(tmp_path):
+    app = typer.Typer()
+    app.command()(evaluate)
+    return lambda *arguments: CliRunner().invoke(app, [str(part) for part in arguments])
+
+
+@pytest.fixture
+def files(tmp_path):
+    texts = [f"the {noun} is {mood} today number {i}" for i in range(18)
+             for noun, mood in (("train", "late"), ("soup", "cold"))]  # fmt: skip
+    labels = ["bus", "food"] * 18
+    pl.DataFrame({"text": [*texts, "my secret kayak"], "label": [*labels, "food"]}).write_csv(
+        tmp_path / "real.csv"
     )
+    pl.DataFrame({"text": texts, "label": labels}).write_ndjson(tmp_path / "made.jsonl")
+    return tmp_path / "real.csv", tmp_path / "made.jsonl"
 
 
-def test_page_uses_no_outside_resource(report):
-    references = re.findall(r"""(?:src|href)=["']([^"']*)|url\(([^)]*)\)""", report.html)
-    assert references
-    assert all(source.startswith("data:") for source, _ in references)
-    assert "http:" not in report.html
-    assert "https:" not in report.html
+def test_the_command_prints_json_and_writes_a_report_without_private_text(run, files, tmp_path):
+    real, made = files
+    result = run("--real", real, "--synthetic", made, "--json", "--output", tmp_path / "out")
+    assert result.exit_code == 0
+    scores = json.loads(result.stdout)
+    assert scores["rows"] == 36
+    assert scores["accuracy"] > 0.9
+    assert scores["accuracy_real"] > 0.9
+    assert {"mauve", "mauve_std", "mean_words", "distinct_2", "verbatim_share"} <= set(scores)
+    for name in ("report.html", "report.md", "metrics.json"):
+        assert "kayak" not in (tmp_path / "out" / name).read_text()
 
 
-def test_report_says_that_it_is_internal_and_shows_scores(report):
-    for text in (report.html, report.markdown):
-        assert "internal" in text.lower()
-        assert "0.457" in text
-        assert "tickets" in text
+def test_missing_files_and_columns_are_one_line_and_exit_code_two(run, files, tmp_path):
+    real, made = files
+    (tmp_path / "empty.csv").write_text("text,label\n,\n")
+    (tmp_path / "x.docx").write_text("")
+    (tmp_path / "broken.jsonl").write_text('{"text": "secret kayak"')
+    for arguments, expected in (
+        (("--real", tmp_path / "none.csv", "--synthetic", made), "Expected a file"),
+        (("--real", real, "--synthetic", made, "--text-column", "body"), "column 'body'"),
+        (("--real", real, "--synthetic", tmp_path / "empty.csv"), "rows with text"),
+        (("--real", real, "--synthetic", tmp_path / "x.docx"), "ending in"),
+        (("--real", real, "--synthetic", tmp_path / "broken.jsonl"), "valid jsonl"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert expected in result.stderr
+        assert result.stderr.strip().count("\n") == 0
+        assert "kayak" not in result.stderr
 
 
-def test_synthetic_text_is_escaped_in_the_page(report):
-    assert "&lt;b&gt;synthetic&lt;/b&gt;" in report.html
-    assert "<b>synthetic" not in report.html
-
-
-def test_pictures_are_png_and_inline_in_markdown():
-    png = histogram_plot({"a": [1, 2], "b": [3.0]})
-    assert png.startswith(b"\x89PNG")
-    assert to_markdown(png, "x").startswith("![x](data:image/png;base64,")
+def test_the_split_is_by_content_and_not_by_place(files):
+    rows = read_rows(files[0], "text", "label")
+    source, held_out = split_by_content(rows)
+    backwards = split_by_content(type(rows)(rows.texts[::-1], rows.labels[::-1]))
+    assert set(source.texts) == set(backwards[0].texts)
+    assert set(source.texts).isdisjoint(held_out.texts)
+    assert len(source.texts) + len(held_out.texts) == 37

@@ -22,16 +22,32 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, repr=False)
-class SpanHashes:
-    """Hashes of the spans of a block of texts.
+class WordBlock:
+    """The words of a block of texts, end to end.
 
     Attributes:
-        hashes: uint64 (S,), one for each run of n words inside one text.
-        texts: int64 (S,), index of the text, counted from the corpus's start.
+        words: uint64 (W,), a hash a word.
+        texts: int64 (W,), index of the text of each word, counted from the corpus's start.
     """
 
-    hashes: np.ndarray
+    words: np.ndarray
     texts: np.ndarray
+
+    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hashes every run of `length` words that lies inside one text.
+
+        The 64-bit hash is a polynomial in the words' hashes: two different runs agree with
+        probability about 2**-64, so a million against a million collide with probability 1e-7.
+
+        Returns:
+            Hashes, uint64 (S,), and the place of each run's first word, int64 (S,).
+        """
+        count = max(0, len(self.words) - length + 1)
+        hashes = np.zeros(count, dtype=np.uint64)
+        for offset in range(length if count else 0):
+            hashes = hashes * _BASE + self.words[offset : offset + count]  # modulo 2**64
+        inside = self.texts[:count] == self.texts[length - 1 : length - 1 + count]
+        return hashes[inside], np.flatnonzero(inside)
 
 
 def split_words(text: str) -> list[str]:
@@ -39,29 +55,13 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
-def span_hashes(texts: Sequence[str], words: int) -> Iterator[SpanHashes]:
-    """Hashes every run of `words` words, a block of texts at a time.
-
-    The 64-bit hash is a polynomial in hashes of the words: two different spans agree with
-    probability about 2**-64, so a million spans against a million collide with probability 1e-7.
-
-    Args:
-        texts: The corpus.
-        words: Words a span, at least 1; shorter texts have none.
-    """
+def word_blocks(texts: Sequence[str]) -> Iterator[WordBlock]:
+    """Hashes the words of a corpus, `BLOCK_TEXTS` texts at a time."""
     for start in range(0, len(texts), BLOCK_TEXTS):
         split = [split_words(text) for text in texts[start : start + BLOCK_TEXTS]]
-        lengths = np.array([len(text) for text in split])
-        flat = np.fromiter((_word_hash(w) for text in split for w in text), dtype=np.uint64)
-        if len(flat) < words:
-            continue
-        owners = np.repeat(np.arange(len(split)), lengths)  # text of each word
-        spans = len(flat) - words + 1
-        hashes = np.zeros(spans, dtype=np.uint64)
-        for offset in range(words):
-            hashes = hashes * _BASE + flat[offset : offset + spans]  # wraps modulo 2**64
-        inside = owners[:spans] == owners[words - 1 :]  # the span ends in the text it began in
-        yield SpanHashes(hashes[inside], owners[:spans][inside] + start)
+        words = np.fromiter((_word_hash(w) for text in split for w in text), dtype=np.uint64)
+        owners = np.repeat(np.arange(len(split)), [len(text) for text in split])
+        yield WordBlock(words, owners + start)
 
 
 @lru_cache(maxsize=500_000)

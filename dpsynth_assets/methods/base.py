@@ -41,6 +41,7 @@ class CohortTerms:
         label_texts: How each label is written in a prompt, aligned with `labels`.
         public_records: Number of records, if declared public.
         accepts_ex_post: Whether the dataset file accepts ex-post releases.
+        has_cluster_histogram: Whether the dataset file releases a cluster histogram.
     """
 
     cohort: str
@@ -53,6 +54,7 @@ class CohortTerms:
     label_texts: tuple[str, ...]
     public_records: int | None = None
     accepts_ex_post: bool = False
+    has_cluster_histogram: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +138,12 @@ class GenerationMethod(ABC):
     config_type: ClassVar[type[MethodConfig]]
     code_version: ClassVar[str] = "1"
     """Raised when the mechanism's behaviour changes: an older release is then not reused."""
-    needs_histogram: ClassVar[bool] = False
     needs_embeddings: ClassVar[bool] = False
+
+    def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:
+        """Whether the corpus builds on the cluster histogram, and so carries its cost as well."""
+        del config, terms
+        return False
 
     @abstractmethod
     def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:

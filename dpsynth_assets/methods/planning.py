@@ -7,11 +7,12 @@ from typing import Any
 
 from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, MethodPlan
+from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.events import ComposedEvent, Event
+from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event, scale_for
+from dpsynth_assets.privacy.histogram import scale_for
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -85,7 +86,9 @@ class DatasetPlan:
 
     def events_behind(self, planned: PlannedMethod) -> Sequence[Event]:
         """Events of the releases that a method's corpus builds on."""
-        if self.histogram is None or not planned.method.needs_histogram:
+        if self.histogram is None or not planned.method.uses_histogram(
+            planned.config, self.terms
+        ):
             return ()
         return (self.histogram.event,)
 
@@ -108,6 +111,7 @@ def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
         label_texts=label_texts,
         public_records=spec.public_facts.records,
         accepts_ex_post=spec.budget.accepts_ex_post,
+        has_cluster_histogram=spec.cluster_histogram is not None,
     )
 
 
@@ -158,13 +162,7 @@ def _plan_histogram(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedHist
         max_records_per_unit=terms.unit.max_records,
         accountant=terms.accountant,
     )
-    one = histogram_event(
-        noise=declared.noise,
-        scale=scale,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
-    event = ComposedEvent(events=(one, one))
+    event = cluster_histogram_event(noise=declared.noise, scale=scale, terms=terms)
     return PlannedHistogram(
         spec=declared,
         target_epsilon=target,

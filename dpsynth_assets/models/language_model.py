@@ -218,20 +218,18 @@ def _parameter_count(language_model: LanguageModel) -> int:
 
 
 def _free_bytes(device: str) -> int:
+    """Memory the device can still give, the kernel's reclaimable pages included."""
     if device.startswith("cuda"):
         import torch
 
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _page_cache_bytes()
-
-
-def _page_cache_bytes() -> int:
-    """File pages the kernel would give back; 0 where /proc is missing."""
     file = Path("/proc/meminfo")
-    if not file.is_file():
-        return 0
-    lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-    return sum(1024 * int(words[1]) for words in lines if words[0] == "Cached:")
+    if file.is_file():
+        lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+        available = [1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"]
+        if available:
+            return available[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _require_memory(language_model: LanguageModel) -> None:

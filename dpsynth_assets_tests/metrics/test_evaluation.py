@@ -7,54 +7,135 @@ from dpsynth_assets.metrics.evaluation import (
     ScoredCorpus,
     evaluate_corpora,
     gap_closed,
+    real_scores,
 )
 from dpsynth_assets.metrics.mauve import MauveSettings
 
-SECRET = "my brother sold the green van to a dentist from Odderby last winter for cash"
-QUICK = EvaluationSettings(
-    mauve=MauveSettings(repeats=1, kmeans_initializations=1, kmeans_iterations=10)
+SETTINGS = EvaluationSettings(
+    max_rows=60, mauve=MauveSettings(repeats=1, kmeans_initializations=1, kmeans_iterations=20)
 )
+SECRET = (
+    "Marta took the blue kayak past the northern lighthouse on Thursday and lost a silver compass"
+)
+CANARY = "X7QK-4Z9W-K2V8"
+
+
+def _rows(prefix, count, seed):
+    generator = np.random.default_rng(seed)
+    labels = ["calm" if row % 2 else "angry" for row in range(count)]
+    features = generator.normal(size=(count, 8)) + np.array([[row % 2 * 4] for row in range(count)])
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    return [f"{prefix} {row}" for row in range(count)], labels, features.astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def scores():
-    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    labels = ["left" if value > 0 else "right" for value in features[:, 0]]
-    texts = [f"ordinary row {n}" for n in range(40)]
-    reference = PrivateReference(
-        source_texts=[*texts[1:], SECRET],
-        source_labels=labels,
-        source_features=features,
-        held_out_texts=texts,
-        held_out_labels=labels,
-        held_out_features=features,
-        canaries=["ODDERBY-LAST", "NEVER-SEEN-00"],
+def reference():
+    source, held_out = _rows("source", 80, 0), _rows("held out", 60, 1)
+    source[0][3] = f"{SECRET} {CANARY}"
+    return PrivateReference(
+        source_texts=source[0],
+        source_labels=source[1],
+        source_features=source[2],
+        held_out_texts=held_out[0],
+        held_out_labels=held_out[1],
+        held_out_features=held_out[2],
+        canaries=[CANARY],
     )
-    far = -features
-    corpora = [
-        ScoredCorpus(name="clean", texts=texts, labels=labels, features=features),
-        ScoredCorpus(name="leaking", texts=[SECRET] * 40, labels=labels, features=far),
-    ]
-    return {s.name: s for s in evaluate_corpora(corpora, reference, [], QUICK, lambda *_: None)}
 
 
-def test_planted_leak_is_seen_in_the_leaking_corpus_only(scores):
-    assert (scores["leaking"].verbatim_share, scores["clean"].verbatim_share) == (1.0, 0.0)
-    assert (scores["leaking"].canaries_found, scores["clean"].canaries_found) == (1, 0)
+def _corpus(seed=2, count=60, **changes):
+    texts, labels, features = _rows("made up", count, seed)
+    parts = {"name": "corpus", "texts": texts, "labels": labels, "features": features}
+    return ScoredCorpus(**(parts | changes))
 
 
-def test_corpus_like_the_held_out_records_outscores_its_opposite(scores):
-    assert scores["clean"].mauve > scores["leaking"].mauve
-    assert scores["clean"].accuracy > scores["leaking"].accuracy
+def _score(corpus, reference):
+    return evaluate_corpora([corpus], reference, [], SETTINGS, lambda share, message: None)[0]
 
 
-def test_scores_hold_no_text(scores):
-    assert not any("Odderby" in str(score.to_json()) for score in scores.values())
+def test_a_corpus_of_the_same_distribution_scores_like_real_data(reference):
+    scores, real = _score(_corpus(), reference), real_scores(reference, [], SETTINGS)
+    assert scores.accuracy > 0.9
+    assert real.accuracy > 0.9
+    assert abs(scores.mauve - real.mauve) < 0.3
+    assert (scores.rows, scores.mauve_rows, real.rows) == (60, 60, 60)
 
 
-def test_gap_closed_runs_from_floor_to_ceiling():
-    assert gap_closed(0.2, 0.2, 0.6) == 0.0
-    assert gap_closed(0.5, 0.2, 0.6) == pytest.approx(0.75)
-    assert gap_closed(0.5, 0.6, 0.2) is None
-    assert gap_closed(None, 0.2, 0.6) is None
+def test_a_corpus_of_the_wrong_labels_scores_below(reference):
+    texts, labels, features = _rows("made up", 60, 2)
+    scores = _score(_corpus(labels=labels[::-1]), reference)
+    assert scores.accuracy < 0.1
+    assert scores.label_distance == 0
+
+
+def test_copies_are_counted_against_the_source(reference):
+    corpus = _corpus()
+    copied = [*corpus.texts[:57], SECRET, SECRET, f"code {CANARY.lower()}"]
+    features = np.concatenate([corpus.features[:59], reference.source_features[:1]])
+    clean, scores = (
+        _score(corpus, reference),
+        _score(_corpus(texts=copied, features=features), reference),
+    )
+    assert (clean.verbatim_share, clean.canaries_found) == (0.0, 0)
+    assert scores.verbatim_share == pytest.approx(2 / 60)
+    assert scores.canaries_found == 1
+    assert scores.near_duplicate_share >= 1 / 60
+
+
+def test_at_most_max_rows_are_scored(reference):
+    first = _corpus(count=90)
+    cut = ScoredCorpus(
+        name="corpus",
+        texts=first.texts[:60],
+        labels=first.labels[:60],
+        features=first.features[:60],
+    )
+    assert _score(first, reference) == _score(cut, reference)
+
+
+@pytest.mark.parametrize("count", [0, 1, 19])
+def test_a_small_corpus_has_no_mauve_and_raises_nothing(reference, count):
+    scores = _score(_corpus(count=count), reference)
+    assert scores.rows == count
+    assert scores.mauve is None
+
+
+def test_without_labels_there_is_no_accuracy(reference):
+    unlabelled = PrivateReference(
+        **{
+            **{name: getattr(reference, name) for name in reference.__dataclass_fields__},
+            "source_labels": [""] * 80,
+            "held_out_labels": [""] * 60,
+        }
+    )
+    assert _score(_corpus(labels=[""] * 60), unlabelled).accuracy is None
+    assert real_scores(unlabelled, [], SETTINGS).accuracy is None
+
+
+def test_nothing_private_shows_in_a_repr(reference):
+    shown = repr(reference) + repr(_corpus(texts=[SECRET] * 60)) + repr(SETTINGS)
+    assert "kayak" not in shown
+    assert CANARY not in shown
+    assert "source 1" not in shown
+
+
+def test_settings_print_the_constants_that_are_used():
+    printed = SETTINGS.to_json()
+    assert printed["mauve"]["max_rows"] == printed["max_rows"] == 60
+
+
+@pytest.mark.parametrize(
+    ("score", "floor", "ceiling", "share"),
+    [
+        (0.5, 0.4, 0.6, 0.5),
+        (0.3, 0.4, 0.6, -0.5),
+        (0.7, 0.4, 0.6, 1.5),
+        (0.5, 0.5, 0.5, None),
+        (0.5, 0.6, 0.4, None),
+        (None, 0.4, 0.6, None),
+        (0.5, None, 0.6, None),
+        (0.5, 0.4, None, None),
+    ],
+)
+def test_gap_closed_is_the_share_of_the_way_from_floor_to_ceiling(score, floor, ceiling, share):
+    assert gap_closed(score, floor, ceiling) == (None if share is None else pytest.approx(share))

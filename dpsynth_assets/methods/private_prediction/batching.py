@@ -101,6 +101,27 @@ def uniform_batch_counts(
     return _with_shares(cells, max_batches)
 
 
+def label_batch_counts(
+    histogram: ClusterHistogram,
+    *,
+    expected_batch_size: int,
+    examples_per_context: int,
+    max_batches: int,
+) -> tuple[BatchCell, ...]:
+    """Cuts every label into as many uniform batches as its released counts add up to.
+
+    A label gets round(count / (s k)) batches, at least one.
+
+    **Privacy** Post-processing of a released histogram.
+    """
+    size = expected_batch_size * examples_per_context
+    cells = [
+        (label, None, max(1, int(sum(counts) / size + 0.5)))
+        for label, counts in enumerate(histogram.dp_counts)
+    ]
+    return _with_shares(cells, max_batches)
+
+
 def assign_records(
     records: "pl.DataFrame",
     labels: np.ndarray,

@@ -113,8 +113,8 @@ class MeanUniformConfig(PrivatePredictionConfig):
         le=1_000_000,
         description=(
             "Batches into which the records of one label are hashed (batches), a public constant. "
-            "Empty: the declared number of records, shared equally over the labels. Never "
-            "computed from private records."
+            "Empty: the declared number of records shared equally over the labels, or else the "
+            "released cluster histogram's total of each label."
         ),
     )
 

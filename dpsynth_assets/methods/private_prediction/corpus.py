@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -81,13 +81,12 @@ def clustered_batches(task: GenerationTask, private: PrivateInputs) -> list[Priv
         ValueError: If centres, histogram or embeddings are missing, or the histogram's labels are
             not the declared ones.
     """
-    histogram, centers = task.public.cluster_histogram, task.public.cluster_centers
-    if histogram is None or centers is None or private.embeddings is None:
+    histogram, centers = released_histogram(task), task.public.cluster_centers
+    if centers is None or private.embeddings is None:
         raise ValueError(
-            "Expected cluster centres, a released cluster histogram and embeddings, got one or "
-            "more missing. Materialise them first."
+            "Expected cluster centres and embeddings, got one or both missing. "
+            "Materialise public_clusters and private_embeddings first."
         )
-    _check_labels(histogram, task.terms)
     cells = batch_counts(
         histogram,
         expected_batch_size=task.config.expected_batch_size,
@@ -146,6 +145,22 @@ def generate_corpus(
         "unfinished_documents": sum(not document.finished for document in documents),
     }
     return SyntheticCorpus(rows=rows, facts=facts)
+
+
+def released_histogram(task: GenerationTask) -> ClusterHistogram:
+    """The released histogram of this cohort.
+
+    Raises:
+        ValueError: If there is none, or its labels are not the declared ones.
+    """
+    histogram = task.public.cluster_histogram
+    if histogram is None:
+        raise ValueError(
+            "Expected a released cluster histogram, got none. Declare cluster_histogram in the "
+            "dataset file and materialise it, or set batches_per_label."
+        )
+    _check_labels(histogram, task.terms)
+    return cast("ClusterHistogram", histogram)
 
 
 def _check_labels(histogram: ClusterHistogram, terms: CohortTerms) -> None:

@@ -15,7 +15,12 @@ from dpsynth_assets.methods.base import (
     PublicInputs,
     SyntheticCorpus,
 )
-from dpsynth_assets.methods.private_prediction.batching import PrivateBatch, uniform_batch_counts
+from dpsynth_assets.methods.private_prediction.batching import (
+    BatchCell,
+    PrivateBatch,
+    label_batch_counts,
+    uniform_batch_counts,
+)
 from dpsynth_assets.methods.private_prediction.config import MeanClusteredConfig, MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
@@ -23,6 +28,7 @@ from dpsynth_assets.methods.private_prediction.corpus import (
     clustered_batches,
     generate_corpus,
     planned_tokens,
+    released_histogram,
     uniform_batches,
 )
 from dpsynth_assets.methods.private_prediction.loop import TokenSelector
@@ -88,13 +94,25 @@ class MeanUniform(MeanPrediction):
     paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
     config_type = MeanUniformConfig
 
+    def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:
+        """Only where neither a constant nor a declared number of records gives batch counts."""
+        return batches_per_label(config, terms) is None
+
     def batches(self, task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
-        """Hashes each label's records into a public number of batches."""
-        per_label = batches_per_label(task.config, task.terms)  # type: ignore[arg-type]
-        if per_label is None:
-            raise ValueError("Expected a public number of batches, got none. Plan again.")
-        cells = uniform_batch_counts(len(task.terms.labels), per_label, task.config.max_batches)
-        return uniform_batches(task, private, cells)
+        """Hashes each label's records into a public, declared or released number of batches."""
+        return uniform_batches(task, private, self._cells(task))
+
+    def _cells(self, task: GenerationTask) -> tuple[BatchCell, ...]:
+        config = task.config
+        per_label = batches_per_label(config, task.terms)  # type: ignore[arg-type]
+        if per_label is not None:
+            return uniform_batch_counts(len(task.terms.labels), per_label, config.max_batches)
+        return label_batch_counts(
+            released_histogram(task),
+            expected_batch_size=config.expected_batch_size,
+            examples_per_context=config.examples_per_context,
+            max_batches=config.max_batches,
+        )
 
 
 class MeanClustered(MeanPrediction):
@@ -104,7 +122,10 @@ class MeanClustered(MeanPrediction):
     title = "Private prediction, clustered batches"
     paper = "Amin et al. 2025, Clustering improves differentially private inference"
     config_type = MeanClusteredConfig
-    needs_histogram = True
+
+    def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:  # noqa: ARG002
+        """Batch counts of every cell come from the released histogram."""
+        return True
     needs_embeddings = True
 
     def batches(self, task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:

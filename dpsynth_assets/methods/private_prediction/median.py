@@ -40,7 +40,10 @@ class MedianClustered(GenerationMethod):
     paper = "Amin et al. 2025, Clustering improves differentially private inference"
     guarantee = GuaranteeType.EX_POST
     config_type = MedianClusteredConfig
-    needs_histogram = True
+
+    def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:  # noqa: ARG002
+        """Batch counts of every cell come from the released histogram."""
+        return True
     needs_embeddings = True
 
     def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:

@@ -71,7 +71,7 @@ def plan_median(
     if not terms.accepts_ex_post:
         reason = (
             f"median_clustered gives an ex-post guarantee only, not (ε, δ)-DP; cohort "
-            f"{terms.cohort!r} does not accept it. Set accept_ex_post, or use mean_clustered."
+            f"{terms.cohort!r} does not accept it. Set budget.accepts_ex_post, or use mean_clustered."
         )
         return _refused(GuaranteeType.EX_POST, config, mechanism.eta, reason)
     matched = config.matched_epsilon or target_epsilon
@@ -121,10 +121,13 @@ def _refusal(
             f"(min_tokens_for_new_document), got {tokens} at ε={epsilon:g}, δ={terms.delta:g}. "
             "Raise target_epsilon, expected_batch_size or temperature, or lower clip_bound."
         )
-    if isinstance(config, MeanUniformConfig) and batches_per_label(config, terms) is None:
+    has_counts = terms.has_cluster_histogram
+    if isinstance(config, MeanUniformConfig):
+        has_counts = has_counts or batches_per_label(config, terms) is not None
+    if not has_counts:
         return (
-            "Expected a public number of batches, got neither batches_per_label nor a declared "
-            "number of records. Set batches_per_label, or declare the number of records public."
+            "Expected a released or declared number of batches, got neither a cluster histogram "
+            "nor a declared number of records. Declare cluster_histogram in the dataset file."
         )
     return None
 

@@ -75,6 +75,7 @@ def make_terms(**changes):
         "labels": ("x", "y"),
         "label_texts": ("ex", "why"),
         "public_records": 64,
+        "has_cluster_histogram": True,
     }
     return CohortTerms(**(settings | changes))
 

@@ -131,12 +131,31 @@ def test_median_without_an_epsilon_to_match_is_refused(cases):
 
 
 def test_uniform_batches_without_a_public_number_are_refused(cases):
-    terms = cases.terms(public_records=None)
+    terms = cases.terms(public_records=None, has_cluster_histogram=False)
     method = get_method("mean_uniform")
     refused = method.plan(config_of("mean_uniform"), terms, target_epsilon=10.0)
-    assert "batches_per_label" in refused.refusal
+    assert "cluster_histogram" in refused.refusal
     config = config_of("mean_uniform", batches_per_label=2)
     assert method.plan(config, terms, target_epsilon=10.0).refusal is None
+
+
+@pytest.mark.parametrize("name", ["mean_clustered", "median_clustered"])
+def test_clustered_batches_without_a_histogram_are_refused(name, cases):
+    terms = cases.terms(has_cluster_histogram=False, accepts_ex_post=True)
+    refused = get_method(name).plan(config_of(name), terms, target_epsilon=10.0)
+    assert "cluster_histogram" in refused.refusal
+
+
+@pytest.mark.parametrize(
+    ("changes", "records", "uses"),
+    [({}, None, True), ({}, 100, False), ({"batches_per_label": 2}, None, False)],
+)
+def test_uniform_batches_carry_the_histogram_only_if_they_build_on_it(
+    changes, records, uses, cases
+):
+    terms = cases.terms(public_records=records)
+    config = config_of("mean_uniform", **changes)
+    assert get_method("mean_uniform").uses_histogram(config, terms) is uses
 
 
 def test_rows_hold_the_allowed_columns_and_no_blank_text(name, cases, language_model):

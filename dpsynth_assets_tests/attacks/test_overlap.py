@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+
+from dpsynth_assets.attacks import word_spans
+from dpsynth_assets.attacks.overlap import (
+    has_verbatim_private_span,
+    near_duplicate_share,
+    verbatim_share,
+)
+
+SECRET = (
+    "Marta took the blue kayak past the northern lighthouse on Thursday and lost her grandmother's "
+    "silver compass somewhere near the reef"
+)
+NOTICE = (
+    "please note that this message and every attachment are intended for the addressee alone and "
+    "must be deleted by others"
+)
+PUBLIC = ["the quick brown fox jumps over the lazy dog while the whole village sleeps in the sun"]
+
+
+def _private(extra=()):
+    return [SECRET, *extra, *(f"{NOTICE} {number}" for number in range(5))]
+
+
+def _leaks(text, private=None, public=PUBLIC, **settings):
+    return has_verbatim_private_span([text], private or _private(), public, **settings)
+
+
+def test_a_planted_span_is_found():
+    assert _leaks(f"Dear all, {SECRET}. Regards")
+
+
+def test_capitals_punctuation_and_spacing_do_not_hide_a_span():
+    assert _leaks(SECRET.upper().replace(" ", ",\n  "))
+
+
+def test_a_span_of_eleven_words_is_none_and_of_twelve_is_one():
+    words = SECRET.split()
+    assert not _leaks("Well, " + " ".join(words[:11]))
+    assert _leaks("Well, " + " ".join(words[:12]))
+
+
+def test_a_changed_word_in_the_middle_of_a_span_breaks_it():
+    words = SECRET.split()[:16]
+    words[8] = "somewhere"
+    assert not _leaks(" ".join(words))
+
+
+def test_boilerplate_of_many_records_is_no_leak_of_one():
+    assert not _leaks(NOTICE)
+
+
+def test_the_number_of_units_decides_and_not_the_number_of_records():
+    private = _private(extra=[SECRET, SECRET])
+    assert not _leaks(SECRET, private)
+    one_unit = ["a", "a", "a", "b", "c", "d", "e", "f"]
+    assert _leaks(SECRET, private, private_units=one_unit)
+
+
+def test_one_record_that_repeats_itself_is_one_unit():
+    assert _leaks(SECRET, [" ".join([SECRET] * 5), *_private()[1:]])
+
+
+def test_public_text_is_no_leak():
+    assert not _leaks(SECRET, public=[*PUBLIC, f"As printed: {SECRET}"])
+
+
+def test_two_stock_phrases_in_a_row_are_composition_and_not_copying():
+    left = "the lift in our building stopped between two floors"
+    right = "i would be grateful for a quick answer this week"
+    join = f"{left} {right}"
+    common = [left, right, "two floors i climbed"]
+    assert not _leaks(join, [join, *_private()], public=common)
+    assert _leaks(join, [join, *_private()], public=common, piece_words=11)
+
+
+def test_a_particular_name_between_stock_phrases_is_copying():
+    left = "the lift in our building stopped between two floors"
+    right = "i would be grateful for a quick answer this week"
+    join = f"{left} says Zebulon Quixley and {right}"
+    assert _leaks(join, [join, *_private()], public=[left, right])
+
+
+def test_spans_do_not_cross_records():
+    words = SECRET.split()
+    halves = [" ".join(words[:9]), " ".join(words[9:])]
+    assert not has_verbatim_private_span([SECRET], halves, [])
+    assert not has_verbatim_private_span(halves, [SECRET], [])
+
+
+def test_the_share_counts_texts():
+    assert verbatim_share([SECRET, "harmless", SECRET, NOTICE], _private(), PUBLIC) == 0.5
+    assert verbatim_share([], _private(), PUBLIC) == 0.0
+
+
+def test_the_answer_does_not_depend_on_blocks(monkeypatch):
+    monkeypatch.setattr(word_spans, "BLOCK_TEXTS", 2)
+    texts = ["harmless", NOTICE, "", SECRET, PUBLIC[0]]
+    assert verbatim_share(texts, _private(), PUBLIC) == 0.2
+    three = _private(extra=["other", SECRET, "other", SECRET])
+    assert not _leaks(SECRET, three)
+
+
+def test_empty_sides_leak_nothing():
+    assert not has_verbatim_private_span([], _private(), PUBLIC)
+    assert not has_verbatim_private_span([SECRET], [], [])
+    assert not has_verbatim_private_span(["short"], ["short"], [])
+
+
+def test_scripts_without_spaces_are_compared_by_character():
+    secret = "彼女は木曜日に青い舟で北の灯台を過ぎた"
+    assert has_verbatim_private_span([f"すると{secret}"], [secret], [])
+
+
+@pytest.mark.parametrize("settings", [{"words": 0}, {"most_units": 0}, {"piece_words": 13}])
+def test_numbers_out_of_range_are_refused(settings):
+    with pytest.raises(ValueError, match="Expected 1 <= piece_words"):
+        _leaks(SECRET, **settings)
+
+
+def test_units_must_match_records_and_the_message_shows_no_text():
+    with pytest.raises(ValueError, match="a unit for each private record") as refusal:
+        _leaks(SECRET, private_units=["a"])
+    assert "kayak" not in str(refusal.value)
+
+
+def test_near_duplicates_are_rows_within_the_cosine():
+    private = np.eye(4, dtype=np.float32)
+    tilted = np.array([[0.96, 0.28, 0, 0], [0.6, 0.8, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
+    assert near_duplicate_share(tilted, private) == pytest.approx(2 / 3)
+    assert near_duplicate_share(tilted, private[:0]) == 0.0
+    assert near_duplicate_share(tilted[:0], private) == 0.0
