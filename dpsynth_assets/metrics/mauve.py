@@ -8,7 +8,7 @@ Shapes: n rows a side, d dimensions.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from types import SimpleNamespace
@@ -138,8 +138,3 @@ def _compute_mauve() -> Callable[..., Any]:
     module: Any = importlib.import_module("mauve.compute_mauve")
     module.faiss = SimpleNamespace(Kmeans=partial(faiss.Kmeans, min_points_per_centroid=1))
     return module.compute_mauve
-
-
-def describe(settings: Mapping[str, float]) -> str:
-    """One line of constants for a report, from `MauveSettings.to_json`."""
-    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from dpsynth_assets.models.byte_tokenizer import train_tokenizer
 from dpsynth_assets.models.copying_start import CopyingHeads, start_with_copying
 from dpsynth_assets.models.document_format import EMBEDDED
-from dpsynth_assets.models.language_model import FORMAT_FILE, LanguageModel, load_language_model
+from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.muon import Muon
 from dpsynth_assets.models.prompt_sampler import EncodedDocuments, PromptSampler, encode_documents
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import torch
 
 ProgressCallback = Callable[[float, str], None]
-BEGIN, PAD = "<begin>", "<pad>"
 FACTS_FILE = "training_facts.json"
 
 
@@ -50,7 +50,7 @@ class TrainingSettings(BaseModel):
     rotary_base: float = Field(1e5, gt=1, description="θ of the rotary position encoding.")
     max_positions: int = Field(2048, ge=64, description="Longest prompt the model accepts, tokens.")
     max_document_tokens: int = Field(160, ge=8, description="Documents are cut to this, tokens.")
-    token_budget: int = Field(1_200_000, ge=1, description="Training tokens in all.")
+    token_budget: int = Field(1_100_000, ge=1, description="Training tokens in all.")
     batch_tokens: int = Field(2048, ge=64, description="Tokens of one optimizer step.")
     sequence_tokens: tuple[int, ...] = Field(
         (192,), description="Curriculum: sequence length of each equal share of the budget."
@@ -99,7 +99,7 @@ def train_language_model(
     _check(documents, settings)
     report(0.0, "training the tokenizer")
     output.mkdir(parents=True, exist_ok=True)
-    _write_tokenizer(documents, output, settings)
+    train_tokenizer(_tokenizer_texts(documents), settings.vocabulary, output)
     with _seeded(settings):
         _new_model(settings, output).save_pretrained(output)
         codec = load_language_model(output, device="cpu")
@@ -145,33 +145,6 @@ def _seeded(settings: TrainingSettings) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
-
-
-def _write_tokenizer(documents: "pl.DataFrame", output: Path, settings: TrainingSettings) -> None:
-    """Byte-level BPE over the documents; every digit is a token, so numbers copy one by one."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=settings.vocabulary,
-        special_tokens=[BEGIN, EMBEDDED.end or "", PAD],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_tokenizer_texts(documents), trainer=trainer)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=EMBEDDED.end, pad_token=PAD
-    ).save_pretrained(output)
-    format_name = json.dumps({"name": EMBEDDED.name})
-    (output / FORMAT_FILE).write_text(format_name + "\n", encoding="utf-8")
 
 
 def _tokenizer_texts(documents: "pl.DataFrame") -> Iterator[str]:
@@ -316,4 +289,4 @@ def held_out_perplexity(
     }
 
 
-__all__ = ["LanguageModel", "TrainingSettings", "held_out_perplexity", "train_language_model"]
+__all__ = ["TrainingSettings", "held_out_perplexity", "train_language_model"]

@@ -113,9 +113,11 @@ def ledger_plot(points: Sequence[tuple[str, float]], budget: float) -> bytes:
     """
     figure, axes = _axes(width=6.4, height=3.2)
     values = [0.0, *(float(value) for _, value in points)]
-    axes.step(range(len(values)), values, where="post", color=COLORS[0], label="spent")
+    places = [*range(len(values)), len(values) - 0.5]  # so that the last step shows
+    axes.step(places, [*values, values[-1]], where="post", color=COLORS[0], label="spent")
     axes.axhline(budget, color=COLORS[5], linestyle="--", label="budget")
-    axes.set_xticks(range(len(values)), ["", *(_short(name) for name, _ in points)], rotation=30)
+    names = ["", *(_short(name) for name, _ in points)]
+    axes.set_xticks(range(len(values)), names, rotation=20, ha="right")
     axes.set(xlabel="release", ylabel="cumulative ε", ylim=(0, 1.1 * max(budget, *values)))
     _legend(axes, 2)
     return _png(figure)
@@ -147,8 +149,15 @@ def _axes(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _legend(axes: Any, entries: int) -> None:
+    """Names the colours above the axes, where they hide no bar; too many names are left out."""
     if 0 < entries <= 2 * len(COLORS):
-        axes.legend(fontsize=7, frameon=False, ncols=1 if entries <= len(COLORS) else 2)
+        axes.legend(
+            fontsize=7,
+            frameon=False,
+            ncols=min(4, entries),
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+        )
 
 
 def _png(figure: Any) -> bytes:

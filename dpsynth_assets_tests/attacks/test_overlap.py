@@ -84,7 +84,7 @@ def test_a_particular_name_between_stock_phrases_is_copying():
 
 def test_spans_do_not_cross_records():
     words = SECRET.split()
-    halves = [" ".join(words[:9]), " ".join(words[9:])]
+    halves = [" ".join(words[:11]), " ".join(words[11:])]
     assert not has_verbatim_private_span([SECRET], halves, [])
     assert not has_verbatim_private_span(halves, [SECRET], [])
 

@@ -16,8 +16,12 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
 
 LABELS = ("billing", "delivery")
+PLANTED = (0, 1)  # Ids `secret0` and `secret1` fall into the source split.
 CANARY = "XQ7-ZZ19-KV04"
-SECRET = "Ottoline Brackenbury-Vane of 41 Thistledown Crescent asked for account 99-1207"
+SECRET = (
+    "Ottoline Brackenbury of 41 Thistledown Crescent asked why account 991207 was closed on "
+    "Monday although her sister had paid for it in cash"
+)
 
 _OPENINGS = ("Good morning,", "Hello,", "To whom it may concern,", "Hi team,")
 _BODIES = {
@@ -45,8 +49,8 @@ def write_sources(folder: Path) -> None:
     private = documents(400, seed=2, tone="I am upset that ").with_row_index("number")
     private = private.with_columns(pl.format("T{}", "number").alias("id")).drop("number")
     planted = [
-        {"text": f"{SECRET}, code {CANARY}.", "label": "billing", "id": f"planted{index}"}
-        for index in range(2)
+        {"text": f"{SECRET}, code {CANARY}.", "label": "billing", "id": f"secret{index}"}
+        for index in PLANTED
     ]
     rows = [*private.select("text", "label", "id").to_dicts(), *planted]
     lines = "\n".join(json.dumps(row) for row in rows)

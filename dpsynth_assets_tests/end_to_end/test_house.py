@@ -35,6 +35,11 @@ def test_the_whole_graph_materialises(house):
     assert house.result.success
 
 
+def test_the_planted_secret_is_among_the_records_that_mechanisms_read(house):
+    source = pl.read_parquet(house.home / "sensitive" / "letters" / "source.parquet")
+    assert source["text"].str.contains(CANARY).sum() == 2
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_published_corpus_has_text_labels_id_and_provenance_and_nothing_else(house, method):
     rows = pl.read_parquet(
