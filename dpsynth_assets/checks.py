@@ -48,7 +48,10 @@ def evaluate_gate(
         "corpus_not_empty": any(text.strip() for text in texts),
         "no_canary": not _has_canary(spec, texts),
         "no_verbatim_private_span": not has_verbatim_private_span(
-            texts, private.records["text"].to_list(), public_corpus["text"].to_list()
+            texts,
+            private.records["text"].to_list(),
+            public_corpus["text"].to_list(),
+            private_units=private.records["unit_id"].to_list(),
         ),
     }
 

@@ -28,7 +28,7 @@ from dpsynth_assets.methods.base import PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
@@ -83,13 +83,14 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.Output[pl.DataFrame]:
         from dpsynth_assets.methods.private_prediction.references import generate_public_only
 
-        corpus = generate_public_only(
-            _reference_settings(plan),
-            plan.terms,
-            PublicInputs(language_model=models.language_model(public_language_model)),
-            spec.evaluation.reference_rows,
-            progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
-        )
+        with public_section(f"{spec.name}/references/public_only_corpus"):
+            corpus = generate_public_only(
+                _reference_settings(plan),
+                plan.terms,
+                PublicInputs(language_model=models.language_model(public_language_model)),
+                spec.evaluation.reference_rows,
+                progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
+            )
         return dg.Output(corpus.rows, metadata={"dagster/row_count": corpus.rows.height})
 
     return public_only_corpus

@@ -15,6 +15,7 @@ from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.paths import home, project_root
 from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 
@@ -55,11 +56,12 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
     def public_corpus() -> dg.Output[pl.DataFrame]:
         from dpsynth_assets.records import read_public_records
 
-        if spec.source is None:
-            documents = pl.read_parquet(ensure_demo_corpora() / "public.parquet")
-            documents = documents.head(spec.max_documents or documents.height)
-        else:
-            documents = read_public_records(spec)
+        with public_section(f"Reading public base {spec.name!r}"):
+            if spec.source is None:
+                documents = pl.read_parquet(ensure_demo_corpora() / "public.parquet")
+                documents = documents.head(spec.max_documents or documents.height)
+            else:
+                documents = read_public_records(spec)
         sample = documents.head(5).to_dicts()
         rows = [f"| {row['label']} | {row['text'][:160]} |" for row in sample]
         preview = "\n".join(["| label | text |", "|---|---|", *rows])
@@ -93,7 +95,8 @@ def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
     )
     def text_embedder(models: Models) -> dg.Output[dict]:
         manifest: dict[str, Any] = spec.text_embedder.model_dump(mode="json")
-        embedder = models.text_embedder(manifest)
+        with public_section("Loading the text embedder"):
+            embedder = models.text_embedder(manifest)
         manifest |= {"name": embedder.name, "dimension": int(embedder.dimension)}
         return dg.Output(manifest, metadata={k: v for k, v in manifest.items() if v is not None})
 
@@ -121,9 +124,9 @@ def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
         progress: Progress,
     ) -> dg.Output[np.ndarray]:
         report = progress.start(context, f"Embedding public documents with {text_embedder['name']}")
-        embeddings = models.text_embedder(text_embedder).embed(
-            public_corpus["text"].to_list(), report
-        )
+        with public_section("Embedding public documents"):
+            embedder = models.text_embedder(text_embedder)
+            embeddings = embedder.embed(public_corpus["text"].to_list(), report)
         return dg.Output(
             embeddings,
             metadata={"rows": embeddings.shape[0], "dimension": embeddings.shape[1]},
@@ -146,9 +149,10 @@ def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
     def public_clusters(public_embeddings: np.ndarray) -> dg.Output[np.ndarray]:
         from dpsynth_assets.clustering import fit_centers, nearest_center
 
-        centers = fit_centers(
-            public_embeddings, clusters=spec.clusters.count, seed=spec.clusters.seed
-        )
+        with public_section("Clustering public documents"):
+            centers = fit_centers(
+                public_embeddings, clusters=spec.clusters.count, seed=spec.clusters.seed
+            )
         sizes = np.bincount(nearest_center(public_embeddings, centers), minlength=len(centers))
         return dg.Output(
             centers,
@@ -186,7 +190,8 @@ def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             manifest["path"] = settings.model
             return dg.Output(manifest, metadata={"model": settings.model})
         report = progress.start(context, "Training the public language model")
-        path, facts = _trained_model(spec, public_corpus, report)
+        with public_section("Training the public language model"):
+            path, facts = _trained_model(spec, public_corpus, report)
         manifest |= {"path": str(path), "facts": facts}
         shown = {name: value for name, value in facts.items() if isinstance(value, int | float)}
         return dg.Output(manifest, metadata={"model": dg.MetadataValue.path(str(path)), **shown})

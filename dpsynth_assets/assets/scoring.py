@@ -153,7 +153,9 @@ def _write_owner_only(path: Path, content: str) -> None:
 
 def report_table(scored: Sequence[Scored]) -> list[dict[str, Any]]:
     """One row a corpus, the real data first; gap shares against floor and ceiling."""
-    by_role: dict[str, CorpusScores] = {s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"}
+    by_role: dict[str, CorpusScores] = {
+        s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"
+    }
     rows = []
     for entry in scored:
         row = {**entry.scores.to_json(), **_guarantee(entry.corpus)}

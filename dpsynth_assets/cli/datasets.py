@@ -21,6 +21,7 @@ from dpsynth_assets.datasets import (
     parse_dataset_file,
     repeated_names,
 )
+from dpsynth_assets.datasets.reference import field_reference, settings_reference
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -136,3 +137,19 @@ def _cell(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(value)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@app.command("fields")
+def fields() -> None:
+    """Print the reference of every field of a dataset file, as Markdown."""
+    typer.echo(field_reference())
+
+
+@app.command("methods")
+def methods() -> None:
+    """Print the methods and every setting each of them takes, as Markdown."""
+    from dpsynth_assets.methods.registry import REGISTRY
+
+    for method in REGISTRY.values():
+        typer.echo(f"## `{method.name}`: {method.title}\n\n{method.paper}\n")
+        typer.echo(settings_reference(method.config_type))

@@ -1,6 +1,7 @@
 """`dpsynth run`: materialise a cohort's graph in this process, with bars, and print the scores."""
 
 import json
+import logging
 import os
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ def _materialise(cohort: str, base: str, select: str, release: str, console: Con
     from dpsynth_assets.cli.instance import dagster_instance
     from dpsynth_assets.tags import RELEASE
 
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    _quieten()
     import dagster as dg
 
     from dpsynth_assets.definitions import defs
@@ -72,6 +73,14 @@ def _materialise(cohort: str, base: str, select: str, release: str, console: Con
         if event.is_step_failure:
             _print_failure(event, console)
     return bool(result.success)
+
+
+def _quieten() -> None:
+    """Leaves the terminal to the bars: failures are printed once, as one line, at the end."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    logging.getLogger("dagster.redacted_errors").setLevel(logging.CRITICAL)
 
 
 def _print_failure(event: Any, console: Console) -> None:

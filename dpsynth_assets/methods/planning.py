@@ -86,9 +86,7 @@ class DatasetPlan:
 
     def events_behind(self, planned: PlannedMethod) -> Sequence[Event]:
         """Events of the releases that a method's corpus builds on."""
-        if self.histogram is None or not planned.method.uses_histogram(
-            planned.config, self.terms
-        ):
+        if self.histogram is None or not planned.method.uses_histogram(planned.config, self.terms):
             return ()
         return (self.histogram.event,)
 
@@ -185,9 +183,7 @@ def _plan_method(entry: MethodSpec, terms: CohortTerms) -> PlannedMethod:
     )
 
 
-def _priced(
-    method: GenerationMethod, config: Any, terms: CohortTerms, target: float
-) -> MethodPlan:
+def _priced(method: GenerationMethod, config: Any, terms: CohortTerms, target: float) -> MethodPlan:
     """Plans a method; one that spends needs a share of the budget."""
     if target <= 0 and method.guarantee is GuaranteeType.DP:
         return MethodPlan(

@@ -1,4 +1,4 @@
-"""A section of code that holds private data: no error message of it may leave."""
+"""What may be said of a failure: nothing from private sections, everything from public ones."""
 
 import os
 from collections.abc import Iterator
@@ -27,6 +27,17 @@ def private_section(name: str) -> Iterator[None]:
             ),
             allow_retries=False,
         ) from (error if _may_show_private_errors() else None)
+
+
+@contextmanager
+def public_section(name: str) -> Iterator[None]:
+    """Shows an error's own message, which redaction of user code would hide: nothing is private."""
+    try:
+        yield
+    except dg.Failure:
+        raise
+    except Exception as error:
+        raise dg.Failure(description=f"{name}: {error}", allow_retries=False) from error
 
 
 def _may_show_private_errors() -> bool:

@@ -126,6 +126,7 @@ class MeanClustered(MeanPrediction):
     def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:  # noqa: ARG002
         """Batch counts of every cell come from the released histogram."""
         return True
+
     needs_embeddings = True
 
     def batches(self, task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:

@@ -44,6 +44,7 @@ class MedianClustered(GenerationMethod):
     def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:  # noqa: ARG002
         """Batch counts of every cell come from the released histogram."""
         return True
+
     needs_embeddings = True
 
     def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:

@@ -71,7 +71,8 @@ def plan_median(
     if not terms.accepts_ex_post:
         reason = (
             f"median_clustered gives an ex-post guarantee only, not (ε, δ)-DP; cohort "
-            f"{terms.cohort!r} does not accept it. Set budget.accepts_ex_post, or use mean_clustered."
+            f"{terms.cohort!r} does not accept it. Set budget.accepts_ex_post: true, or use "
+            "mean_clustered."
         )
         return _refused(GuaranteeType.EX_POST, config, mechanism.eta, reason)
     matched = config.matched_epsilon or target_epsilon

@@ -1,0 +1,115 @@
+"""The code location: quick to open, whole, and extended by YAML alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from dpsynth_assets.components import PrivateDataset, PublicData
+from dpsynth_assets.datasets.template import dataset_template
+from dpsynth_assets.definitions import defs
+from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY
+
+ROOT = Path(__file__).parents[2]
+HEAVY = (
+    "torch",
+    "transformers",
+    "opacus",
+    "vllm",
+    "sentence_transformers",
+    "faiss",
+    "hdbscan",
+    "mauve",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "opendp",
+    "dp_accounting",
+)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return defs()
+
+
+def test_opening_the_code_location_imports_no_heavy_library():
+    code = (
+        "import sys, dpsynth_assets.definitions as d; d.defs();"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert run.stdout.strip() == "[]"
+
+
+def test_every_asset_states_its_privacy_level_and_belongs_to_a_group(loaded):
+    graph = loaded.resolve_asset_graph()
+    for key in graph.get_all_asset_keys():
+        assert PRIVACY in graph.get(key).tags, key
+        assert len(key.path) == 3, key
+
+
+def test_stages_that_run_models_are_in_the_gpu_pool(loaded):
+    graph = loaded.resolve_asset_graph()
+    for key in graph.get_all_asset_keys():
+        if "pytorch" in graph.get(key).kinds and key.path[-1] != "text_embedder":
+            pools = {op.pool for op in graph.get(key).assets_def.node_def.iterate_op_defs()}
+            assert pools == {GPU_POOL}, key
+
+
+def test_every_mechanism_of_the_demo_is_marked(loaded):
+    graph = loaded.resolve_asset_graph()
+    marked = {k.to_user_string() for k in graph.get_all_asset_keys() if MECHANISM in graph.get(k).tags}
+    assert marked == {
+        "tickets/shared/cluster_histogram",
+        "tickets/mean_uniform/candidate_corpus",
+        "tickets/mean_clustered/candidate_corpus",
+        "tickets/median_clustered/candidate_corpus",
+    }
+
+
+def test_definitions_are_loadable(loaded):
+    dg.Definitions.validate_loadable(loaded)
+
+
+def test_a_dataset_outside_the_package_is_added_by_a_folder_in_the_environment(
+    tmp_path, monkeypatch
+):
+    text = dataset_template("reviews")
+    (tmp_path / "reviews.yaml").write_text(text)
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    keys = {key.to_user_string() for key in defs().resolve_asset_graph().get_all_asset_keys()}
+    assert "reviews/shared/private_records" in keys
+    assert "reviews/audit/privacy_statement" in keys
+
+
+def test_two_datasets_of_one_name_do_not_load(tmp_path, monkeypatch):
+    (tmp_path / "tickets.yaml").write_text(dataset_template("tickets"))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    with pytest.raises(Exception, match="tickets"):
+        defs().resolve_asset_graph()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budget": {"epsilon": -1, "delta": 1e-6}}, "greater than 0"),
+        ({"budget": {"epsilon": 1, "delta": 0.5}}, "delta"),
+        ({"unknown_key": 1}, "unknown_key"),
+        ({"methods": []}, "methods"),
+    ],
+)
+def test_component_refuses_what_the_dataset_file_may_not_say(change, message):
+    attributes = yaml.safe_load(dataset_template("reviews"))["attributes"] | change
+    with pytest.raises(Exception, match=message):
+        PrivateDataset.from_attributes_dict(attributes=attributes)
+
+
+def test_components_are_described_for_the_catalogue():
+    for component in (PrivateDataset, PublicData):
+        assert component.get_spec().description
