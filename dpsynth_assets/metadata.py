@@ -7,7 +7,6 @@ import dagster as dg
 
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event, event_to_json
-from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, Reservation
 
 
@@ -33,6 +32,7 @@ def spend_metadata(
     spend = ledger.spend(request.cohort, terms)
     metadata: dict[str, Any] = {
         "dpsynth/guarantee": str(request.guarantee),
+        **_cost(reservation, terms, inherited),
         "dpsynth/delta": terms.delta,
         "dpsynth/accountant": terms.accountant,
         "dpsynth/neighboring_relation": str(terms.relation),
@@ -44,14 +44,22 @@ def spend_metadata(
         "dpsynth/cohort_guarantee": spend.total_guarantee,
     }
     if request.event is not None:
-        alone = epsilon_of([request.event], terms.delta, terms.accountant)
-        whole = epsilon_of([*inherited, request.event], terms.delta, terms.accountant)
-        metadata |= {
-            "dpsynth/epsilon": float(alone),
-            "dpsynth/epsilon_with_inputs": float(whole),
-            "dpsynth/epsilon_charged": 0.0 if reservation.reused else float(alone),
-            "dpsynth/accounting_event": dg.MetadataValue.json(event_to_json(request.event)),
-        }
-    elif request.guarantee is GuaranteeType.EX_POST:
-        metadata["dpsynth/epsilon_charged"] = 0.0
+        metadata["dpsynth/accounting_event"] = dg.MetadataValue.json(event_to_json(request.event))
     return metadata
+
+
+def _cost(
+    reservation: Reservation, terms: BudgetTerms, inherited: Sequence[Event]
+) -> dict[str, float]:
+    """ε of the release alone, with what it builds on, and what this run charged."""
+    event = reservation.request.event
+    if event is None:
+        return {"dpsynth/epsilon_charged": 0.0}
+    alone = epsilon_of([event], terms.delta, terms.accountant)
+    return {
+        "dpsynth/epsilon": float(alone),
+        "dpsynth/epsilon_with_inputs": float(
+            epsilon_of([*inherited, event], terms.delta, terms.accountant)
+        ),
+        "dpsynth/epsilon_charged": 0.0 if reservation.reused else float(alone),
+    }

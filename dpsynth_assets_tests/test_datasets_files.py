@@ -171,3 +171,19 @@ def test_environment_is_rendered_and_paths_start_at_the_root_or_the_file(tmp_pat
         found = write(tmp_path / "c.yaml", ATTRIBUTES | {"source": {"path": path}})
         resolved = parse_dataset_file(found)[0][0].spec.source.path
         assert resolved == (path if path.startswith("hf:") else str(tmp_path / "*.csv"))
+
+
+def test_settings_may_be_shared_by_a_merge_key(tmp_path):
+    text = (
+        "type: dpsynth_assets.components.PrivateDataset\n"
+        "attributes:\n"
+        "  name: reviews\n"
+        "  source: {path: reviews.parquet}\n"
+        "  budget: {epsilon: 1.0, delta: 1.0e-6}\n"
+        "  methods:\n"
+        "    - {method: mean_uniform, budget_share: .5, settings: &shared {temperature: 1.5}}\n"
+        "    - {method: mean_clustered, budget_share: .5, settings: {<<: *shared, clip_bound: 4}}\n"
+    )
+    (tmp_path / "reviews.yaml").write_text(text)
+    (file,) = load_dataset_files([tmp_path])
+    assert file.spec.methods[1].settings == {"temperature": 1.5, "clip_bound": 4}

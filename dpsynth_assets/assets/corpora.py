@@ -177,6 +177,8 @@ def _candidate_corpus(
                 plan=plan.releases,
                 draw=draw,
             )
+        if stored.reservation.reused:
+            report(1.0, "stored release reused, nothing charged")
         return _output(stored, book, plan, planned)
 
     return candidate_corpus
@@ -191,7 +193,7 @@ def _output(
     spend = spend_metadata(
         book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
     )
-    return dg.Output(rows, metadata={**numbers, **spend, "dagster/row_count": rows.height})
+    return dg.Output(rows, metadata={**spend, **numbers, "dagster/row_count": rows.height})
 
 
 def _corpus(

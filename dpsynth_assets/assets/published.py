@@ -122,19 +122,21 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         "| " + " | ".join(str(row[n]).replace("|", "/").replace("\n", " ") for n in names) + " |"
         for row in samples
     ]
-    metadata: dict[str, Any] = {
-        "dpsynth/folder": dg.MetadataValue.path(str(folder)),
-        "dpsynth/samples": dg.MetadataValue.md("\n".join(table)),
-        "dpsynth/privacy_label": dg.MetadataValue.json(label),
-        "dpsynth/guarantee": label["guarantee"],
-        "dpsynth/epsilon_cumulative": label["cohort_epsilon"],
-        "dpsynth/epsilon_remaining": max(0.0, label["cohort_budget"] - label["cohort_epsilon"]),
-        "dpsynth/epsilon_charged": 0.0,
-        "dagster/row_count": rows.height,
-    }
+    metadata: dict[str, Any] = {"dpsynth/guarantee": label["guarantee"]}
     if label["epsilon"] is not None:
         metadata |= {
             "dpsynth/epsilon": float(label["epsilon"]),
             "dpsynth/delta": float(label["delta"]),
         }
-    return metadata
+    return metadata | {
+        "dpsynth/epsilon_charged": 0.0,
+        "dpsynth/epsilon_cumulative": label["cohort_epsilon"],
+        "dpsynth/epsilon_remaining": max(0.0, label["cohort_budget"] - label["cohort_epsilon"]),
+        "dpsynth/cohort_guarantee": label["cohort_guarantee"],
+        "dpsynth/privacy_unit": label["privacy_unit"],
+        "dpsynth/neighboring_relation": label["neighboring_relation"],
+        "dpsynth/folder": dg.MetadataValue.path(str(folder)),
+        "dpsynth/samples": dg.MetadataValue.md("\n".join(table)),
+        "dpsynth/privacy_label": dg.MetadataValue.json(label),
+        "dagster/row_count": rows.height,
+    }

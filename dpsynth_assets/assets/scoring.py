@@ -29,6 +29,7 @@ from dpsynth_assets.report.render import render_report
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 ProgressCallback = Callable[[float, str], None]
+SMALLEST_COMPARISON = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +76,14 @@ def score_corpora(
 ) -> list[Scored]:
     """Scores real data and every corpus; private embeddings are read, never made again."""
     reference = _private_reference(spec, store)
-    settings = EvaluationSettings(max_rows=spec.evaluation.rows)
+    settings = evaluation_settings(spec, corpora)
     progress(0.0, "real data against real data")
     scored = [Scored(corpus=None, scores=real_scores(reference, public_texts, settings))]
     inputs = []
     for index, corpus in enumerate(corpora):
-        rows = corpus.rows.head(spec.evaluation.rows)
+        rows = corpus.rows.sample(
+            min(settings.max_rows, corpus.rows.height), seed=settings.seed, shuffle=True
+        )
         progress(0.1 + 0.3 * index / len(corpora), f"embedding {corpus.name}")
         texts = rows["text"].to_list()
         inputs.append(
@@ -100,6 +103,20 @@ def score_corpora(
     )
     scored += [Scored(corpus=c, scores=s) for c, s in zip(corpora, results, strict=True)]
     return scored
+
+
+def evaluation_settings(
+    spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]
+) -> EvaluationSettings:
+    """Constants of the evaluation; every corpus is scored on as many rows as the smallest has.
+
+    MAUVE and accuracy grow with the number of rows, so corpora of different sizes do not compare.
+    A corpus of under a hundred rows does not pull the others down with it.
+    """
+    smallest = min((corpus.rows.height for corpus in corpora), default=spec.evaluation.rows)
+    return EvaluationSettings(
+        max_rows=min(spec.evaluation.rows, max(SMALLEST_COMPARISON, smallest))
+    )
 
 
 def _private_reference(spec: PrivateDatasetSpec, store: SensitiveStore) -> PrivateReference:
@@ -128,6 +145,7 @@ def write_report(
     table = report_table(scored)
     pictures = _pictures(table, scored)
     context = _context(spec, plan, ledger, embedder_name)
+    context["evaluation"] = evaluation_settings(spec, corpora).to_json()
     samples = {
         corpus.name: list(corpus.rows.select("label", "text").head(5).iter_rows())
         for corpus in corpora
@@ -159,6 +177,8 @@ def report_table(scored: Sequence[Scored]) -> list[dict[str, Any]]:
     rows = []
     for entry in scored:
         row = {**entry.scores.to_json(), **_guarantee(entry.corpus)}
+        row["scored_rows"] = entry.scores.rows
+        row["rows"] = entry.corpus.rows.height if entry.corpus else None
         if entry.corpus is not None and entry.corpus.role == "corpus":
             row |= _gaps(entry.scores, by_role)
         rows.append(row)
@@ -221,7 +241,6 @@ def _context(
         "cumulative_epsilon": float(spend.epsilon),
         "cohort_guarantee": spend.total_guarantee,
         "embedder": embedder_name,
-        "evaluation": EvaluationSettings(max_rows=spec.evaluation.rows).to_json(),
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
 

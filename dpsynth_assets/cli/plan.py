@@ -69,7 +69,7 @@ def _facts(planned: Any) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    console = Console()
+    console = Console(width=max(110, Console().width))
     table = Table(title=f"Plan of cohort {facts['cohort']} (nothing private was read)")
     for name in ("release", "guarantee", "share as ε", "ε alone", "tokens a batch", "rows", "note"):
         table.add_column(name, overflow="fold")

@@ -40,7 +40,7 @@ def run(
     if as_json:
         typer.echo(json.dumps({"succeeded": succeeded, **summary}, indent=2))
     else:
-        print_summary(summary, Console())
+        print_summary(summary, Console(width=max(100, Console().width)))
     if not succeeded:
         raise typer.Exit(1)
 

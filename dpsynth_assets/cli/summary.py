@@ -50,7 +50,7 @@ def _table(summary: dict[str, Any]) -> Table:
     table = Table(title=f"Synthetic corpora of {summary['cohort']} and their references")
     columns = ("method", "guarantee", "ε", "δ", "rows", "MAUVE", "accuracy", "seconds")
     for name in columns:
-        table.add_column(name, justify="left" if name in columns[:2] else "right")
+        table.add_column(name, justify="left" if name in columns[:2] else "right", no_wrap=True)
     for row in summary["rows"]:
         table.add_row(
             row["name"],

@@ -43,12 +43,12 @@ class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that is written twice, where YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                mark = node.value[index][0].start_mark
+        written = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        names = [self.construct_object(key, deep=True) for key in written]
+        for index, name in enumerate(names):
+            if name in names[:index]:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is written twice", mark
+                    None, None, f"key {name!r} is written twice", written[index].start_mark
                 )
         return super().construct_mapping(node, deep=deep)
 

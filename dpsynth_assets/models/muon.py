@@ -1,9 +1,13 @@
 """Muon: momentum whose every update is made orthogonal. For the matrices inside a transformer.
 
+Matrices of one shape are orthogonalised together: a small model has many small matrices, and one
+batched product for all of them costs a fraction of one product each.
+
 **Source**: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the
 quintic Newton-Schulz coefficients are theirs.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,28 +25,41 @@ def Muon(parameters: Iterable[Any], learning_rate: float, momentum: float = 0.95
         def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
             """Updates every parameter that has a gradient."""
             for group in self.param_groups:
+                by_shape = defaultdict(list)
                 for parameter in group["params"]:
                     if parameter.grad is not None:
-                        self._update(parameter, group["lr"])
+                        by_shape[parameter.shape].append(parameter)
+                for same_shape in by_shape.values():
+                    self._update(same_shape, group["lr"])
 
-        def _update(self, parameter: Any, rate: float) -> None:
+        def _update(self, parameters: list[Any], rate: float) -> None:
+            momenta = torch.stack([self._nesterov(parameter) for parameter in parameters])
+            rows, columns = parameters[0].shape
+            scale = max(1.0, rows / columns) ** 0.5
+            for parameter, direction in zip(parameters, orthogonalize(momenta), strict=True):
+                parameter.add_(direction, alpha=-rate * scale)
+
+        def _nesterov(self, parameter: Any) -> Any:
             state = self.state[parameter]
             buffer = state.setdefault("momentum", torch.zeros_like(parameter))
             buffer.mul_(momentum).add_(parameter.grad)
-            direction = orthogonalize(parameter.grad.add(buffer, alpha=momentum))
-            scale = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
-            parameter.add_(direction, alpha=-rate * scale)
+            return parameter.grad.add(buffer, alpha=momentum)
 
     return _Muon(list(parameters), {"lr": learning_rate})
 
 
-def orthogonalize(matrix: Any, steps: int = 5) -> Any:
-    """Pushes the singular values of a matrix [m, n] towards 1 by Newton-Schulz iterations."""
+def orthogonalize(matrices: Any, steps: int = 5) -> Any:
+    """Pushes singular values towards 1 by Newton-Schulz iterations.
+
+    Args:
+        matrices: One matrix [m, n], or a stack of matrices [k, m, n].
+        steps: Iterations.
+    """
     first, second, third = NEWTON_SCHULZ
-    tall = matrix.shape[0] > matrix.shape[1]
-    result = matrix.T if tall else matrix
-    result = result / (result.norm() + 1e-7)
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    result = matrices.mT if tall else matrices
+    result = result / (result.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(steps):
-        gram = result @ result.T
+        gram = result @ result.mT
         result = first * result + (second * gram + third * gram @ gram) @ result
-    return result.T if tall else result
+    return result.mT if tall else result

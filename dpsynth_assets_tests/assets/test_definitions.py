@@ -64,7 +64,9 @@ def test_stages_that_run_models_are_in_the_gpu_pool(loaded):
 
 def test_every_mechanism_of_the_demo_is_marked(loaded):
     graph = loaded.resolve_asset_graph()
-    marked = {k.to_user_string() for k in graph.get_all_asset_keys() if MECHANISM in graph.get(k).tags}
+    marked = {
+        k.to_user_string() for k in graph.get_all_asset_keys() if MECHANISM in graph.get(k).tags
+    }
     assert marked == {
         "tickets/shared/cluster_histogram",
         "tickets/mean_uniform/candidate_corpus",

@@ -94,9 +94,7 @@ def test_datasets_check_passes_on_the_declared_files(installation):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["account", "datasets", "evaluate", "ledger", "plan", "run"]
-)
+@pytest.mark.parametrize("command", ["account", "datasets", "evaluate", "ledger", "plan", "run"])
 def test_every_verb_explains_itself(command):
     from typer.testing import CliRunner
 

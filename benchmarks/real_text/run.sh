@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs the real-text cohorts one after another and prints each table with time and peak memory.
+# Needs the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export DPSYNTH_REAL_DATA="${DPSYNTH_REAL_DATA:-$(cd .. && pwd)/shared/data}"
+test -d "$DPSYNTH_REAL_DATA" || { echo "skipped: no real corpora at $DPSYNTH_REAL_DATA"; exit 0; }
+export DPSYNTH_DATASETS="$PWD/benchmarks/real_text"
+export DPSYNTH_HOME="${DPSYNTH_HOME:-$PWD/.dpsynth-real-text}"
+export OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1
+for cohort in "${@:-yelp_epsilon_10 ag_news_epsilon_10 yelp_epsilon_3 ag_news_epsilon_3}"; do
+  for name in $cohort; do
+    echo "== $name"
+    .venv/bin/python - "$name" <<'PY'
+import resource, subprocess, sys, time
+start = time.monotonic()
+code = subprocess.call([".venv/bin/dpsynth", "run", sys.argv[1]])
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+print(f"{time.monotonic() - start:.0f} s, peak memory {peak:.2f} GiB, exit code {code}")
+PY
+  done
+done
