@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, Reservation
 
@@ -55,11 +55,11 @@ def _cost(
     event = reservation.request.event
     if event is None:
         return {"dpsynth/epsilon_charged": 0.0}
-    alone = epsilon_of([event], terms.delta, terms.accountant)
+    alone = epsilon_of_fixed([event], terms.delta, terms.accountant)
     return {
         "dpsynth/epsilon": float(alone),
         "dpsynth/epsilon_with_inputs": float(
-            epsilon_of([*inherited, event], terms.delta, terms.accountant)
+            epsilon_of_fixed([*inherited, event], terms.delta, terms.accountant)
         ),
         "dpsynth/epsilon_charged": 0.0 if reservation.reused else float(alone),
     }

@@ -10,7 +10,7 @@ from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import DatasetPlan
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.cards import privacy_statement as render_statement, what_is_not_protected
@@ -111,7 +111,7 @@ def _releases(ledger: Ledger, spec: PrivateDatasetSpec) -> list[dict[str, Any]]:
             continue
         epsilon = None
         if entry.event is not None:
-            epsilon = epsilon_of([entry.event], spec.budget.delta, spec.budget.accountant)
+            epsilon = epsilon_of_fixed([entry.event], spec.budget.delta, spec.budget.accountant)
         rows.append(
             {
                 "at": entry.recorded_at,

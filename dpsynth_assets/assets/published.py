@@ -12,7 +12,7 @@ import polars as pl
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.cards import dataset_card, what_is_not_protected
@@ -98,7 +98,9 @@ def privacy_label(
         "method": planned.method.title,
         "paper": planned.method.paper,
         "guarantee": str(planned.plan.guarantee),
-        "epsilon": epsilon_of(events, spec.budget.delta, spec.budget.accountant) if is_dp else None,
+        "epsilon": epsilon_of_fixed(events, spec.budget.delta, spec.budget.accountant)
+        if is_dp
+        else None,
         "delta": spec.budget.delta if is_dp else None,
         "accountant": spec.budget.accountant,
         "privacy_unit": spec.unit.describe(),

@@ -42,10 +42,15 @@ attributes:
   held_out_fraction: 0.1           # share of units kept for evaluation, read by no mechanism
   public_data: demo                # public base: text, language model, clusters
 
-  methods:                         # one corpus each; shares add up to at most 1
-    - method: mean_uniform
-      budget_share: 1.0
-      settings: {{}}
+  cluster_histogram:               # noisy counts by label and public cluster; gives batch counts
+    budget_share: 0.05
+    clusters_per_label: 4
+
+  methods:                         # one corpus each; all shares together are at most 1
+    - method: mean_clustered       # `dpsynth datasets methods` lists methods and their settings
+      budget_share: 0.95
+      settings:
+        expected_batch_size: 128   # larger: less cost a token, fewer texts; see `dpsynth plan`
 
   evaluation:
     rows: 1000

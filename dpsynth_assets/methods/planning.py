@@ -9,7 +9,7 @@ from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpe
 from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, MethodPlan
 from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import scale_for
@@ -166,7 +166,7 @@ def _plan_histogram(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedHist
         target_epsilon=target,
         scale=scale,
         event=event,
-        epsilon=epsilon_of([event], terms.delta, terms.accountant),
+        epsilon=epsilon_of_fixed([event], terms.delta, terms.accountant),
     )
 
 

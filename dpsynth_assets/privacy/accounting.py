@@ -98,6 +98,25 @@ def epsilon_of(events: Sequence[Event], delta: float, accountant: str) -> float:
     return _tight_epsilon(blocks, float(delta)) if blocks else 0.0
 
 
+def epsilon_of_fixed(events: Sequence[Event], delta: float, accountant: str) -> float:
+    """Computes the smaller of two bounds on a composition that was fixed beforehand, rounded up.
+
+    Besides `epsilon_of`: the pure releases by basic composition, added to the rest. zCDP is loose
+    for few pure releases (a 0.1-DP histogram reads 0.43 at δ = 1e-6), and both bounds hold at once
+    for one release or any fixed set. Not a filter: a cohort's running total is `epsilon_of`.
+    """
+    atoms = [atom for event in events for atom in flatten(event)]
+    pure = sum(
+        (atom.epsilon for atom in atoms if isinstance(atom, DiscreteLaplaceEvent)), Fraction(0)
+    )
+    rest = [atom for atom in atoms if not isinstance(atom, DiscreteLaplaceEvent)]
+    whole = epsilon_of(events, delta, accountant)
+    if not pure:
+        return whole
+    split = _float_up(pure + Fraction(epsilon_of(rest, delta, accountant)))
+    return min(whole, split)
+
+
 def profile_to_pld(profile: PrivacyProfile) -> Any:
     """Turns a privacy profile into a dp_accounting PLD that dominates it (connect the dots).
 

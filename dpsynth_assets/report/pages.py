@@ -72,7 +72,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; } h3 { fo
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
 th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
-  vertical-align: top; overflow-wrap: anywhere; }
+  vertical-align: top; overflow-wrap: break-word; }
 th { background: var(--soft); } tbody tr:hover { background: var(--soft); }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 figure { margin: 1rem 0; } figcaption { color: var(--quiet); font-size: .88rem; }

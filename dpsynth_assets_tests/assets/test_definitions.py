@@ -11,6 +11,7 @@ import yaml
 from dpsynth_assets.components import PrivateDataset, PublicData
 from dpsynth_assets.datasets.template import dataset_template
 from dpsynth_assets.definitions import defs
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +116,12 @@ def test_component_refuses_what_the_dataset_file_may_not_say(change, message):
 def test_components_are_described_for_the_catalogue():
     for component in (PrivateDataset, PublicData):
         assert component.get_spec().description
+
+
+def test_the_scaffolded_dataset_is_one_whose_plan_can_run():
+    spec = PrivateDataset.from_attributes_dict(
+        attributes=yaml.safe_load(dataset_template("reviews"))["attributes"]
+    ).spec
+    plan = plan_dataset(spec)
+    assert [planned.plan.refusal for planned in plan.methods] == [None]
+    assert plan.total_epsilon <= spec.budget.epsilon

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy.accounting import (
     composed_pld,
     epsilon_of,
+    epsilon_of_fixed,
     zcdp_delta,
     zcdp_epsilon,
     zcdp_rho,
@@ -133,3 +134,16 @@ def test_delta_outside_the_open_unit_interval_is_refused(delta):
 def test_unknown_accountant_is_refused():
     with pytest.raises(ValueError, match="accountant"):
         epsilon_of([LAPLACE], 1e-6, "moments")
+
+
+def test_fixed_composition_never_exceeds_the_filter_nor_pure_basic_composition():
+    pure = ComposedEvent(events=(DiscreteLaplaceEvent(scale=20.0),) * 2)
+    tokens = BoundedRangeEvent(eta=0.2, count=50)
+    assert epsilon_of_fixed([pure], 1e-6, "zcdp") == pytest.approx(0.1)
+    for events in ([pure], [tokens], [pure, tokens], []):
+        for accountant in ("zcdp", "tight"):
+            fixed = epsilon_of_fixed(events, 1e-6, accountant)
+            assert fixed <= epsilon_of(events, 1e-6, accountant)
+    together = epsilon_of_fixed([pure, tokens], 1e-6, "zcdp")
+    assert together <= 0.1 * (1 + 1e-9) + epsilon_of([tokens], 1e-6, "zcdp")
+    assert together >= epsilon_of([tokens], 1e-6, "zcdp")

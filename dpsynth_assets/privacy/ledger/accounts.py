@@ -51,7 +51,8 @@ def _terms_of(terms_json: str) -> BudgetTerms:
 @lru_cache(maxsize=4096)
 def epsilon_alone(event_json: str, delta: float, accountant: str) -> float:
     """ε at `delta` of one release on its own, rounded up."""
-    return accounting.epsilon_of([event_from_json(json.loads(event_json))], delta, accountant)
+    event = event_from_json(json.loads(event_json))
+    return accounting.epsilon_of_fixed([event], delta, accountant)
 
 
 def zcdp_epsilon_of_units(units: int, delta: float) -> float:
