@@ -11,6 +11,7 @@ from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.public import ensure_demo_corpora, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedHistogram
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -125,11 +126,18 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
             for split in ("source", "held_out"):
                 private = sensitive_store.read_internal(spec.name, split, purpose="embed records")
                 report = progress.start(context, f"Embedding private records ({split})")
-                embeddings = embedder.embed(private.records["text"].to_list(), report)
+                embeddings = embedder.embed(
+                    private.records["text"].to_list(), _without_counts(report)
+                )
                 sensitive_store.write_embeddings(spec.name, split, embeddings)
         return dg.MaterializeResult(metadata={"embedder": text_embedder["name"]})
 
     return private_embeddings
+
+
+def _without_counts(report: ProgressCallback) -> ProgressCallback:
+    """Passes the share done and drops the message, which would tell how many records there are."""
+    return lambda share, _message: report(share, "")
 
 
 def _cluster_histogram(

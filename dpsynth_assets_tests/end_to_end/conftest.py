@@ -16,6 +16,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
 
 LABELS = ("billing", "delivery")
+BUDGET = {"epsilon": 60.0, "delta": 1e-5, "accepts_ex_post": True}
 PLANTED = (0, 1)  # Ids `secret0` and `secret1` fall into the source split.
 CANARY = "XQ7-ZZ19-KV04"
 SECRET = (
@@ -94,7 +95,7 @@ def private_spec(folder: Path, **changes: Any) -> PrivateDatasetSpec:
         "source": {"path": str(folder / "private.jsonl")},
         "columns": {"labels": ["label"], "id": "id"},
         "public_facts": {"labels": {"label": list(LABELS)}},
-        "budget": {"epsilon": 60.0, "delta": 1e-5, "accepts_ex_post": True},
+        "budget": BUDGET,
         "held_out_fraction": 0.25,
         "public_data": "tiny",
         "cluster_histogram": {"budget_share": 0.05, "clusters_per_label": 2},

@@ -1,6 +1,8 @@
 """Private text in, an audited synthetic corpus out: the whole graph, and what must never leave."""
 
 import json
+import re
+from datetime import UTC, datetime
 
 import dagster as dg
 import polars as pl
@@ -9,8 +11,17 @@ import pytest
 from dpsynth_assets.methods.planning import budget_terms, plan_dataset
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules import refusal_of
-from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, SECRET
+from dpsynth_assets_tests.end_to_end.conftest import (
+    BUDGET,
+    CANARY,
+    LABELS,
+    SECRET,
+    definitions_of,
+    private_spec,
+    public_spec,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -202,6 +213,20 @@ def test_no_private_text_lies_outside_the_sensitive_store(house):
         assert not found, f"{found} in {path.relative_to(house.home)}"
 
 
+def test_number_of_private_records_is_in_no_log_and_no_metadata(house):
+    """Counts are private under add/remove; a run id or a hash may contain the digits by chance."""
+    counts = [
+        pl.read_parquet(house.home / "sensitive" / "letters" / f"{split}.parquet").height
+        for split in ("source", "held_out")
+    ]
+    phrases = [rf"\b{count} (of|texts|records|rows|documents)\b" for count in counts]
+    phrases += [rf'"value": {count}\b' for count in counts]
+    for path in (house.home / "dagster").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes().decode("utf-8", errors="replace")
+            assert not [phrase for phrase in phrases if re.search(phrase, content)], path
+
+
 def test_sensitive_and_internal_folders_are_the_owners_alone(house):
     for store in ("sensitive", "reports"):
         for path in (house.home / store).rglob("*"):
@@ -213,3 +238,26 @@ def test_schedule_skips_with_the_reason_when_the_budget_does_not_allow_another_r
     reason = refusal_of(house.spec, plan, list(plan.methods), ledger(), "2030-01-01T03:00")
     assert reason is not None
     assert "would overspend" in reason
+
+
+def tick(house, definitions):
+    schedule = definitions.resolve_schedule_def("regenerate_letters_schedule")
+    context = dg.build_schedule_context(
+        instance=house.instance,
+        scheduled_execution_time=datetime(2030, 1, 1, 3, tzinfo=UTC),
+        resources={"ledger": PrivacyLedger()},
+    )
+    return schedule.evaluate_tick(context)
+
+
+def test_schedule_tick_is_skipped_with_the_reason(house):
+    data = tick(house, house.definitions)
+    assert not data.run_requests
+    assert "would overspend cohort 'letters'" in data.skip_message
+
+
+def test_schedule_asks_for_a_new_release_by_name_while_the_budget_allows(house):
+    richer = private_spec(house.folder, budget={**BUDGET, "epsilon": 500.0})
+    data = tick(house, definitions_of(public_spec(house.folder), richer))
+    (request,) = data.run_requests
+    assert request.tags["dpsynth/release"] == "2030-01-01T03:00"
