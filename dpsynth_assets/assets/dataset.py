@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import numpy as np
 
-from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.identity import dataset_key, version_of, version_of_texts
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.public import ensure_demo_corpora, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -21,7 +21,7 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore, Split
 from dpsynth_assets.tags import (
     GPU_OP_TAGS,
     GPU_POOL,
@@ -33,6 +33,7 @@ from dpsynth_assets.tags import (
 )
 
 SHARED = "shared"
+SPLITS: tuple[Split, ...] = ("source", "held_out")
 DEFAULT_RELEASE = "1"
 
 
@@ -122,14 +123,18 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         progress: Progress,
     ) -> dg.MaterializeResult:
         with private_section(f"Embedding dataset {spec.name!r}"):
-            embedder = models.text_embedder(text_embedder)
-            for split in ("source", "held_out"):
+            for split in SPLITS:
                 private = sensitive_store.read_internal(spec.name, split, purpose="embed records")
+                texts = private.records["text"].to_list()
+                version = version_of(text_embedder, version_of_texts(texts))
                 report = progress.start(context, f"Embedding private records ({split})")
-                embeddings = embedder.embed(
-                    private.records["text"].to_list(), _without_counts(report)
+                if sensitive_store.embeddings_version(spec.name, split) == version:
+                    report(1.0, "already embedded")
+                    continue
+                embeddings = models.text_embedder(text_embedder).embed(
+                    texts, _without_counts(report)
                 )
-                sensitive_store.write_embeddings(spec.name, split, embeddings)
+                sensitive_store.write_embeddings(spec.name, split, embeddings, version)
         return dg.MaterializeResult(metadata={"embedder": text_embedder["name"]})
 
     return private_embeddings

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
@@ -12,6 +13,16 @@ def version_of(*parts: Any) -> str:
     """Short digest of declarations: equal declarations give equal versions."""
     canonical = json.dumps([_plain(part) for part in parts], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def version_of_texts(texts: Iterable[str]) -> str:
+    """Digest of texts in order: equal texts give equal versions."""
+    digest = hashlib.sha256()
+    for text in texts:
+        encoded = text.encode()
+        digest.update(len(encoded).to_bytes(8))
+        digest.update(encoded)
+    return digest.hexdigest()
 
 
 def _plain(part: Any) -> Any:

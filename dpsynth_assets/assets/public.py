@@ -11,7 +11,7 @@ import dagster as dg
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.assets.identity import version_of
+from dpsynth_assets.assets.identity import version_of, version_of_texts
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.paths import home, project_root
 from dpsynth_assets.resources.models import Models
@@ -125,14 +125,31 @@ def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
     ) -> dg.Output[np.ndarray]:
         report = progress.start(context, f"Embedding public documents with {text_embedder['name']}")
         with public_section("Embedding public documents"):
-            embedder = models.text_embedder(text_embedder)
-            embeddings = embedder.embed(public_corpus["text"].to_list(), report)
+            texts = public_corpus["text"].to_list()
+            embeddings = _embedded_once(spec.name, text_embedder, texts, models, report)
         return dg.Output(
             embeddings,
             metadata={"rows": embeddings.shape[0], "dimension": embeddings.shape[1]},
         )
 
     return public_embeddings
+
+
+def _embedded_once(
+    base: str, embedder: dict[str, Any], texts: list[str], models: Models, report: Any
+) -> np.ndarray:
+    """Embeds texts, or loads what an earlier run made of the same texts with the same model."""
+    folder = home().artifacts / "public" / base / "embeddings"
+    path = folder / f"{version_of(embedder, version_of_texts(texts))}.npy"
+    if path.exists():
+        report(1.0, "already embedded")
+        return np.asarray(np.load(path, allow_pickle=False))
+    embeddings = models.text_embedder(embedder).embed(texts, report)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new.npy")
+    np.save(temporary, embeddings, allow_pickle=False)
+    temporary.replace(path)
+    return embeddings
 
 
 def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
@@ -215,7 +232,9 @@ def _trained_model(
     settings = TrainingSettings.model_validate({"seed": declared.seed, **declared.settings})
     if declared.training_tokens is not None:
         settings = settings.model_copy(update={"token_budget": declared.training_tokens})
-    corpus_digest = str(documents.hash_rows(seed=0).sum())
+    corpus_digest = version_of_texts(
+        documents.select(pl.concat_str(pl.all(), ignore_nulls=True)).to_series()
+    )
     version = version_of("trained", settings, corpus_digest)
     folder = home().artifacts / "public" / spec.name / "language_models" / version
     facts_path = folder / FACTS_FILE

@@ -23,6 +23,7 @@ from dpsynth_assets.attacks.overlap import (
     verbatim_share,
 )
 from dpsynth_assets.metrics.downstream import downstream_accuracy
+from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveResult, MauveSettings, mauve_score
 from dpsynth_assets.metrics.text import distinct_n, label_distance, word_lengths
 
@@ -106,6 +107,8 @@ class CorpusScores:
         near_duplicate_share: Share of rows nearly the same as a source record.
         canaries_found: Distinct canaries in the corpus; None where none were planted, and for
             real data.
+        energy_distance: Between the embeddings of the corpus and of held-out records; 0 for one
+            distribution. Orders corpora where MAUVE is at its floor.
     """
 
     name: str
@@ -122,6 +125,7 @@ class CorpusScores:
     verbatim_share: float
     near_duplicate_share: float
     canaries_found: int | None
+    energy_distance: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by name."""
@@ -195,7 +199,11 @@ def real_scores(
     mauve = _mauve(features, reference, settings)
     distance = label_distance(labels, reference.held_out_labels) if reference.has_labels else None
     return dataclasses.replace(
-        scores, rows=len(chosen), label_distance=distance, **_mauve_fields(mauve)
+        scores,
+        rows=len(chosen),
+        label_distance=distance,
+        energy_distance=_energy(features, reference),
+        **_mauve_fields(mauve),
     )
 
 
@@ -250,6 +258,7 @@ def _scores(
             corpus.features, reference.source_features, cosine=settings.near_duplicate_cosine
         ),
         canaries_found=canaries,
+        energy_distance=_energy(corpus.features, reference),
         **_mauve_fields(_mauve(corpus.features, reference, settings)),
     )
 
@@ -275,6 +284,12 @@ def _mauve(
     if min(len(features), len(reference.held_out_features)) < MINIMUM_ROWS:
         return None
     return mauve_score(reference.held_out_features, features, settings.effective_mauve())
+
+
+def _energy(features: np.ndarray, reference: PrivateReference) -> float | None:
+    if min(len(features), len(reference.held_out_features)) < 2:
+        return None
+    return energy_distance(features, reference.held_out_features)
 
 
 def _mauve_fields(result: MauveResult | None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ COLUMNS = (
     ("rows", "rows"),
     ("mauve", "MAUVE"),
     ("gap_closed_mauve", "MAUVE gap closed"),
+    ("energy_distance", "energy distance"),
     ("accuracy", "accuracy"),
     ("gap_closed_accuracy", "accuracy gap closed"),
     ("seconds", "seconds"),

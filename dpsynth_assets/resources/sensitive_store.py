@@ -43,13 +43,22 @@ class SensitiveStore(dg.ConfigurableResource):
         with _owner_only(self.folder(dataset) / f"{split}.parquet") as temporary:
             records.write_parquet(temporary)
 
-    def write_embeddings(self, dataset: str, split: Split, embeddings: np.ndarray) -> None:
+    def embeddings_version(self, dataset: str, split: Split) -> str | None:
+        """Version of the texts and the model behind the stored embeddings; None without any."""
+        path = self.folder(dataset) / f"{split}_embeddings.version"
+        return path.read_text() if path.exists() else None
+
+    def write_embeddings(
+        self, dataset: str, split: Split, embeddings: np.ndarray, version: str = ""
+    ) -> None:
         """Stores embeddings, float32 (N, d), rows aligned with the records of the split."""
+        (self.folder(dataset) / f"{split}_embeddings.version").unlink(missing_ok=True)
         with (
             _owner_only(self.folder(dataset) / f"{split}_embeddings.npy") as temporary,
             temporary.open("wb") as file,
         ):
             np.save(file, embeddings, allow_pickle=False)
+        self.write_internal(dataset, f"{split}_embeddings.version", version)
 
     def write_internal(self, dataset: str, name: str, content: str) -> Path:
         """Stores text that depends on private data without noise; returns its path."""
