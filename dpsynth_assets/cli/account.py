@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteLaplaceEvent, Event
@@ -97,12 +97,12 @@ def histogram(
     scale: Annotated[float, typer.Option(help="Noise scale in counts.")],
     delta: Delta,
     noise: Annotated[Literal["laplace", "gaussian"], typer.Option(help="Noise.")] = "laplace",
-    accountant: Accountant = "zcdp",
+    accountant: Accountant = "tight",
     relation: Relation = NeighboringRelation.ADD_REMOVE,
     max_records_per_unit: RecordsPerUnit = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Prices one noisy histogram over public bins."""
+    """Prices one noisy histogram over public bins; one release is a fixed plan, hence `tight`."""
     with refusals():
         event = histogram_event(
             noise=noise,
@@ -110,7 +110,7 @@ def histogram(
             relation=relation,
             max_records_per_unit=max_records_per_unit,
         )
-        epsilon = epsilon_of([event], delta, accountant)
+        epsilon = epsilon_of_fixed([event], delta, accountant)
     result = {
         "mechanism": "histogram",
         "noise": noise,

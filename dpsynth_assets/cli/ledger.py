@@ -104,7 +104,7 @@ def _print_json(told: History) -> None:
 
 
 def _print_tables(told: History) -> None:
-    console = Console()
+    console = Console(width=max(160, Console().width))
     columns = "when", "cohort", "asset", "mechanism", "guarantee"
     charges = Table(*columns, title="Charges", caption=_caption(told), title_justify="left")
     for name in ("ε alone", "ε so far", "ε left", "ex-post ε (not summed)"):
