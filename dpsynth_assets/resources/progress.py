@@ -1,5 +1,6 @@
 """Progress of long work: a bar with ETA in the terminal, a line with ETA in Dagster's log."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,9 @@ from dpsynth_assets.methods.base import ProgressCallback
 
 TerminalBar = Callable[[str], ProgressCallback]
 """Given a title, opens a bar and returns its callback."""
+
+ENOUGH_FOR_AN_ESTIMATE = 0.03
+"""Before this share is done, the time left is a guess that only alarms."""
 
 _terminal_bar: list[TerminalBar] = []
 
@@ -31,7 +35,8 @@ class Progress(dg.ConfigurableResource):
     def start(self, context: dg.AssetExecutionContext, title: str) -> ProgressCallback:
         """Opens a bar named `title`; call the result with the share done and a short message."""
         bar = _terminal_bar[0](title) if _terminal_bar else None
-        started = last = time.monotonic()
+        started = time.monotonic()
+        last = -math.inf  # The first message is always logged.
 
         def report(share: float, message: str) -> None:
             nonlocal last
@@ -49,6 +54,8 @@ class Progress(dg.ConfigurableResource):
 def _line(share: float, message: str, elapsed: float) -> str:
     if share <= 0:
         return message
+    if share < ENOUGH_FOR_AN_ESTIMATE:
+        return f"{share:.0%} {message}"
     left = elapsed * (1 - share) / share
     eta = f", about {left:.0f} s left" if share < 1 else f", took {elapsed:.0f} s"
     return f"{share:.0%} {message}{eta}"

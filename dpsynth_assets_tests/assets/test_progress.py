@@ -1,0 +1,56 @@
+"""Progress reaches the terminal at every step and the log now and then, with an honest estimate."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dpsynth_assets.resources import progress as module
+from dpsynth_assets.resources.progress import Progress, show_in_terminal
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+@pytest.fixture
+def context(lines):
+    log = SimpleNamespace(info=lambda form, *values: lines.append(form % values))
+    return SimpleNamespace(log=log)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_first_and_last_messages_are_always_logged(context, lines, clock):
+    report = Progress().start(context, "work")
+    report(0.0, "budget ε 1.00 of 4 reserved")
+    clock[0] += 1
+    report(0.5, "half")
+    clock[0] += 1
+    report(1.0, "all")
+    assert lines == ["work: budget ε 1.00 of 4 reserved", "work: 100% all, took 2 s"]
+
+
+def test_time_left_is_estimated_once_there_is_something_to_go_by(context, lines, clock):
+    report = Progress().start(context, "work")
+    report(0.0, "")
+    clock[0] += 20
+    report(0.01, "early")
+    clock[0] += 20
+    report(0.5, "half")
+    assert lines[1:] == ["work: 1% early", "work: 50% half, about 40 s left"]
+
+
+def test_terminal_bar_sees_every_step(context, clock, monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "_terminal_bar", [])
+    show_in_terminal(lambda title: lambda share, message: seen.append((title, share)))
+    report = Progress().start(context, "work")
+    for share in (0.1, 0.2, 0.3):
+        report(share, "")
+    assert seen == [("work", 0.1), ("work", 0.2), ("work", 0.3)]
