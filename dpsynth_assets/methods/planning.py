@@ -26,14 +26,19 @@ class PlannedHistogram:
         target_epsilon: Share of the budget, as ε.
         scale: Noise scale of each of the two histograms (Laplace b, or Gaussian σ), in records.
         event: What will be charged.
-        epsilon: ε of the event alone at the cohort's δ.
+        terms: The cohort's declared terms.
     """
 
     spec: HistogramSpec
     target_epsilon: float
     scale: float
     event: Event
-    epsilon: float
+    terms: CohortTerms
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the event alone at the cohort's δ; computed when asked, not when the UI opens."""
+        return epsilon_of_fixed([self.event], self.terms.delta, self.terms.accountant)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +171,7 @@ def _plan_histogram(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedHist
         target_epsilon=target,
         scale=scale,
         event=event,
-        epsilon=epsilon_of_fixed([event], terms.delta, terms.accountant),
+        terms=terms,
     )
 
 

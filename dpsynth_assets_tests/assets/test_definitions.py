@@ -1,5 +1,6 @@
 """The code location: quick to open, whole, and extended by YAML alone."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,28 @@ def test_opening_the_code_location_imports_no_heavy_library():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert run.stdout.strip() == "[]"
+
+
+def test_a_fixed_plan_dataset_opens_without_the_accounting_library_either(tmp_path):
+    demo = (ROOT / "dpsynth_assets" / "defs" / "tickets" / "defs.yaml").read_text()
+    fixed = demo.replace("name: tickets", "name: fixed").replace(
+        "accountant: zcdp", "accountant: tight"
+    )
+    (tmp_path / "fixed.yaml").write_text(fixed)
+    code = (
+        "import sys, dpsynth_assets.definitions as d;"
+        "keys = {key.path[0] for key in d.defs().resolve_asset_graph().get_all_asset_keys()};"
+        f"print('fixed' in keys, sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "DPSYNTH_DATASETS": str(tmp_path)},
+    )
+    assert run.stdout.strip() == "True []"
 
 
 def test_every_asset_states_its_privacy_level_and_belongs_to_a_group(loaded):
