@@ -78,10 +78,10 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
 def ensure_demo_corpora() -> Path:
     """Writes the embedded demo corpora into `data/demo` unless they are there; returns it."""
-    from dpsynth_assets.demo_corpus import write_demo_corpora
+    from dpsynth_assets.demo_corpus import PRIVATE_FILE, PUBLIC_FILE, write_demo_corpora
 
     folder = project_root() / "data" / "demo"
-    if not (folder / "public.parquet").exists():
+    if not all((folder / name).exists() for name in (PRIVATE_FILE, PUBLIC_FILE)):
         write_demo_corpora(folder)
     return folder
 
