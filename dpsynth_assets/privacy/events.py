@@ -86,6 +86,142 @@ class BoundedRangeEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PureEvent:
+    """`count` adaptive releases, each pure ε-DP (AboveThreshold, for one)."""
+
+    epsilon: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Casts and validates."""
+        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon))
+        object.__setattr__(self, "count", _count("count", self.count))
+
+    @property
+    def rho(self) -> Fraction:
+        """The zCDP parameter count · ε²/2."""
+        return self.count * Fraction(self.epsilon) ** 2 / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonGaussianEvent:
+    """`steps` Gaussian releases, each over a fresh Poisson sample of the records (DP-SGD).
+
+    Attributes:
+        sampling_probability: q in (0, 1], the same for every record and step.
+        noise_multiplier: σ / contribution bound of one record.
+        steps: T.
+        max_records_per_unit: Records of one unit, sampled one by one.
+        replaced: Whether neighbours replace a unit instead of adding or removing it.
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+    steps: int
+    max_records_per_unit: int = 1
+    replaced: bool = False
+
+    def __post_init__(self) -> None:
+        """Casts and validates."""
+        for name in ("sampling_probability", "noise_multiplier"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        for name in ("steps", "max_records_per_unit"):
+            object.__setattr__(self, name, _count(name, getattr(self, name)))
+        if self.sampling_probability > 1:
+            raise ValueError(
+                f"Expected sampling_probability <= 1, got {self.sampling_probability}."
+            )
+        if self.max_records_per_unit < 1:
+            raise ValueError("Expected max_records_per_unit >= 1, got 0.")
+
+    @property
+    def rho(self) -> Fraction:
+        """A zCDP bound that forgets the sampling: valid, and loose where q is small."""
+        shift = (2 if self.replaced else 1) * self.max_records_per_unit
+        return self.steps * shift**2 / (2 * Fraction(self.noise_multiplier) ** 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedPoissonGaussianEvent:
+    """As `PoissonGaussianEvent`, with samples cut to `max_batch_size` by a random subset.
+
+    Attributes:
+        records: Number of records in the dataset, declared public.
+        sampling_probability: q in (0, 1].
+        max_batch_size: Largest number of records kept of a sample.
+        noise_multiplier: σ / contribution bound of one record.
+        steps: T.
+    """
+
+    records: int
+    sampling_probability: float
+    max_batch_size: int
+    noise_multiplier: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Casts and validates."""
+        for name in ("sampling_probability", "noise_multiplier"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        for name in ("records", "max_batch_size", "steps"):
+            object.__setattr__(self, name, _count(name, getattr(self, name)))
+        if self.sampling_probability > 1 or not 1 <= self.max_batch_size <= self.records:
+            raise ValueError(
+                "Expected sampling_probability <= 1 and 1 <= max_batch_size <= records, got "
+                f"{self.sampling_probability}, {self.max_batch_size} and {self.records}."
+            )
+
+    @property
+    def rho(self) -> Fraction:
+        """A zCDP bound that forgets the sampling; a cut sample may trade one record for another."""
+        return self.steps * 4 / (2 * Fraction(self.noise_multiplier) ** 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureGaussianEvent:
+    """`steps` releases dominated by Σ_k P(k) N(shift_k, σ²) against N(0, σ²).
+
+    What (p, r)-secret protection stores: with the secret the sum moves by a random shift, without
+    it by none. Under `secret` it bounds the secret's neighbours only and says nothing about a
+    record; its cost never enters a DP total.
+
+    Attributes:
+        noise_std: σ, in the units of the shifts.
+        shifts: (K,) non-negative distances, ascending.
+        probabilities: (K,) of each shift, summing to one.
+        steps: T.
+    """
+
+    noise_std: float
+    shifts: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        """Casts and validates."""
+        object.__setattr__(self, "noise_std", _positive("noise_std", self.noise_std))
+        object.__setattr__(self, "steps", _count("steps", self.steps))
+        for name in ("shifts", "probabilities"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        finite = all(math.isfinite(value) and value >= 0 for value in self.shifts)
+        chances = all(0 <= value <= 1 for value in self.probabilities)
+        if not (finite and chances and len(self.shifts) == len(self.probabilities) > 0):
+            raise ValueError("Expected one probability in [0, 1] for each finite shift >= 0.")
+        if list(self.shifts) != sorted(self.shifts):
+            raise ValueError("Expected shifts in ascending order.")
+        if abs(math.fsum(self.probabilities) - 1) > 1e-9:
+            raise ValueError(
+                f"Expected probabilities that sum to 1, got {math.fsum(self.probabilities)}."
+            )
+
+    @property
+    def rho(self) -> Fraction:
+        """A zCDP bound of the pair: as if the largest shift always happened."""
+        largest = Fraction(self.shifts[-1]) / Fraction(self.noise_std)
+        return self.steps * largest**2 / 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComposedEvent:
     """Sequential composition of events on the same cohort."""
 
@@ -101,12 +237,25 @@ class ComposedEvent:
         return sum((event.rho for event in self.events), Fraction(0))
 
 
-Event = GaussianEvent | DiscreteLaplaceEvent | BoundedRangeEvent | ComposedEvent
+Event = (
+    GaussianEvent
+    | DiscreteLaplaceEvent
+    | BoundedRangeEvent
+    | PureEvent
+    | PoissonGaussianEvent
+    | TruncatedPoissonGaussianEvent
+    | MixtureGaussianEvent
+    | ComposedEvent
+)
 
 _TYPES: dict[str, type[Any]] = {
     "gaussian": GaussianEvent,
     "discrete_laplace": DiscreteLaplaceEvent,
     "bounded_range": BoundedRangeEvent,
+    "pure": PureEvent,
+    "poisson_gaussian": PoissonGaussianEvent,
+    "truncated_poisson_gaussian": TruncatedPoissonGaussianEvent,
+    "mixture_gaussian": MixtureGaussianEvent,
     "composed": ComposedEvent,
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
@@ -117,7 +266,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
     fields = dict(vars(event))
     if isinstance(event, ComposedEvent):
         fields["events"] = [event_to_json(part) for part in event.events]
-    return {"type": _NAMES[type(event)], **fields}
+    lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
+    return {"type": _NAMES[type(event)], **fields, **lists}
 
 
 def event_from_json(data: dict[str, Any]) -> Event:
