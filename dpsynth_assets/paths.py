@@ -43,6 +43,16 @@ class Home:
         return self.root / "reports"
 
     @property
+    def plans(self) -> Path:
+        """Factors of fixed plans, computed once from public facts."""
+        return self.root / "plans"
+
+    @property
+    def audits(self) -> Path:
+        """Results of the mechanism audits run on this installation."""
+        return self.root / "audits.json"
+
+    @property
     def dagster(self) -> Path:
         """Dagster's own storage."""
         return self.root / "dagster"

@@ -16,10 +16,13 @@ def plan(
     cohort: Annotated[str, typer.Argument(help="Name of a declared private dataset.")],
     as_json: Json = False,
 ) -> None:
-    """Price every declared release of a cohort from public facts; reads no private data."""
-    from dpsynth_assets.methods.planning import plan_dataset
+    """Price every declared release, and every other method, from public facts alone."""
+    from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 
-    facts = _facts(plan_dataset(find_cohort(cohort)))
+    spec = find_cohort(cohort)
+    planned = plan_dataset(spec)
+    facts = _facts(planned)
+    facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
@@ -27,35 +30,8 @@ def plan(
 
 
 def _facts(planned: Any) -> dict[str, Any]:
-    rows = []
-    if planned.histogram is not None:
-        rows.append(
-            {
-                "release": "shared/cluster_histogram",
-                "method": f"{planned.histogram.spec.noise} histograms",
-                "guarantee": "dp",
-                "target_epsilon": planned.histogram.target_epsilon,
-                "epsilon": planned.histogram.epsilon,
-                "noise": f"scale {planned.histogram.scale:.3g} records",
-                "tokens_per_batch": None,
-                "rows_estimate": None,
-                "refusal": None,
-            }
-        )
-    rows.extend(
-        {
-            "release": f"{entry.folder}/candidate_corpus",
-            "method": entry.method.name,
-            "guarantee": str(entry.plan.guarantee),
-            "target_epsilon": entry.target_epsilon,
-            "epsilon": entry.plan.epsilon,
-            "noise": entry.plan.parameters.get("noise", "softmax sampling of tokens"),
-            "tokens_per_batch": entry.plan.tokens_per_batch,
-            "rows_estimate": entry.plan.rows_estimate,
-            "refusal": entry.plan.refusal,
-        }
-        for entry in planned.methods
-    )
+    rows = [] if planned.histogram is None else [_histogram_row(planned.histogram)]
+    rows.extend(_row(entry) for entry in planned.methods)
     return {
         "cohort": planned.terms.cohort,
         "budget_epsilon": planned.budget.epsilon,
@@ -68,24 +44,76 @@ def _facts(planned: Any) -> dict[str, Any]:
     }
 
 
+def _histogram_row(histogram: Any) -> dict[str, Any]:
+    return {
+        "release": "shared/cluster_histogram",
+        "method": f"{histogram.spec.noise} histograms",
+        "guarantee": "dp",
+        "budget_share": histogram.spec.budget_share,
+        "target_epsilon": histogram.target_epsilon,
+        "epsilon": histogram.epsilon,
+        "noise": f"two histograms, {histogram.spec.noise} scale {histogram.scale:.3g} records",
+        "tokens_per_batch": None,
+        "rows_estimate": None,
+        "refusal": None,
+    }
+
+
+def _row(entry: Any) -> dict[str, Any]:
+    return {
+        "release": f"{entry.folder}/candidate_corpus",
+        "method": entry.method.name,
+        "guarantee": str(entry.plan.guarantee),
+        "budget_share": entry.share,
+        "target_epsilon": entry.target_epsilon,
+        "epsilon": entry.plan.epsilon,
+        "noise": _noise(entry.plan.parameters),
+        "tokens_per_batch": entry.plan.tokens_per_batch,
+        "rows_estimate": entry.plan.rows_estimate,
+        "refusal": entry.plan.refusal,
+    }
+
+
+def _noise(parameters: Any) -> str:
+    if "noise" in parameters:
+        return str(parameters["noise"])
+    if "eta" in parameters:
+        return f"softmax sampling, η = {parameters['eta']:.3g} a token"
+    return ""
+
+
 def _print(facts: dict[str, Any]) -> None:
-    console = Console(width=max(110, Console().width))
-    table = Table(title=f"Plan of cohort {facts['cohort']} (nothing private was read)")
-    for name in ("release", "guarantee", "share as ε", "ε alone", "tokens a batch", "rows", "note"):
-        table.add_column(name, overflow="fold")
-    for row in facts["releases"]:
-        table.add_row(
-            row["release"],
-            row["guarantee"],
-            f"{row['target_epsilon']:.3g}",
-            "—" if row["epsilon"] is None else f"{row['epsilon']:.4g}",
-            "—" if row["tokens_per_batch"] is None else str(row["tokens_per_batch"]),
-            "after the histogram" if row["rows_estimate"] is None else str(row["rows_estimate"]),
-            row["refusal"] or row["noise"],
+    console = Console(width=max(120, Console().width))
+    console.print(
+        _table(
+            f"Plan of cohort {facts['cohort']} (nothing private was read)",
+            facts["releases"],
+            with_share=True,
         )
-    console.print(table)
+    )
     console.print(
         f"One round of every DP release: ε = {facts['total_epsilon']:.4g} of "
         f"{facts['budget_epsilon']:g} at δ = {facts['delta']:g} ({facts['accountant']}), "
         f"{facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
     )
+    if facts["undeclared"]:
+        title = "Methods that the file does not name, each as if it were the only one"
+        console.print(_table(title, facts["undeclared"], with_share=False))
+
+
+def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table:
+    table = Table(title=title, title_justify="left")
+    share = ("budget share",) if with_share else ()
+    for name in ("release", "guarantee", *share, "ε alone", "tokens a batch", "rows", "note"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        tokens, estimate = row["tokens_per_batch"], row["rows_estimate"]
+        cells = [
+            "—" if row["epsilon"] is None else f"{row['epsilon']:.4g}",
+            "—" if tokens is None else str(tokens),
+            "after the histogram" if estimate is None else f"{estimate} or more",
+            row["refusal"] or row["noise"],
+        ]
+        shown = (f"{row['budget_share']:.2g}",) if with_share else ()
+        table.add_row(row["release"], row["guarantee"], *shown, *cells)
+    return table

@@ -163,7 +163,11 @@ class HistogramSpec(Declaration):
     """The noisy histogram of clusters that clustered methods share."""
 
     budget_share: float = Field(
-        gt=0, le=1, description="Share of the cohort's budget, in (0, 1], spent once."
+        default=0.02,
+        gt=0,
+        le=1,
+        description="Share of the cohort's budget, in (0, 1], spent once. Shares compose: together "
+        "they cost what 1 allows, whatever each costs alone.",
     )
     noise: Literal["laplace", "gaussian"] = Field(
         default="laplace", description="Noise of the counts (integer-valued)."
@@ -184,8 +188,9 @@ class MethodSpec(Declaration):
         default=None,
         gt=0,
         le=1,
-        description="Share of the cohort's budget, in (0, 1]; none: the method spends none of it "
-        "(ex-post, or built on another release).",
+        description="Share of the cohort's budget, in (0, 1]; none: an equal part of what the "
+        "others leave. A method that spends nothing (ex-post, or built on another release) takes "
+        "none.",
     )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Settings of the method, checked by the method."

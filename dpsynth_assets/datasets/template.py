@@ -43,12 +43,11 @@ attributes:
   public_data: demo                # public base: text, language model, clusters
 
   cluster_histogram:               # noisy counts by label and public cluster; gives batch counts
-    budget_share: 0.05
+    budget_share: 0.02             # shares compose: all of them together cost the whole budget
     clusters_per_label: 4
 
-  methods:                         # one corpus each; all shares together are at most 1
+  methods:                         # one corpus each; without budget_share: equal parts of the rest
     - method: mean_clustered       # `dpsynth datasets methods` lists methods and their settings
-      budget_share: 0.95
       settings:
         expected_batch_size: 128   # larger: less cost a token, fewer texts; see `dpsynth plan`
 

@@ -1,20 +1,35 @@
-"""The plan of a dataset: what every declared release will cost, before private data is read."""
+"""The plan of a dataset: what every declared release will cost, before private data is read.
+
+A budget share is a share of ρ (zCDP), because ρ adds up where ε does not: shares that sum to one
+cost the whole budget, and no part of it is lost to composition. `tight` cohorts are sized the same
+way and then scaled as a whole until the privacy-loss distribution of all releases together meets
+the budget (`plan_scale`).
+"""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, MethodPlan
+from dpsynth_assets.methods.plan_scale import fitted_scale
 from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
-from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
+from dpsynth_assets.methods.registry import REGISTRY, get_method
+from dpsynth_assets.privacy.accounting import (
+    epsilon_of,
+    epsilon_of_fixed,
+    zcdp_epsilon,
+    zcdp_rho,
+)
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import scale_for
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
 from dpsynth_assets.privacy.units import NeighboringRelation
+
+_BELOW = 1.0 - 1e-9
+"""Keeps a plan of shares that sum to one from overspending by a rounding error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +38,7 @@ class PlannedHistogram:
 
     Attributes:
         spec: Declared settings.
-        target_epsilon: Share of the budget, as ε.
+        target_epsilon: What its share of the budget is worth alone, as ε.
         scale: Noise scale of each of the two histograms (Laplace b, or Gaussian σ), in records.
         event: What will be charged.
         terms: The cohort's declared terms.
@@ -43,11 +58,21 @@ class PlannedHistogram:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedMethod:
-    """One declared method with its validated settings and its plan."""
+    """One method with its validated settings and its plan.
+
+    Attributes:
+        spec: Its entry in the dataset file.
+        method: The registered method.
+        config: Its validated settings.
+        share: Share of the cohort's budget; 0 where it spends nothing.
+        target_epsilon: What the share is worth alone, as ε.
+        plan: What it will do and charge.
+    """
 
     spec: MethodSpec
     method: GenerationMethod
     config: Any
+    share: float
     target_epsilon: float
     plan: MethodPlan
 
@@ -84,10 +109,14 @@ class DatasetPlan:
         return tuple(releases)
 
     @property
+    def events(self) -> tuple[Event, ...]:
+        """Events of one round of every planned DP release."""
+        return tuple(release.event for release in self.releases if release.event is not None)
+
+    @property
     def total_epsilon(self) -> float:
         """ε of one round of every planned DP release, composed in one accountant."""
-        events = [release.event for release in self.releases if release.event is not None]
-        return epsilon_of(events, self.budget.delta, self.budget.accountant)
+        return epsilon_of(self.events, self.budget.delta, self.budget.accountant)
 
     def events_behind(self, planned: PlannedMethod) -> Sequence[Event]:
         """Events of the releases that a method's corpus builds on."""
@@ -141,63 +170,140 @@ def plan_dataset(spec: PrivateDatasetSpec) -> DatasetPlan:
         ValueError: If a method or its settings are unknown.
     """
     terms = cohort_terms(spec)
+    if terms.accountant == "zcdp":
+        return _plan_at(spec, terms, 1.0)
+
+    def events(scale: float) -> tuple[Event, ...]:
+        return _plan_at(spec, terms, scale).events
+
+    return _plan_at(spec, terms, fitted_scale(events, terms.epsilon, terms.delta))
+
+
+def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
+    """Prices every registered method that the file does not name, with its default settings.
+
+    Each is given all that the cluster histogram leaves of the budget: what the method could do if
+    it were the only one.
+    """
+    declared = {planned.method.name for planned in plan.methods}
+    left = 1.0 - _histogram_share(spec)
+    return tuple(
+        _plan_method(MethodSpec(method=name), plan.terms, left, _worth(plan.terms, left))
+        for name in REGISTRY
+        if name not in declared
+    )
+
+
+def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> DatasetPlan:
+    """Plans with every share multiplied by `scale`."""
+    shares = _shares(spec)
+    matched = {entry.key: shares[entry.key] for entry in spec.methods}
+    for entry in spec.methods:  # What spends nothing is matched to the largest share in quantity.
+        if get_method(entry.method).guarantee is not GuaranteeType.DP:
+            matched[entry.key] = matched[entry.key] or max(shares.values())
     return DatasetPlan(
         terms=terms,
         budget=budget_terms(spec),
-        histogram=None if spec.cluster_histogram is None else _plan_histogram(spec, terms),
-        methods=tuple(_plan_method(entry, terms) for entry in spec.methods),
+        histogram=None
+        if spec.cluster_histogram is None
+        else _plan_histogram(spec.cluster_histogram, terms, scale),
+        methods=tuple(
+            _plan_method(
+                entry,
+                terms,
+                shares[entry.key],
+                _worth(terms, matched[entry.key] * scale),
+            )
+            for entry in spec.methods
+        ),
     )
 
 
-def _plan_histogram(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedHistogram:
-    """Calibrates the two equal histograms of rebalancing to the declared share."""
-    declared = spec.cluster_histogram
-    if declared is None:
-        raise ValueError("Expected cluster_histogram in the dataset file, got none.")
-    target = declared.budget_share * terms.epsilon
-    laplace = declared.noise == "laplace"
-    # Pure ε adds up: half for each histogram. Two Gaussians of σ√2 cost what one of σ costs.
-    scale = (1.0 if laplace else math.sqrt(2)) * scale_for(
-        epsilon=target / 2 if laplace else target,
-        delta=terms.delta,
-        noise=declared.noise,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-        accountant=terms.accountant,
-    )
-    event = cluster_histogram_event(noise=declared.noise, scale=scale, terms=terms)
+def _shares(spec: PrivateDatasetSpec) -> dict[str, float]:
+    """Share of each method by folder: declared, or an equal part of what the others leave."""
+    open_keys = [
+        entry.key
+        for entry in spec.methods
+        if entry.budget_share is None and get_method(entry.method).guarantee is GuaranteeType.DP
+    ]
+    left = max(0.0, 1.0 - spec.budget_shares)
+    return {
+        entry.key: left / len(open_keys) if entry.key in open_keys else entry.budget_share or 0.0
+        for entry in spec.methods
+    }
+
+
+def _histogram_share(spec: PrivateDatasetSpec) -> float:
+    return 0.0 if spec.cluster_histogram is None else spec.cluster_histogram.budget_share
+
+
+def _worth(terms: CohortTerms, share: float) -> float:
+    """ε of a release that takes `share` of the cohort's ρ, alone at the cohort's δ."""
+    if share <= 0:
+        return 0.0
+    return zcdp_epsilon(share * _BELOW * zcdp_rho(terms.epsilon, terms.delta), terms.delta)
+
+
+def _plan_histogram(
+    declared: HistogramSpec, terms: CohortTerms, share_scale: float
+) -> PlannedHistogram:
+    """Calibrates the two equal histograms of rebalancing to the declared share of ρ."""
+    share = declared.budget_share * share_scale
+    rho = share * _BELOW * zcdp_rho(terms.epsilon, terms.delta)
+    # Half of ρ each: ε²/2 of a pure release, Δ²/(2σ²) of a Gaussian one.
+    if declared.noise == "laplace":
+        scale = scale_for(
+            epsilon=math.sqrt(rho),
+            delta=terms.delta,
+            noise="laplace",
+            relation=terms.relation,
+            max_records_per_unit=terms.unit.max_records,
+        )
+    else:
+        scale = math.sqrt(2) * scale_for(
+            epsilon=zcdp_epsilon(rho, terms.delta),
+            delta=terms.delta,
+            noise="gaussian",
+            relation=terms.relation,
+            max_records_per_unit=terms.unit.max_records,
+        )
     return PlannedHistogram(
         spec=declared,
-        target_epsilon=target,
+        target_epsilon=_worth(terms, share),
         scale=scale,
-        event=event,
+        event=cluster_histogram_event(noise=declared.noise, scale=scale, terms=terms),
         terms=terms,
     )
 
 
-def _plan_method(entry: MethodSpec, terms: CohortTerms) -> PlannedMethod:
+def _plan_method(
+    entry: MethodSpec, terms: CohortTerms, share: float, target_epsilon: float
+) -> PlannedMethod:
     method = get_method(entry.method)
     config = method.config_type.model_validate(entry.settings)
-    target = (entry.budget_share or 0.0) * terms.epsilon
     return PlannedMethod(
         spec=entry,
         method=method,
         config=config,
-        target_epsilon=target,
-        plan=_priced(method, config, terms, target),
+        share=share,
+        target_epsilon=target_epsilon,
+        plan=_priced(method, config, terms, target_epsilon),
     )
 
 
 def _priced(method: GenerationMethod, config: Any, terms: CohortTerms, target: float) -> MethodPlan:
-    """Plans a method; one that spends needs a share of the budget."""
+    """Sizes a method by ρ, in which shares add up, and states its ε by the cohort's accountant."""
     if target <= 0 and method.guarantee is GuaranteeType.DP:
         return MethodPlan(
             guarantee=method.guarantee,
             event=None,
             parameters={},
             refusal=(
-                f"Expected budget_share > 0 for {method.name}, got none. "
-                "Give the method a share in the dataset file."
+                f"Expected a budget_share for {method.name}, got none: the other releases take "
+                "the whole budget. Lower their shares in the dataset file."
             ),
         )
-    return method.plan(config, terms, target_epsilon=target)
+    plan = method.plan(config, replace(terms, accountant="zcdp"), target_epsilon=target)
+    if plan.event is None or terms.accountant == "zcdp":
+        return plan
+    return replace(plan, epsilon=epsilon_of([plan.event], terms.delta, terms.accountant))

@@ -135,6 +135,6 @@ class MedianClusteredConfig(PrivatePredictionConfig):
         le=1000,
         description=(
             "The median draws as many private tokens a batch as the mean could at this epsilon "
-            "(no unit). Empty: the epsilon planned for this corpus."
+            "(no unit). Empty: as many as the largest budget share of this dataset buys the mean."
         ),
     )

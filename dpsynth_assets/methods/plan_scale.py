@@ -1,0 +1,88 @@
+"""Scales the shares of a fixed plan until all its releases together cost the budget."""
+
+import hashlib
+import importlib.metadata
+import json
+import math
+from collections.abc import Callable, Sequence
+
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.events import Event, event_to_json
+
+SLACK = 0.002
+"""Share of the budget that may stay unspent; whole tokens cost more than this anyway."""
+
+_FIRST_GUESS = 1.1
+"""What optimal composition gains over zCDP at the usual budgets."""
+
+_STEPS = 8
+_DIGITS = 10_000
+_LARGEST = 1.6
+"""More than optimal composition can gain: a plan whose methods refuse is not blown up to fill."""
+
+
+def fitted_scale(
+    events_at: Callable[[float], Sequence[Event]], epsilon: float, delta: float
+) -> float:
+    """Finds the largest factor on every share at which the composed plan costs at most ε.
+
+    Tight accounting prices a plan as a whole, so shares of ρ that sum to one cost less (or, with
+    many small releases, a little more) than the budget. The factor is kept in `DPSYNTH_HOME`,
+    since composing privacy-loss distributions is too slow for opening the web UI; whatever the
+    file says, the ledger composes the plan anew before it charges.
+
+    Args:
+        events_at: Events of the plan with every share multiplied by a factor.
+        epsilon: Budget ε.
+        delta: Budget δ.
+
+    Returns:
+        A factor in (0, 1.6].
+    """
+    place = home().plans / f"{_digest(events_at(1.0), epsilon, delta)}.json"
+    if place.exists():
+        return float(json.loads(place.read_text())["scale"])
+    found = _search(lambda factor: epsilon_of(events_at(factor), delta, "tight"), epsilon)
+    scale = math.floor(found * _DIGITS) / _DIGITS
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps({"scale": scale}))
+    return scale
+
+
+def _search(cost: Callable[[float], float], epsilon: float) -> float:
+    """Finds the root of log cost by secant steps inside a bracket that they shrink."""
+    low, high = 0.0, _LARGEST
+    aim = math.log(epsilon * (1 - SLACK / 2))
+    factor, points = _FIRST_GUESS, [(math.log(1e-9), -math.inf)]
+    for _ in range(_STEPS):
+        spent = cost(factor)
+        low, high = (factor, high) if spent <= epsilon else (low, factor)
+        if epsilon * (1 - SLACK) <= spent <= epsilon:
+            break
+        points.append((math.log(factor), math.log(max(spent, 1e-300))))
+        guess = math.exp(_secant(points, aim))
+        factor = guess if low < guess < high else (low + high) / 2
+    return low or _below(cost, epsilon, high)
+
+
+def _secant(points: list[tuple[float, float]], aim: float) -> float:
+    """Where the line through the last two points meets `aim`; at first, slope 0.6 is assumed."""
+    (before, earlier), (now, value) = points[-2:]
+    slope = (value - earlier) / (now - before) if math.isfinite(earlier) and now != before else 0.6
+    return now + (aim - value) / (slope if 0.1 < slope < 2 else 0.6)
+
+
+def _below(cost: Callable[[float], float], epsilon: float, high: float) -> float:
+    """Halves until the plan fits: a plan that never fits keeps refusing in the ledger."""
+    while high > 1e-6:
+        high /= 2
+        if cost(high) <= epsilon:
+            return high
+    return high
+
+
+def _digest(events: Sequence[Event], epsilon: float, delta: float) -> str:
+    versions = [importlib.metadata.version(name) for name in ("dpsynth_assets", "dp_accounting")]
+    value = [[event_to_json(event) for event in events], epsilon, delta, versions]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]

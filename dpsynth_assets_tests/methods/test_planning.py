@@ -1,0 +1,161 @@
+"""Laws of a plan: shares compose to the budget, nothing private is needed, refusals say why."""
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods import plan_scale
+from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest
+
+SETTINGS = {"expected_batch_size": 64, "max_batches": 8}
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+
+
+def spec(accountant="zcdp", epsilon=10.0, methods=None, **changes):
+    declared = {
+        "name": "letters",
+        "source": {"path": "nowhere.jsonl"},
+        "budget": {
+            "epsilon": epsilon,
+            "delta": 1e-6,
+            "accountant": accountant,
+            "accepts_ex_post": True,
+        },
+        "cluster_histogram": {},
+        "methods": methods
+        or [
+            {"method": "mean_uniform", "settings": SETTINGS},
+            {"method": "mean_clustered", "settings": SETTINGS},
+        ],
+    }
+    return PrivateDatasetSpec.model_validate(declared | changes)
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+@pytest.mark.parametrize("epsilon", [3.0, 10.0])
+def test_a_plan_without_hand_made_shares_spends_its_budget_and_no_more(accountant, epsilon):
+    large = {"expected_batch_size": 256, "max_batches": 8}
+    methods = [{"method": name, "settings": large} for name in ("mean_uniform", "mean_clustered")]
+    plan = plan_dataset(spec(accountant, epsilon, methods))
+    assert 0.97 * epsilon < plan.total_epsilon <= epsilon
+    assert plan.total_epsilon == epsilon_of(plan.events, 1e-6, accountant)
+
+
+def test_one_token_more_would_overspend():
+    plan = plan_dataset(spec())
+    histogram, first, second = plan.events
+    longer = type(first)(eta=first.eta, count=first.count + 2)
+    assert epsilon_of([histogram, longer, second], 1e-6, "zcdp") > 10.0
+
+
+def test_tight_accounting_buys_more_tokens_for_the_same_budget():
+    zcdp, tight = (plan_dataset(spec(accountant)) for accountant in ("zcdp", "tight"))
+    for before, after in zip(zcdp.methods, tight.methods, strict=True):
+        assert after.plan.tokens_per_batch > 1.05 * before.plan.tokens_per_batch
+
+
+def test_composed_shares_buy_more_than_shares_of_epsilon_would():
+    plan = plan_dataset(spec())
+    split_by_epsilon = 10.0 * plan.methods[0].share
+    assert plan.methods[0].plan.epsilon > 1.2 * split_by_epsilon
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0.05, 0.24), min_size=1, max_size=4))
+def test_any_shares_up_to_one_fit_the_budget(shares):
+    methods = [
+        {"method": "mean_clustered", "name": f"m{i}", "budget_share": share, "settings": SETTINGS}
+        for i, share in enumerate(shares)
+    ]
+    plan = plan_dataset(spec(methods=methods))
+    assert plan.total_epsilon <= 10.0
+    rho = float(sum(event.rho for event in plan.events))
+    assert rho <= zcdp_rho(10.0, 1e-6) * (0.02 + sum(shares))
+
+
+def test_a_declared_share_is_kept_and_the_rest_is_divided_equally():
+    methods = [
+        {"method": "mean_uniform", "budget_share": 0.5, "settings": SETTINGS},
+        {"method": "mean_clustered", "settings": SETTINGS},
+        {"method": "mean_clustered", "name": "again", "settings": SETTINGS},
+    ]
+    plan = plan_dataset(spec(methods=methods))
+    assert [planned.share for planned in plan.methods] == pytest.approx([0.5, 0.24, 0.24])
+
+
+def test_the_median_takes_no_share_and_draws_as_many_tokens_as_the_largest_mean():
+    methods = [
+        {"method": "mean_clustered", "settings": SETTINGS},
+        {"method": "median_clustered", "settings": SETTINGS},
+    ]
+    mean, median = plan_dataset(spec(methods=methods)).methods
+    assert (mean.share, median.share) == (pytest.approx(0.98), 0.0)
+    assert median.plan.event is None
+    assert median.plan.tokens_per_batch == mean.plan.tokens_per_batch
+
+
+def test_a_method_for_which_nothing_is_left_refuses_and_says_so():
+    methods = [
+        {"method": "mean_uniform", "budget_share": 0.98, "settings": SETTINGS},
+        {"method": "mean_clustered", "settings": SETTINGS},
+    ]
+    refused = plan_dataset(spec(methods=methods)).methods[1]
+    assert "budget_share" in refused.plan.refusal
+    assert refused.plan.event is None
+
+
+def test_every_registered_method_is_priced_once():
+    declared = spec()
+    plan = plan_dataset(declared)
+    others = price_undeclared(declared, plan)
+    names = [planned.method.name for planned in (*plan.methods, *others)]
+    assert sorted(names) == sorted(REGISTRY)
+
+
+def test_the_ledger_admits_every_release_of_a_plan_that_spends_everything(tmp_path):
+    for accountant in ("zcdp", "tight"):
+        plan = plan_dataset(spec(accountant))
+        ledger = Ledger(f"sqlite:///{tmp_path / accountant / 'ledger.sqlite'}")
+        for line in plan.releases:
+            request = ReleaseRequest(
+                cohort="letters",
+                dataset="letters",
+                asset=line.asset,
+                mechanism="any",
+                guarantee="dp",
+                event=line.event,
+                parameters={},
+                code_version="1",
+                data_version="1",
+            )
+            ledger.reserve(request, plan.budget, plan.releases)
+        assert ledger.spend("letters", plan.budget).epsilon <= 10.0
+
+
+def test_a_scale_once_fitted_is_read_back_and_changes_with_the_plan(monkeypatch):
+    first = plan_dataset(spec("tight"))
+
+    def refuse(cost, epsilon):
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(plan_scale, "_search", refuse)
+    assert plan_dataset(spec("tight")).releases == first.releases
+    with pytest.raises(AssertionError, match="fitted again"):
+        plan_dataset(spec("tight", epsilon=9.0))
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 1.7])
+def test_the_search_ends_just_below_the_budget_for_any_growth_of_the_cost(power):
+    scale = plan_scale._search(lambda factor: 3.0 * factor**power, 3.3)
+    assert 3.3 * (1 - plan_scale.SLACK) <= 3.0 * scale**power <= 3.3
+
+
+def test_the_search_scales_down_a_plan_that_costs_too_much():
+    assert plan_scale._search(lambda factor: 100.0 * factor, 1.0) <= 0.01
