@@ -1,101 +1,100 @@
-"""From accounting events to (ε, δ): a zCDP filter and a tight accountant for fixed plans.
+"""From accounting events to (ε, δ): a Rényi filter and a tight accountant for fixed plans.
 
-`zcdp` adds exact ρ and converts once (Canonne-Kamath-Steinke 2020); it is valid when later
-releases are chosen from earlier outputs. `tight` convolves privacy-loss distributions (PLD) and
-composes token draws optimally; it is valid for a plan that was fixed beforehand. All results are
-rounded up. dp_accounting always runs in add/remove mode on float() parameters.
+`zcdp` adds Rényi divergences (exact ρ where every release is zCDP) and converts once; its filter
+is valid when later releases are chosen from earlier outputs. `tight` convolves privacy-loss
+distributions (PLD), composes token draws optimally and Gaussians exactly; it is valid for a plan
+that was fixed beforehand. All results are rounded up.
 """
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from dpsynth_assets.privacy.bounded_range import (
-    PrivacyProfile,
     bounded_range_epsilon,
-    bounded_range_profile,
-    horizon,
     recursion_is_affordable,
 )
+from dpsynth_assets.privacy.composition import atoms_of, blocks_of, total_rho
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
-    flatten,
+    PureEvent,
 )
+from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
+from dpsynth_assets.privacy.pld import (
+    DISCRETIZATION,
+    event_pld,
+    pld_delta,
+    pld_epsilon,
+    pld_is_affordable,
+)
+from dpsynth_assets.privacy.renyi import (
+    ORDERS,
+    check_delta,
+    delta_at_order,
+    epsilon_at_order,
+    filter_order,
+    float_up,
+    is_zcdp,
+    refuse_secrets,
+    renyi_divergence,
+    renyi_epsilon,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_epsilon_closed_form,
+    zcdp_rho,
+)
+
+__all__ = [
+    "ACCOUNTANTS",
+    "composed_pld",
+    "epsilon_of",
+    "epsilon_of_fixed",
+    "filter_epsilon",
+    "privacy_profile",
+    "zcdp_delta",
+    "zcdp_epsilon",
+    "zcdp_epsilon_closed_form",
+    "zcdp_rho",
+]
 
 ACCOUNTANTS = ("zcdp", "tight")
 
-DISCRETIZATION = 2e-4
-"""Spacing of privacy losses in every PLD; the error of connect-the-dots is of second order."""
+PROFILE_DELTA = 1e-12
+"""How small a δ the profile of a token block resolves."""
 
 _UP = 1.0 + 1e-12
 
 
-def zcdp_delta(rho: float, epsilon: float) -> float:
-    """Computes the smallest known δ at which ρ-zCDP implies (ε, δ)-DP, rounded up.
-
-    **Source** Canonne, Kamath, Steinke 2020, Corollary 13 (first form of Theorem 1, Amin 2024).
-    """
-    if rho <= 0:
-        return 0.0
-    low, high = 1.0 + 1e-12, (epsilon + 1.0) / (2.0 * rho) + 2.0
-    for _ in range(80):  # the exponent is convex in α: bisect its derivative
-        alpha = (low + high) / 2.0
-        slope = (2.0 * alpha - 1.0) * rho - epsilon + math.log1p(-1.0 / alpha)
-        low, high = (alpha, high) if slope < 0 else (low, alpha)
-    alpha = high  # any α > 1 gives a valid δ
-    exponent = (alpha - 1.0) * (alpha * rho - epsilon) + alpha * math.log1p(-1.0 / alpha)
-    return 1.0 if exponent > 0 else min(1.0, math.exp(exponent) / (alpha - 1.0) * _UP)
-
-
-def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Computes the smallest ε with `zcdp_delta(rho, ε) <= delta`, rounded up."""
-    _check_delta(delta)
-    if zcdp_delta(rho, 0.0) <= delta:
-        return 0.0
-    low, high = 0.0, rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if zcdp_delta(rho, middle) <= delta else (middle, high)
-    return high
-
-
-def zcdp_rho(epsilon: float, delta: float) -> float:
-    """Computes the largest ρ whose ε at `delta` is at most `epsilon`, rounded down."""
-    _check_delta(delta)
-    low, high = 0.0, epsilon + 1.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if zcdp_delta(middle, epsilon) <= delta else (low, middle)
-    return low
-
-
-def epsilon_of(events: Sequence[Event], delta: float, accountant: str) -> float:
+def epsilon_of(
+    events: Sequence[Event],
+    delta: float,
+    accountant: str,
+    *,
+    discretization: float = DISCRETIZATION,
+) -> float:
     """Computes ε of the composition of `events` at δ = `delta`, rounded up; 0 for no events.
 
     Args:
         events: What was released on one cohort, in any order.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
+        discretization: Spacing of privacy losses; a coarser one is faster and reads higher.
 
     Raises:
-        ValueError: If the accountant is unknown or δ is outside (0, 1).
+        ValueError: If the accountant is unknown, δ is outside (0, 1), or an event bounds a secret
+            instead of a record: protection of secrets is never summed with ε.
     """
-    if accountant not in ACCOUNTANTS:
-        raise ValueError(f"Expected accountant in {ACCOUNTANTS}, got {accountant!r}.")
-    _check_delta(delta)
-    atoms = tuple(atom for event in events for atom in flatten(event))
+    check_delta(delta)
+    atoms = _checked_atoms(events, accountant)
     if accountant == "zcdp":
-        return zcdp_epsilon(_float_up(sum((atom.rho for atom in atoms), Fraction(0))), delta)
-    blocks = _blocks(atoms)
-    return _tight_epsilon(blocks, float(delta)) if blocks else 0.0
+        return _zcdp_epsilon(atoms, float(delta))
+    blocks = blocks_of(atoms)
+    return _tight_epsilon(blocks, float(delta), float(discretization)) if blocks else 0.0
 
 
 def epsilon_of_fixed(events: Sequence[Event], delta: float, accountant: str) -> float:
@@ -105,120 +104,143 @@ def epsilon_of_fixed(events: Sequence[Event], delta: float, accountant: str) -> 
     for few pure releases (a 0.1-DP histogram reads 0.43 at δ = 1e-6), and both bounds hold at once
     for one release or any fixed set. Not a filter: a cohort's running total is `epsilon_of`.
     """
-    atoms = [atom for event in events for atom in flatten(event)]
-    pure = sum(
-        (atom.epsilon for atom in atoms if isinstance(atom, DiscreteLaplaceEvent)), Fraction(0)
-    )
-    rest = [atom for atom in atoms if not isinstance(atom, DiscreteLaplaceEvent)]
     whole = epsilon_of(events, delta, accountant)
+    atoms = atoms_of(events)
+    pure = _pure_epsilon(atoms)
     if not pure:
         return whole
-    split = _float_up(pure + Fraction(epsilon_of(rest, delta, accountant)))
+    rest = [atom for atom in atoms if not isinstance(atom, DiscreteLaplaceEvent | PureEvent)]
+    split = float_up(pure + Fraction(epsilon_of(rest, delta, accountant)))
     return min(whole, split)
 
 
-def profile_to_pld(profile: PrivacyProfile) -> Any:
-    """Turns a privacy profile into a dp_accounting PLD that dominates it (connect the dots).
+def filter_epsilon(events: Sequence[Event], delta: float, budget_epsilon: float) -> float:
+    """Computes ε at the one order that the filter of a budget compares at, rounded up.
 
-    **Privacy** Valid for any interleaving of the block with other mechanisms: an interactive
-    mechanism is a post-processing of the pair that attains its profile (Vadhan-Zhang 2023).
+    A release is admitted iff the reading that includes it is at most `budget_epsilon`. Where all
+    events are zCDP this is the zCDP reading: it is within the budget exactly when the reading at
+    the budget's one order is.
+
+    Raises:
+        ValueError: As `epsilon_of`, or if the budget is not positive and finite.
+
+    **Privacy** Rényi divergences at one order that was fixed beforehand add up even where each
+    release and its parameters depend on earlier outputs (Feldman and Zrnic 2021); the order
+    depends on the public budget alone. `epsilon_of`, which picks an order or convolves
+    PLDs after the fact, is no filter once an event is sampled.
     """
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
-    end = (len(profile.deltas) - 1) * profile.step
-    last = max(1, math.floor(end / DISCRETIZATION))
-    epsilons = np.arange(last + 1) * DISCRETIZATION
-    right = profile.delta(epsilons)
-    shrink = np.exp(-epsilons[:0:-1])
-    left = 1.0 - shrink + shrink * right[:0:-1]  # symmetry: δ(−ε) = 1 − e^(−ε) + e^(−ε) δ(ε)
-    deltas = np.clip(np.minimum.accumulate(np.concatenate([left, right])), 0.0, 1.0)
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(DISCRETIZATION, -last, last, deltas)
-    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+    check_delta(delta)
+    order = filter_order(budget_epsilon, delta)
+    atoms = _checked_atoms(events, "zcdp")
+    if all(is_zcdp(atom) for atom in atoms):
+        return _zcdp_epsilon(atoms, float(delta))
+    divergence = math.fsum(renyi_divergence(block, order) for block in blocks_of(atoms))
+    return epsilon_at_order(divergence, order, delta)
 
 
-def composed_pld(events: Sequence[Event], delta: float) -> Any | None:
+def privacy_profile(
+    events: Sequence[Event], epsilons: Iterable[float], accountant: str
+) -> list[float]:
+    """Computes δ of the composition at each ε >= 0, rounded up."""
+    blocks = blocks_of(_checked_atoms(events, accountant))
+    return [_delta_of(blocks, float(epsilon), accountant) for epsilon in epsilons]
+
+
+def composed_pld(
+    events: Sequence[Event], delta: float, discretization: float = DISCRETIZATION
+) -> Any | None:
     """Convolves the PLDs of all events; None when there are none."""
     pld = None
-    for block in _blocks(tuple(atom for event in events for atom in flatten(event))):
-        part = _event_pld(block, float(delta))
+    for block in blocks_of(_checked_atoms(events, "tight")):
+        part = event_pld(block, float(delta), discretization)
         pld = part if pld is None else pld.compose(part)
     return pld
 
 
-def pld_epsilon(pld: Any, delta: float) -> float:
-    """Reads ε at δ off a PLD, rounded up."""
-    return max(0.0, float(pld.get_epsilon_for_delta(delta))) * _UP
+def _zcdp_epsilon(atoms: tuple[Event, ...], delta: float) -> float:
+    """Converts the exact sum of ρ, or Rényi divergences where sampling makes them smaller."""
+    unsampled = zcdp_epsilon(total_rho(atoms), delta)
+    if all(is_zcdp(atom) for atom in atoms):
+        return unsampled
+    return min(unsampled, _renyi_epsilon(blocks_of(atoms), delta))
 
 
 @lru_cache(maxsize=4096)
-def _tight_epsilon(blocks: tuple[Event, ...], delta: float) -> float:
-    if len(blocks) == 1 and isinstance(tokens := blocks[0], BoundedRangeEvent):
-        if not recursion_is_affordable(tokens.eta, tokens.count, delta):
-            return zcdp_epsilon(_float_up(tokens.rho), delta)
-        return bounded_range_epsilon(tokens.eta, tokens.count, delta)
-    alone = (
-        _tight_epsilon((block,), delta) for block in blocks if isinstance(block, BoundedRangeEvent)
+def _renyi_epsilon(blocks: tuple[Event, ...], delta: float) -> float:
+    return renyi_epsilon(blocks, delta)
+
+
+@lru_cache(maxsize=4096)
+def _tight_epsilon(blocks: tuple[Event, ...], delta: float, discretization: float) -> float:
+    """Reads the PLD of a composition, or a single block exactly."""
+    ceiling = _zcdp_epsilon(blocks, delta)
+    if len(blocks) == 1 and (exact := _block_epsilon(blocks[0], delta)) is not None:
+        return min(exact, ceiling)
+    if not all(pld_is_affordable(block) for block in blocks):
+        return ceiling
+    reading = pld_epsilon(composed_pld(blocks, delta, discretization), delta)
+    if all(isinstance(block, DiscreteLaplaceEvent | PureEvent) for block in blocks):
+        reading = min(reading, float_up(_pure_epsilon(blocks)))
+    # A block alone is read off another grid: never report less for more releases.
+    alone = (_tight_epsilon((block,), delta, discretization) for block in blocks if len(blocks) > 1)
+    return max(min(reading, ceiling), *alone, 0.0)
+
+
+def _block_epsilon(block: Event, delta: float) -> float | None:
+    if isinstance(block, GaussianEvent):
+        return gaussian_epsilon(_mu(block), delta)
+    if isinstance(block, BoundedRangeEvent):
+        if not recursion_is_affordable(block.eta, block.count, delta):
+            return zcdp_epsilon(float_up(block.rho), delta)
+        return bounded_range_epsilon(block.eta, block.count, delta)
+    return None
+
+
+def _delta_of(blocks: tuple[Event, ...], epsilon: float, accountant: str) -> float:
+    if not (epsilon >= 0 and math.isfinite(epsilon)):
+        raise ValueError(f"Expected 0 <= epsilon < inf, got {epsilon}.")
+    if not blocks:
+        return 0.0
+    ceiling = _zcdp_delta(blocks, epsilon)
+    if accountant == "zcdp":
+        return ceiling
+    if len(blocks) == 1 and isinstance(gaussian := blocks[0], GaussianEvent):
+        return gaussian_delta(_mu(gaussian), epsilon)
+    if not all(pld_is_affordable(block) for block in blocks):
+        return ceiling
+    return min(ceiling, pld_delta(_profile_pld(blocks), epsilon))
+
+
+@lru_cache(maxsize=16)
+def _profile_pld(blocks: tuple[Event, ...]) -> Any:
+    return composed_pld(blocks, PROFILE_DELTA)
+
+
+def _zcdp_delta(blocks: tuple[Event, ...], epsilon: float) -> float:
+    unsampled = zcdp_delta(total_rho(blocks), epsilon)
+    if all(is_zcdp(block) for block in blocks):
+        return unsampled
+    divergences = (
+        (order, math.fsum(renyi_divergence(block, order) for block in blocks)) for order in ORDERS
     )
-    # A token block alone is rounded up to its grid: never report less for more releases.
-    return max(pld_epsilon(composed_pld(blocks, delta), delta), *alone, 0.0)
+    readings = (delta_at_order(divergence, order, epsilon) for order, divergence in divergences)
+    return min(unsampled, *readings)
 
 
-def _token_profile(event: BoundedRangeEvent, delta: float) -> PrivacyProfile:
-    """Composes token draws optimally, or by zCDP where the recursion would take minutes."""
-    if recursion_is_affordable(event.eta, event.count, delta):
-        return bounded_range_profile(event.eta, event.count, delta)
-    rho = _float_up(event.rho)
-    step = horizon(rho, delta * 1e-4) / 4000
-    return PrivacyProfile(step, np.array([zcdp_delta(rho, i * step) for i in range(4001)]))
+def _mu(event: GaussianEvent) -> float:
+    return 1.0 / event.noise_multiplier * _UP
 
 
-def _blocks(atoms: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Merges events that compose exactly: Gaussians into one, token draws of one η into one.
-
-    The merged draws are one adaptive block, which is also tighter than two separate ones.
-    """
-    rho = sum((atom.rho for atom in atoms if isinstance(atom, GaussianEvent)), Fraction(0))
-    draws: Counter[float] = Counter()
-    for atom in atoms:
-        if isinstance(atom, BoundedRangeEvent):
-            draws[atom.eta] += atom.count
-    blocks: list[Event] = []
-    if rho > 0:
-        noise_multiplier = math.sqrt(1.0 / (2.0 * _float_up(rho))) / _UP
-        blocks.append(GaussianEvent(noise_multiplier=noise_multiplier))
-    laplace = [atom for atom in atoms if isinstance(atom, DiscreteLaplaceEvent)]
-    laplace.sort(key=lambda atom: (atom.scale, atom.sensitivity))
-    blocks += laplace
-    blocks += [BoundedRangeEvent(eta=eta, count=draws[eta]) for eta in sorted(draws) if draws[eta]]
-    return tuple(blocks)
+def _pure_epsilon(atoms: Sequence[Event]) -> Fraction:
+    """Basic composition of the pure events among `atoms`, exact."""
+    laplace = (atom.epsilon for atom in atoms if isinstance(atom, DiscreteLaplaceEvent))
+    pure = (atom.count * Fraction(atom.epsilon) for atom in atoms if isinstance(atom, PureEvent))
+    return sum(laplace, Fraction(0)) + sum(pure, Fraction(0))
 
 
-@lru_cache(maxsize=256)
-def _event_pld(event: Event, delta: float) -> Any:
-    """Builds the PLD of one block. `delta` only sets how far a token block's grid reaches."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    if isinstance(event, GaussianEvent):
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            float(event.noise_multiplier), value_discretization_interval=DISCRETIZATION
-        )
-    if isinstance(event, DiscreteLaplaceEvent):
-        return privacy_loss_distribution.from_discrete_laplace_mechanism(
-            1.0 / float(event.scale),
-            event.sensitivity,
-            value_discretization_interval=DISCRETIZATION,
-            use_connect_dots=True,
-        )
-    if isinstance(event, BoundedRangeEvent):
-        return profile_to_pld(_token_profile(event, delta))
-    raise TypeError(f"Expected an atomic event, got {type(event).__name__}.")
-
-
-def _float_up(value: Fraction) -> float:
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ValueError(f"Expected 0 < delta < 1, got {delta}.")
+def _checked_atoms(events: Sequence[Event], accountant: str) -> tuple[Event, ...]:
+    if accountant not in ACCOUNTANTS:
+        raise ValueError(f"Expected accountant in {ACCOUNTANTS}, got {accountant!r}.")
+    atoms = atoms_of(events)
+    refuse_secrets(atoms)
+    return atoms

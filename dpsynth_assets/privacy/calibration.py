@@ -1,29 +1,46 @@
-"""The other direction: how many private tokens, or how much noise, a target ε allows."""
+"""The other direction: what a target ε allows, in private tokens, noise or batch size.
+
+Counts are rounded down, noise multipliers and batch sizes up: the plan that comes back costs at
+most the target under the same accountant.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.privacy.accounting import (
-    composed_pld,
-    epsilon_of,
-    pld_epsilon,
-    profile_to_pld,
-    zcdp_rho,
-)
+from dpsynth_assets.privacy.accounting import composed_pld, epsilon_of
 from dpsynth_assets.privacy.bounded_range import (
     PrivacyProfile,
     adaptive_profiles,
+    bounded_range_eta,
     horizon,
     recursion_is_affordable,
 )
-from dpsynth_assets.privacy.events import BoundedRangeEvent, Event
+from dpsynth_assets.privacy.events import (
+    BoundedRangeEvent,
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+)
+from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
+from dpsynth_assets.privacy.monotone_search import (
+    largest_count,
+    round_up,
+    smallest_count,
+    smallest_multiplier,
+)
+from dpsynth_assets.privacy.pld import DISCRETIZATION, pld_epsilon, profile_to_pld
+from dpsynth_assets.privacy.renyi import zcdp_rho
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 TIGHT_GAIN = 1.6
 """Sizes the grid: optimal composition allows less than this many times the tokens of zCDP."""
+
+COARSE_DISCRETIZATION = 5.0 * DISCRETIZATION
+"""Spacing of privacy losses while a search is still far from its answer."""
 
 _NOTHING = PrivacyProfile(1.0, np.zeros(2))
 
@@ -48,15 +65,14 @@ def largest_token_count(
     Returns:
         r >= 0; 0 when not even one token fits.
     """
-    if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
-        raise ValueError(f"Expected 0 < target_epsilon < inf, got {target_epsilon}.")
+    _check_target(target_epsilon)
     if epsilon_of(other_events, delta, accountant) > target_epsilon:
         return 0
     if accountant == "tight" and recursion_is_affordable(
         eta, math.ceil(_zcdp_tokens(eta, target_epsilon, delta)), delta
     ):
         return _tight_tokens(eta, target_epsilon, delta, tuple(other_events))
-    return _largest(
+    return largest_count(
         lambda count: _epsilon_with(count, eta, delta, accountant, other_events) <= target_epsilon,
         math.ceil(_zcdp_tokens(eta, target_epsilon, delta)) + 2,
     )
@@ -77,7 +93,7 @@ def _tight_tokens(
     ceiling = len(profiles) - 1
     if others is None:
         return ceiling
-    return _largest(
+    return largest_count(
         lambda count: _mixed_epsilon(others, profiles[count], delta) <= target_epsilon, ceiling
     )
 
@@ -97,10 +113,184 @@ def _epsilon_with(
     return epsilon_of([*other_events, tokens], delta, accountant)
 
 
-def _largest(fits: Callable[[int], bool], ceiling: int) -> int:
-    """Bisects for the largest count in [0, ceiling] that fits; 0 is known to fit."""
-    low, high = 0, ceiling + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+def smallest_batch_size(  # noqa: PLR0913 - one argument for each fact η depends on
+    *,
+    tokens: int,
+    clip_bound: float,
+    temperature: float,
+    target_epsilon: float,
+    delta: float,
+    accountant: str,
+    relation: NeighboringRelation,
+    max_records_per_unit: int = 1,
+    other_events: Sequence[Event] = (),
+    logit_slack: float = 0.0,
+    contexts_changed: str = "toggle",
+) -> int:
+    """Finds the smallest expected batch size at which `tokens` draws fit into `target_epsilon`.
+
+    Args:
+        tokens: Private tokens of one batch, at least 1.
+        clip_bound: c > 0.
+        temperature: τ > 0.
+        target_epsilon: ε > 0 for everything together.
+        delta: Public δ in (0, 1).
+        accountant: `zcdp` or `tight`.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one privacy unit may contribute.
+        other_events: What else is released on the same cohort.
+        logit_slack: See `bounded_range_eta`.
+        contexts_changed: See `context_changes`.
+
+    Raises:
+        ValueError: If no batch size fits, or an argument is outside its domain.
+    """
+    if tokens < 1:
+        raise ValueError(f"Expected tokens >= 1, got {tokens}.")
+    _spent(target_epsilon, delta, accountant, other_events)
+
+    def fits(size: int) -> bool:
+        eta = bounded_range_eta(
+            clip_bound=clip_bound,
+            expected_batch_size=size,
+            temperature=temperature,
+            relation=relation,
+            max_records_per_unit=max_records_per_unit,
+            logit_slack=logit_slack,
+            contexts_changed=contexts_changed,
+        )
+        return _epsilon_with(tokens, eta, delta, accountant, other_events) <= target_epsilon
+
+    changes = NeighboringRelation(relation).records_changed * max_records_per_unit
+    guess = math.sqrt(tokens / (2.0 * zcdp_rho(target_epsilon, delta)))
+    guess *= changes * clip_bound / temperature
+    return smallest_count(fits, max(1, round(guess)))
+
+
+def gaussian_noise_multiplier(
+    *,
+    target_epsilon: float,
+    delta: float,
+    accountant: str = "tight",
+    other_events: Sequence[Event] = (),
+) -> float:
+    """Finds the smallest noise multiplier of one Gaussian release within `target_epsilon`.
+
+    Args:
+        target_epsilon: ε > 0 for everything together.
+        delta: Public δ in (0, 1).
+        accountant: `zcdp` or `tight`.
+        other_events: What else is released on the same cohort.
+
+    Returns:
+        σ / L2 sensitivity, exact up to rounding where nothing else is released, else at most
+        `monotone_search.TOLERANCE` above the smallest.
+
+    Raises:
+        ValueError: If the other events alone exceed the target, or an argument is out of domain.
+    """
+    room = _gaussian_room(target_epsilon, delta, accountant, other_events)
+
+    def cost(multiplier: float, discretization: float = DISCRETIZATION) -> float:
+        events = [*other_events, GaussianEvent(noise_multiplier=multiplier)]
+        return epsilon_of(events, delta, accountant, discretization=discretization)
+
+    if other_events:
+        return _smallest_multiplier(cost, 1.0 / room, target_epsilon)
+    mu = room if accountant == "tight" else math.sqrt(2.0 * zcdp_rho(target_epsilon, delta))
+    return round_up(cost, 1.0 / mu, target_epsilon)
+
+
+def dp_sgd_noise_multiplier(
+    *,
+    sampling_probability: float,
+    steps: int,
+    target_epsilon: float,
+    delta: float,
+    accountant: str = "tight",
+    other_events: Sequence[Event] = (),
+    max_records_per_unit: int = 1,
+    replaced: bool = False,
+) -> float:
+    """Finds the smallest noise multiplier of DP-SGD with Poisson sampling within `target_epsilon`.
+
+    Args:
+        sampling_probability: q in (0, 1].
+        steps: T >= 1.
+        target_epsilon: ε > 0 for everything together.
+        delta: Public δ in (0, 1).
+        accountant: `zcdp` or `tight`.
+        other_events: What else is released on the same cohort.
+        max_records_per_unit: Records one privacy unit may contribute.
+        replaced: Whether neighbours replace a unit instead of adding or removing it.
+
+    Returns:
+        σ / contribution bound of one record, at most `monotone_search.TOLERANCE` above the
+        smallest.
+
+    Raises:
+        ValueError: If the other events alone exceed the target, or an argument is out of domain.
+    """
+    if steps < 1:
+        raise ValueError(f"Expected steps >= 1, got {steps}.")
+    room = _gaussian_room(target_epsilon, delta, accountant, other_events)
+
+    def cost(multiplier: float, discretization: float) -> float:
+        training = PoissonGaussianEvent(
+            sampling_probability=sampling_probability,
+            noise_multiplier=multiplier,
+            steps=steps,
+            max_records_per_unit=max_records_per_unit,
+            replaced=replaced,
+        )
+        events = [*other_events, training]
+        return epsilon_of(events, delta, accountant, discretization=discretization)
+
+    # Many sampled steps are close to μ-GDP with μ² = q² T (e^(1/σ²) − 1) (Bu et al. 2020).
+    one_step = room / (sampling_probability * math.sqrt(steps))
+    shift = (2.0 if replaced else 1.0) * max_records_per_unit
+    return _smallest_multiplier(cost, shift / math.sqrt(math.log1p(one_step**2)), target_epsilon)
+
+
+def _gaussian_room(
+    target_epsilon: float, delta: float, accountant: str, other_events: Sequence[Event]
+) -> float:
+    """Guesses the μ of a Gaussian release that fits beside `other_events`."""
+    spent = _spent(target_epsilon, delta, accountant, other_events)
+    whole = gaussian_mu(target_epsilon, delta)
+    if not spent:
+        return whole
+    rest = whole**2 - gaussian_mu(spent, delta) ** 2
+    return math.sqrt(max(rest, 1e-4 * whole**2))
+
+
+def _spent(
+    target_epsilon: float, delta: float, accountant: str, other_events: Sequence[Event]
+) -> float:
+    """Computes ε of the other events; refuses them where they alone exceed the target."""
+    _check_target(target_epsilon)
+    spent = epsilon_of(other_events, delta, accountant)
+    if spent > target_epsilon:
+        raise ValueError(
+            f"Expected other_events within ε = {target_epsilon}, got ε = {spent:.4g}: "
+            "raise target_epsilon or release less."
+        )
+    return spent
+
+
+def _smallest_multiplier(cost: Callable[..., float], guess: float, target_epsilon: float) -> float:
+    """Searches the smallest multiplier whose cost is within the target; costs fall with it.
+
+    The search runs on a coarse grid of privacy losses, which is several times faster and reads
+    higher, and is finished on the final one.
+    """
+    for discretization in (COARSE_DISCRETIZATION, DISCRETIZATION):
+        guess = smallest_multiplier(
+            partial(cost, discretization=discretization), guess, target_epsilon
+        )
+    return guess
+
+
+def _check_target(target_epsilon: float) -> None:
+    if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
+        raise ValueError(f"Expected 0 < target_epsilon < inf, got {target_epsilon}.")

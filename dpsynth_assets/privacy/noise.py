@@ -1,15 +1,27 @@
-"""The only sampler of privacy noise. Operating-system entropy, no seed, no floating-point sums.
+"""The only sampler of privacy noise. Operating-system entropy, no seed.
 
 Integer noise comes from OpenDP, whose discrete Laplace and Gaussian samplers are exact (Canonne,
 Kamath, Steinke 2020). Categorical draws use one 53-bit uniform in float64, whose rounding moves
-a log-probability by at most about V · 2^-52 (6e-11 for V = 256k), far below any η.
+a log-probability by at most about V · 2^-52 (6e-11 for V = 256k), far below any η. Only DP-SGD,
+whose gradients are too many for exact integers, adds floating-point noise (`gaussian_like`).
 """
 
+import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+GAUSSIAN_BLOCK = 1 << 16
+"""Numbers of a tensor that get their noise together, from 2 MiB of uniforms."""
+
+UNIFORM_BLOCK = 1 << 20
+"""Uniforms one call of `secure_bernoulli` holds at a time: 8 MiB."""
 
 
 class SecureUniform:
@@ -34,7 +46,9 @@ class SecureUniform:
         with self._lock:
             if size > self._buffer.size:
                 words = np.frombuffer(os.urandom(8 * max(size, self._block)), dtype=np.uint64)
-                self._buffer = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+                self._buffer = (words >> np.uint64(11)).astype(np.float64)
+                self._buffer += 0.5
+                self._buffer *= 2.0**-53
             drawn, self._buffer = self._buffer[:size], self._buffer[size:]
         return drawn
 
@@ -82,3 +96,88 @@ def secure_categorical(scores: np.ndarray) -> int:
     cumulative = np.cumsum(np.exp(scores - scores.max()))
     target = secure_uniform.random(1)[0] * cumulative[-1]
     return int(min(np.searchsorted(cumulative, target, side="right"), scores.size - 1))
+
+
+def secure_bernoulli(probabilities: np.ndarray) -> np.ndarray:
+    """Tosses one coin for each probability, independently.
+
+    Args:
+        probabilities: (N,) numbers in [0, 1].
+
+    Returns:
+        (N,) bool, True with the stated probability up to 2^-54: never for 0, always for 1. A
+        float32 uniform, which Opacus samples with, would be off by up to 2^-24.
+
+    Raises:
+        ValueError: If a probability is outside [0, 1].
+    """
+    chances = np.asarray(probabilities, dtype=np.float64)
+    if chances.ndim != 1 or not ((chances >= 0) & (chances <= 1)).all():
+        raise ValueError(f"Expected (N,) probabilities in [0, 1], got shape {chances.shape}.")
+    heads = np.empty(len(chances), dtype=np.bool_)
+    for start in range(0, len(chances), UNIFORM_BLOCK):
+        part = chances[start : start + UNIFORM_BLOCK]
+        heads[start : start + UNIFORM_BLOCK] = secure_uniform.random(len(part)) < part
+    return heads
+
+
+def gaussian_like(reference: "torch.Tensor", standard_deviation: float) -> "torch.Tensor":
+    """Draws a tensor of independent N(0, standard_deviation²) numbers.
+
+    Each number is half the sum of four Box-Muller normals, computed in float64 from operating
+    system entropy and rounded once to the type of `reference`. One such normal reaches only part
+    of the float64 numbers, so its lowest bits betray what it was added to; a sum of four needs
+    2^159 guesses to undo. Work is done in blocks: memory beyond the result stays under 16 MiB.
+
+    Args:
+        reference: Any floating-point tensor; gives shape, type and device, its values are unused.
+        standard_deviation: σ >= 0, absolute.
+
+    Returns:
+        A fresh tensor of the reference's shape, type and device.
+
+    Raises:
+        ValueError: If σ is negative or not finite.
+        TypeError: If `reference` is not of a floating-point type.
+
+    **Privacy** Standard deviation / L2 sensitivity is the noise multiplier of a `GaussianEvent`.
+
+    **Source** Holohan and Braghin 2021, section 5.1 (arXiv:2107.10138), against the attack of
+    Mironov 2012; Opacus has the same sum behind `secure_mode`, which needs a package that does
+    not exist for current PyTorch.
+    """
+    import torch
+
+    if not (standard_deviation >= 0 and math.isfinite(standard_deviation)):
+        raise ValueError(f"Expected 0 <= standard_deviation < inf, got {standard_deviation}.")
+    if not reference.is_floating_point():
+        raise TypeError(f"Expected a floating-point reference, got {reference.dtype}.")
+    noise = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
+    flat = noise.view(-1)
+    for start, normals in _normal_blocks(flat.numel()):
+        flat[start : start + len(normals)] = normals.mul_(standard_deviation).to(flat.dtype)
+    return noise
+
+
+def _normal_blocks(size: int) -> "Iterator[tuple[int, torch.Tensor]]":
+    """Yields offsets and float64 blocks of `size` standard normals in all."""
+    for start in range(0, size, GAUSSIAN_BLOCK):
+        length = min(GAUSSIAN_BLOCK, size - start)
+        yield start, _standard_normals((length + 1) // 2)[:length]
+
+
+def _standard_normals(pairs: int) -> "torch.Tensor":
+    """Draws (2 · pairs,) float64 standard normals, each from four independent ones.
+
+    Box-Muller makes two independent normals of two uniforms, r cos θ and r sin θ. Both never
+    enter one sum, where they would collapse into a single normal: cosines make the first half of
+    the numbers and sines the second.
+    """
+    import torch
+
+    uniforms = torch.from_numpy(secure_uniform.random(8 * pairs)).view(2, 4, pairs)
+    radius = uniforms[0].log_().mul_(-2.0).sqrt_()
+    angle = uniforms[1].mul_(2.0 * math.pi)
+    cosines = torch.cos(angle).mul_(radius).sum(dim=0)
+    sines = angle.sin_().mul_(radius).sum(dim=0)
+    return torch.cat([cosines, sines]).mul_(0.5)

@@ -1,81 +1,104 @@
-"""Statistical audit of the released histogram against its whole claimed trade-off curve.
+"""Statistical audit of released histograms for every noise, relation and number of records.
 
-The threshold is chosen on half of the draws; Clopper-Pearson intervals on the other half refute
-the claim. False alarm: at most 1e-6 for each audit if the claim holds.
+Each test is the one of `attacks.audits.statistics`: false alarm at most 1e-6 if the claim holds.
 """
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.attacks.audits.statistics import (
+    audit_scores,
+    event_curve,
+    gaussian_curve,
+    lower_rate,
+    pure_curve,
+    upper_rate,
+)
+from dpsynth_assets.privacy.histogram import histogram_event, release_histogram, scale_for
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-FALSE_ALARM = 1e-6
-DRAWS = 30_000
+pytestmark = pytest.mark.statistical
+
+TRIALS = 8_000
+NOISES = ("laplace", "gaussian")
+RELATIONS = [str(relation) for relation in NeighboringRelation]
 
 
-def draws(count, noise, scale, relation):
-    release = release_histogram([count] * DRAWS, noise=noise, scale=scale, relation=relation)
-    return release.value
+def settings(noise, relation, records=1, scale=1.0):
+    return {
+        "noise": noise,
+        "scale": scale,
+        "relation": NeighboringRelation(relation),
+        "max_records_per_unit": records,
+    }
 
 
-def claimed_curve(event):
-    """Largest true-positive rate that the event allows at a false-positive rate."""
-    if isinstance(event, GaussianEvent):
-        # The discrete law is the continuous one on a grid; 1% covers what rounding can add.
-        mu = 1.01 / event.noise_multiplier
-        return lambda rate: float(stats.norm.cdf(stats.norm.ppf(rate) + mu))
-    epsilon = float(event.epsilon)
-    return lambda rate: min(np.exp(epsilon) * rate, 1 - np.exp(-epsilon) * (1 - rate))
+def scores(counts, **setting):
+    """Noisy first bins, less the second bin where there is one; (TRIALS,)."""
+    released = release_histogram(counts * TRIALS, **setting).value.reshape(TRIALS, -1)
+    return released @ np.array([1, -1])[: len(counts)]
 
 
-def excess(with_record, without_record, curve):
-    """Proven true-positive rate minus the claimed one; positive refutes the claim."""
-    half = DRAWS // 2
-    with_first, with_second = with_record[:half], with_record[half:]
-    out_first, out_second = without_record[:half], without_record[half:]
-    thresholds = [t for t in np.unique(with_first) if 0.03 <= (out_first >= t).mean() <= 0.6]
-    best = max(thresholds, key=lambda t: (with_first >= t).mean() - curve((out_first >= t).mean()))
-    hits, alarms = int((with_second >= best).sum()), int((out_second >= best).sum())
-    lower = stats.beta.ppf(FALSE_ALARM / 2, hits, half - hits + 1)
-    upper = stats.beta.ppf(1 - FALSE_ALARM / 2, alarms + 1, half - alarms)
-    return lower - curve(upper)
+def neighbours(relation, records):
+    if relation == "replace-one":
+        return [records, 0], [0, records]
+    return [records], [0]
 
 
-CLAIMS = [
-    ("laplace", 1.0, DiscreteLaplaceEvent(scale=1.0), 1),
-    ("gaussian", 2.0, GaussianEvent(noise_multiplier=2.0), 1),
-]
+def audit(noise, relation, records, claimed, scale=1.0):
+    setting = settings(noise, relation, records, scale)
+    first, second = neighbours(relation, records)
+    return audit_scores(scores(first, **setting), scores(second, **setting), claimed)
 
 
-@pytest.mark.statistical
-@pytest.mark.parametrize(("noise", "scale", "event", "shift"), CLAIMS)
-def test_histogram_noise_is_as_hard_to_see_through_as_its_event_says(noise, scale, event, shift):
-    relation = NeighboringRelation.ADD_REMOVE
-    released = release_histogram([0], noise=noise, scale=scale, relation=relation)
-    assert released.cost.event == event
-    curve = claimed_curve(event)
-    private = draws(shift, noise, scale, relation)
-    assert excess(private, draws(0, noise, scale, relation), curve) <= 0
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("relation", "records"), [("zero-out", 1), ("add-remove", 3)])
+def test_counts_are_as_hard_to_see_through_as_their_event_says(noise, relation, records):
+    scale = 3.0 * records
+    claimed = event_curve([histogram_event(**settings(noise, relation, records, scale))])
+    assert not audit(noise, relation, records, claimed, scale).refuted
 
 
-@pytest.mark.statistical
-@pytest.mark.parametrize(("noise", "scale", "event", "shift"), CLAIMS)
-def test_halved_noise_is_caught(noise, scale, event, shift):
-    # Planted bug: the event claims twice the noise that was drawn.
-    relation = NeighboringRelation.ADD_REMOVE
-    halved = max(scale / 2, 1.0) if noise == "gaussian" else scale / 2
-    private = draws(shift, noise, halved, relation)
-    assert excess(private, draws(0, noise, halved, relation), claimed_curve(event)) > 0
+@pytest.mark.parametrize("noise", NOISES)
+def test_units_of_two_records_charged_as_one_are_caught(noise):
+    # Planted bug: a unit's second record is forgotten in the event.
+    claimed = event_curve([histogram_event(**settings(noise, "add-remove"))])
+    assert audit(noise, "add-remove", 2, claimed).refuted
 
 
-@pytest.mark.statistical
-def test_replace_one_charged_as_add_remove_is_caught():
-    # Planted bug: two records of a unit in one bin move it by two, the event says one.
-    private = draws(2, "laplace", 1.0, NeighboringRelation.ADD_REMOVE)
-    public = draws(0, "laplace", 1.0, NeighboringRelation.ADD_REMOVE)
-    assert excess(private, public, claimed_curve(DiscreteLaplaceEvent(scale=1.0))) > 0
-    honest = DiscreteLaplaceEvent(scale=1.0, sensitivity=2)
-    assert excess(private, public, claimed_curve(honest)) <= 0
+def test_a_scale_for_an_epsilon_keeps_it_and_wastes_little():
+    scale = scale_for(1.0, 1e-6, "laplace", NeighboringRelation.ADD_REMOVE)
+    assert not audit("laplace", "add-remove", 1, pure_curve(1.0), scale).refuted
+    assert audit("laplace", "add-remove", 1, pure_curve(0.6), scale).refuted
+
+
+def test_gaussian_counts_are_gaussian_to_an_attacker():
+    # The discrete law on whole counts gives nothing away that the continuous one does not.
+    assert not audit("gaussian", "add-remove", 1, gaussian_curve(1.0)).refuted
+    assert audit("gaussian", "add-remove", 1, gaussian_curve(0.6)).refuted
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_has_the_stated_law(noise):
+    scale = 4.0
+    setting = settings(noise, "add-remove", scale=scale)
+    drawn = release_histogram([0] * TRIALS, **setting).value
+    support = np.arange(-200, 201)
+    powers = np.abs(support) / scale if noise == "laplace" else support**2 / (2 * scale**2)
+    law = np.exp(-powers) / np.exp(-powers).sum()
+    levels = np.arange(-12, 13)
+    # One interval for each level and side: 50 bounds share the false alarm.
+    hits = np.array([(drawn >= level).sum() for level in levels])
+    tails = np.array([law[support >= level].sum() for level in levels])
+    assert (lower_rate(hits, TRIALS, 1e-6 / 50) <= tails).all()
+    assert (upper_rate(hits, TRIALS, 1e-6 / 50) >= tails).all()
+
+
+def test_bins_get_independent_noise():
+    setting = settings("gaussian", "add-remove", scale=5.0)
+    drawn = release_histogram([0] * (2 * TRIALS), **setting).value.reshape(TRIALS, 2)
+    same_sign = int(((drawn[:, 0] > 0) == (drawn[:, 1] > 0)).sum())
+    share = (drawn > 0).mean()
+    expected = share**2 + (1 - share) ** 2
+    assert abs(stats.norm.isf(5e-7)) * np.sqrt(0.25 / TRIALS) > abs(same_sign / TRIALS - expected)

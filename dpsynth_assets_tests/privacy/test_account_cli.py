@@ -1,9 +1,13 @@
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.account import app
+from dpsynth_assets.cli.account.printing import down_significant, finite, up, up_significant
+from dpsynth_assets.cli.main import app as main
+from dpsynth_assets_tests.privacy.pricing_commands import CALLS, invoke as invoke_named, price
 
 TOKENS = ["tokens", "--expected-batch-size", "64", "--clip-bound", "9", "--temperature", "1.5"]
 
@@ -82,3 +86,289 @@ def test_table_10_is_reproduced():
     assert len(rows) == 12
     assert all(row["tokens_zcdp"] == row["tokens_printed"] for row in rows)
     assert [row["tokens_tight"] for row in rows][:3] == [416, 373, 393]
+
+
+# ------------------------------------------------------------------ every command
+
+
+def not_a_number(value):
+    raise AssertionError(f"{value} is not JSON")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_command_prints_one_object_of_finite_numbers(name):
+    result = invoke_named(name, "--json")
+    assert result.exit_code == 0, result.stderr
+    values = json.loads(result.stdout, parse_constant=not_a_number)
+    assert isinstance(values, dict)
+    assert len(result.stdout.strip().splitlines()) == 1
+    protects = {"unit"} if name.endswith("secret") else {"relation", "max_records_per_unit"}
+    assert protects <= values.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if not name.endswith("secret")])
+def test_every_sentence_says_whom_it_protects(name):
+    result = invoke_named(name, relation="replace-one", records=CALLS[name].get("records"))
+    assert result.exit_code == 0, result.stderr
+    assert "replace-one of one record" in result.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name.endswith("secret")])
+def test_a_secret_is_the_unit_of_its_own_bound(name):
+    assert "secret" in invoke_named(name).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, option) for name in CALLS for option in CALLS[name] if option != "relation"],
+)
+def test_every_impossible_number_is_one_line_and_exit_code_2(name, option):
+    for bad in ("nan", "-1", "many"):
+        result = invoke_named(name, "--json", **{option: bad})
+        assert result.exit_code == 2, bad
+        assert result.stdout == ""
+        assert len(result.stderr.strip().splitlines()) == 1
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_misuse_of_options_is_one_line_and_exit_code_2(name):
+    for arguments in ([*name.split()], [*name.split(), "--no-such-option", "1"]):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 2
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_useless_histogram_is_priced_without_a_table_of_its_losses():
+    assert price("account histogram", max_records_per_unit=10**18)["epsilon"] == 1e17
+
+
+# ------------------------------------------------------------------ laws
+
+
+def test_replacing_a_record_costs_twice_its_removal():
+    for name, key, factor in [
+        ("account tokens", "eta", 2),
+        ("account svt", "epsilon_per_token", 2),
+        ("account bounded-range", "eta", 2),
+        ("account gaussian", "mu", 2),
+        ("account voting", "mu", 2**0.5),
+        ("account histogram", "pure_epsilon", 2),
+    ]:
+        one = price(name)[key]
+        assert price(name, relation="replace-one")[key] == pytest.approx(factor * one)
+        assert price(name, max_records_per_unit=3)[key] == pytest.approx(3 * one)
+
+
+def test_a_prompt_that_turns_into_another_costs_as_a_replaced_record():
+    for name in ("account tokens", "account private-prediction"):
+        replaced = price(name, contexts_changed="replace")
+        assert replaced["epsilon"] == price(name, relation="replace-one")["epsilon"]
+        assert price(name, logit_slack=1e-5)["epsilon"] > price(name)["epsilon"]
+
+
+def test_svt_costs_two_over_s_sigma_a_token():
+    values = price("account svt")
+    assert values["epsilon_per_token"] == pytest.approx(2 / (255 * 0.2))
+    assert values["rho_per_token"] == pytest.approx(2 / (255 * 0.2) ** 2)
+    assert values["rho"] == pytest.approx(100 * values["rho_per_token"])
+    assert values["pure_epsilon"] == pytest.approx(100 * values["epsilon_per_token"])
+    assert values["epsilon"] < values["pure_epsilon"]
+
+
+def test_the_test_pays_off_exactly_below_its_break_even():
+    with_test = price("account private-prediction")
+    fraction = with_test["break_even_private_fraction"]
+    assert fraction == pytest.approx(1 - with_test["svt_share"])
+    all_private = price(
+        "account private-prediction", svt_noise_scale=None, private_tokens=round(100 / fraction)
+    )
+    assert all_private["rho"] == pytest.approx(with_test["rho"], rel=1e-2)
+
+
+def test_private_prediction_is_its_two_parts():
+    values = price("account private-prediction")
+    tokens = price("account tokens", tokens=100)
+    svt = price("account svt")
+    assert values["rho"] == pytest.approx(tokens["rho"] + svt["rho"])
+    assert values["epsilon"] < tokens["epsilon"] + svt["epsilon"]
+    assert values["epsilon"] < values["epsilon_closed_form"]
+    assert (values["batches"], values["private_tokens_in_all"]) == (470, 47_000)
+
+
+def test_delta_at_an_epsilon_inverts_the_epsilon_at_delta():
+    for name in ("account private-prediction", "account gaussian"):
+        epsilon = price(name)["epsilon"]
+        again = price(name, at_epsilon=epsilon)
+        assert again["delta_at_epsilon"] == pytest.approx(again["delta"], rel=1e-6)
+
+
+def test_tight_accounting_never_reports_more():
+    for name in ("account private-prediction", "account svt", "account dp-sgd"):
+        tight, zcdp = (price(name, accountant=choice) for choice in ("tight", "zcdp"))
+        assert tight["epsilon"] <= zcdp["epsilon"]
+
+
+def test_training_and_histogram_compose_below_their_sum():
+    values = price("account dp-sgd")
+    parts = values["epsilon_training"], values["epsilon_histogram"]
+    assert max(parts) < values["epsilon"] < sum(parts)
+    alone = price("account dp-sgd", histogram_noise_std=None)
+    assert alone["epsilon"] == alone["epsilon_training"] == pytest.approx(parts[0])
+
+
+def test_cut_samples_are_priced_and_refused_where_no_proof_is_known():
+    few = {"records": 100, "expected_batch_size": 10, "steps": 1}
+    cut = price("account dp-sgd", **few, max_batch_size=15)
+    assert cut["epsilon_training"] >= price("account dp-sgd", **few)["epsilon_training"] * 0.999
+    refused = invoke_named("account dp-sgd", **few, max_batch_size=15, relation="replace-one")
+    assert refused.exit_code == 2
+
+
+def test_vectors_of_many_layers_are_one_gaussian():
+    one = {"subset_fraction": 1, "histogram_noise_std": None}
+    joint = price("account vectors", **one)
+    assert joint["mu"] == pytest.approx(2 * 5.5 * 4**0.5 / 500 / 0.07)
+    same = price("account gaussian", noise_multiplier=None, mu=joint["mu"], count=1, delta=1e-5)
+    assert joint["epsilon"] == pytest.approx(same["epsilon"])
+    with_shots = price("account vectors", subset_fraction=1)
+    assert joint["epsilon"] < with_shots["epsilon"] < joint["epsilon"] + 0.3
+
+
+def test_a_subset_of_fixed_size_amplifies_under_replace_one_only():
+    amplified = price("account vectors", histogram_noise_std=None)
+    assert amplified["epsilon"] < price("account vectors", subset_fraction=1)["epsilon"]
+    refused = invoke_named("account vectors", relation="zero-out")
+    assert refused.exit_code == 2
+    assert "replace-one" in refused.stderr
+
+
+def test_l2_bounds_are_one_for_all_layers_or_one_each():
+    arguments = ["account", "vectors", "--records", "500", "--noise-std", "0.1", "--delta", "1e-5"]
+    bounds = ["--l2-bound", "3", "--l2-bound", "4", "--layers", "2", "--json"]
+    values = json.loads(CliRunner().invoke(main, [*arguments, *bounds]).stdout)
+    assert values["sensitivity"] == pytest.approx(5 / 500)
+    refused = CliRunner().invoke(main, [*arguments, *bounds, "--l2-bound", "5"])
+    assert refused.exit_code == 2
+    assert "once or 2 times" in refused.stderr
+
+
+def test_one_draw_of_bounded_range_has_a_closed_form():
+    values = price("account bounded-range", eta=1, count=1, at_epsilon=0.5)
+    exact = (1 - math.exp((0.5 - 1) / 2)) ** 2 / (1 - math.exp(-1))
+    assert values["delta_at_epsilon"] == pytest.approx(exact, rel=1e-12)
+    assert values["pure_epsilon"] == 1
+    assert price("account bounded-range", eta=1, count=1, at_epsilon=1)["delta_at_epsilon"] == 0
+
+
+def test_bounds_of_adaptive_draws_are_in_order():
+    values = price("account bounded-range", count=50)
+    assert values["epsilon_lower"] <= values["epsilon"] <= values["epsilon_zcdp"]
+    assert values["epsilon"] == pytest.approx(values["epsilon_gaussian_reference"], rel=0.02)
+
+
+def test_one_secret_can_be_priced_in_every_form():
+    budget = price("account secret")
+    nothing = {"posterior": None}
+    from_mu = price("account secret", **nothing, mu=budget["mu"])
+    assert from_mu["posterior"] == pytest.approx(1e-3, rel=1e-9)
+    noise = {"noise_std": 1 / budget["mu"], "shifts": 1, "probabilities": 1}
+    assert price("account secret", **nothing, **noise)["posterior"] == pytest.approx(1e-3, rel=1e-6)
+    spread = {"noise_std": 1 / budget["mu"], "shifts": "0,1", "probabilities": "0.5,0.5"}
+    assert price("account secret", **nothing, **spread)["posterior"] < 1e-3
+    rounds = price("account secret", **nothing, mu=budget["mu"] / 2, rounds=4)
+    held = price("account secret", **nothing, mu=budget["mu"] / 2, occurrences=2)
+    assert rounds["posterior"] == pytest.approx(held["posterior"]) == pytest.approx(1e-3)
+
+
+def test_sampling_helps_a_secret_under_removal_only():
+    drawn = {"posterior": None, "noise_std": 3, "sampling_probabilities": "0.1,0.1"}
+    removed = price("account secret", **drawn, adjacency="removal")
+    substituted = price("account secret", **drawn, adjacency="substitution")
+    assert removed["posterior"] < substituted["posterior"]
+    counts = price("account secret", **drawn, adjacency="removal", release="counts")
+    assert counts["posterior"] < removed["posterior"]
+    assert counts["noise_std"] == removed["noise_std"] == 3
+    assert counts["shifts"] == pytest.approx([0, 1, 2])
+    assert substituted["posterior"] == pytest.approx(
+        price("account secret", posterior=None, mu=2 * 2 / 3)["posterior"]
+    )
+
+
+def test_two_secret_bounds_compose_by_mu_and_not_by_sums():
+    arguments = ["account", "secret", "--prior", "0.0001", "--json"]
+    posteriors = ["--posterior", "0.005", "--posterior", "0.005"]
+    values = json.loads(CliRunner().invoke(main, [*arguments, *posteriors]).stdout)
+    assert values["posterior"] > values["posterior_sum"] == 0.01
+    assert values["posterior_from_the_points_alone"] == 1
+
+
+def test_dp_bounds_a_secret_after_group_privacy():
+    given = {"posterior": None, "prior": 0.01, "delta": 1e-5}
+    two_records = price("account secret", **given, epsilon=1, occurrences=2)
+    assert two_records["epsilon"] == 2
+    assert two_records["delta"] == pytest.approx(1e-5 * (1 + math.e))
+    one = price("account secret", **given, epsilon=1)
+    assert one["posterior_pairwise"] <= one["posterior_reference"]
+    assert one["posterior_reference"] < two_records["posterior_reference"]
+
+
+TOKENS_AND_HISTOGRAM = [
+    {"type": "bounded_range", "eta": 0.1875, "count": 60},
+    {"type": "discrete_laplace", "scale": 10.0, "sensitivity": 1},
+]
+
+
+def compose(text, *flags):
+    return CliRunner().invoke(app, ["compose", "-", "--delta", "1e-6", *flags], input=text)
+
+
+def test_any_list_of_events_is_priced_together():
+    priced = {}
+    for accountant in ("zcdp", "tight"):
+        result = compose(
+            json.dumps(TOKENS_AND_HISTOGRAM),
+            "--accountant",
+            accountant,
+            "--at-epsilon",
+            "3",
+            "--json",
+        )
+        values = priced[accountant] = json.loads(result.stdout)
+        assert max(values["epsilon_of_each_alone"]) < values["epsilon"]
+        assert values["epsilon"] < sum(values["epsilon_of_each_alone"])
+        assert values["rho"] == pytest.approx(60 * 0.1875**2 / 8 + 0.1**2 / 2)
+    assert priced["tight"]["epsilon"] < priced["zcdp"]["epsilon"]
+    assert priced["tight"]["delta_at_epsilon"] < priced["zcdp"]["delta_at_epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"type":', "JSON list of events"),
+        ('{"type": "gaussian"}', "another JSON value"),
+        ("[1]", "another JSON value"),
+        ("[]", "at least one event"),
+        ('[{"type": "gaussian"}]', "noise_multiplier"),
+        ('[{"type": "gaussian", "noise_multiplier": "wide"}]', "wide"),
+        ('[{"type": "laplace"}]', "event type"),
+        (
+            '[{"type": "mixture_gaussian", "noise_std": 1, "shifts": [1], "probabilities": [1]}]',
+            "secret",
+        ),
+    ],
+)
+def test_what_is_no_list_of_events_is_refused(text, words):
+    result = compose(text)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_printed_numbers_are_rounded_to_the_safe_side():
+    assert up(1.00001) == "1.0001"
+    assert up(math.inf) == "infinite"
+    assert up_significant(0.123401) == "0.1235"
+    assert up_significant(1.2340000000000002e-7) == "1.234e-07"
+    assert down_significant(0.12349) == "0.1234"
+    assert finite({"a": [math.nan, 1.0]}) == {"a": [None, 1.0]}

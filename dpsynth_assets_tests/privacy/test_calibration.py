@@ -1,12 +1,27 @@
+import math
+
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.calibration import largest_token_count
+from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.calibration import (
+    dp_sgd_noise_multiplier,
+    gaussian_noise_multiplier,
+    largest_token_count,
+    smallest_batch_size,
+)
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteLaplaceEvent,
     GaussianEvent,
+    PoissonGaussianEvent,
+    PureEvent,
 )
+from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
+from dpsynth_assets.privacy.monotone_search import TOLERANCE, smallest_multiplier
+from dpsynth_assets.privacy.renyi import zcdp_rho
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 OTHERS = [(), (DiscreteLaplaceEvent(scale=10.0),), (GaussianEvent(noise_multiplier=5.0),)]
 
@@ -57,3 +72,161 @@ def test_tight_falls_back_where_the_recursion_takes_minutes():
 def test_target_must_be_positive():
     with pytest.raises(ValueError, match="target_epsilon"):
         largest_token_count(eta=0.1, target_epsilon=0.0, delta=1e-6, accountant="zcdp")
+
+
+# (records, batch, steps, target ε, multiplier computed by bisection of dp_accounting's PLD); with
+# the histogram of Gaussian noise 10 where `histogram`. Appendix E of CTCL, δ = 1 / (n ln n).
+CTCL = [
+    (75_316, 4096, 2016, 4.0, True, 3.0347),
+    (75_316, 4096, 2016, 1.0, False, 10.298),
+    (17_940, 256, 2030, 1.0, False, 2.6151),
+    (17_940, 4096, 2000, 1.0, True, 42.708),
+    (8_396, 4096, 2000, 4.0, True, 23.449),
+]
+
+
+@pytest.mark.parametrize(("records", "batch", "steps", "target", "histogram", "multiplier"), CTCL)
+def test_appendix_e_of_ctcl_is_reproduced(records, batch, steps, target, histogram, multiplier):
+    found = dp_sgd_noise_multiplier(
+        sampling_probability=batch / records,
+        steps=steps,
+        target_epsilon=target,
+        delta=1 / (records * math.log(records)),
+        other_events=[GaussianEvent(noise_multiplier=10.0)] if histogram else [],
+    )
+    assert found == pytest.approx(multiplier, rel=2 * TOLERANCE)
+
+
+@pytest.mark.parametrize("others", [(), (PureEvent(epsilon=0.01, count=10),)])
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+@pytest.mark.parametrize("unit", [{}, {"max_records_per_unit": 3}, {"replaced": True}])
+def test_training_noise_is_the_smallest_within_the_target(accountant, unit, others):
+    plan = {"sampling_probability": 0.05, "steps": 200, **unit}
+    found = dp_sgd_noise_multiplier(
+        target_epsilon=1.0, delta=1e-6, accountant=accountant, other_events=others, **plan
+    )
+
+    def epsilon(multiplier):
+        event = PoissonGaussianEvent(noise_multiplier=multiplier, **plan)
+        return epsilon_of([*others, event], 1e-6, accountant)
+
+    assert epsilon(found) <= 1.0 < epsilon(found / (1 + 1.01 * TOLERANCE))
+
+
+@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_gaussian_noise_is_the_smallest_within_the_target(accountant, others):
+    found = gaussian_noise_multiplier(
+        target_epsilon=2.5, delta=1e-6, accountant=accountant, other_events=others
+    )
+
+    def epsilon(multiplier):
+        event = GaussianEvent(noise_multiplier=multiplier)
+        return epsilon_of([*others, event], 1e-6, accountant)
+
+    assert epsilon(found) <= 2.5 < epsilon(found / (1 + 1.01 * TOLERANCE))
+
+
+@given(st.floats(0.05, 20.0), st.floats(1e-9, 0.01))
+@settings(max_examples=10, deadline=None)
+def test_gaussian_noise_alone_is_exact(target, delta):
+    tight = gaussian_noise_multiplier(target_epsilon=target, delta=delta)
+    assert tight == pytest.approx(1 / gaussian_mu(target, delta), rel=1e-9)
+    zcdp = gaussian_noise_multiplier(target_epsilon=target, delta=delta, accountant="zcdp")
+    assert zcdp == pytest.approx(math.sqrt(1 / (2 * zcdp_rho(target, delta))), rel=1e-9)
+    for multiplier, accountant in ((tight, "tight"), (zcdp, "zcdp")):
+        event = GaussianEvent(noise_multiplier=multiplier)
+        assert epsilon_of([event], delta, accountant) <= target
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+@pytest.mark.parametrize("relation", NeighboringRelation)
+def test_batch_size_is_the_smallest_within_the_target(accountant, relation):
+    draw = {"clip_bound": 9.0, "temperature": 1.5, "relation": relation, "max_records_per_unit": 2}
+    others = (DiscreteLaplaceEvent(scale=10.0),)
+    found = smallest_batch_size(
+        tokens=60,
+        target_epsilon=5.0,
+        delta=1e-6,
+        accountant=accountant,
+        other_events=others,
+        **draw,
+    )
+
+    def epsilon(size):
+        eta = bounded_range_eta(expected_batch_size=size, **draw)
+        return epsilon_of([*others, BoundedRangeEvent(eta=eta, count=60)], 1e-6, accountant)
+
+    assert epsilon(found) <= 5.0 < epsilon(found - 1)
+
+
+def test_batch_size_and_token_count_are_inverse():
+    # 373 tokens at ε = 10 with batches of 64: printed in the paper on data clusters.
+    draw = {"target_epsilon": 10.0, "delta": 108_000**-1.1, "accountant": "zcdp"}
+    size = smallest_batch_size(
+        tokens=373,
+        clip_bound=9.0,
+        temperature=1.5,
+        relation=NeighboringRelation.ADD_REMOVE,
+        **draw,
+    )
+    assert size == 64
+    assert largest_token_count(eta=2 * 9 / (64 * 1.5), **draw) == 373
+
+
+def test_one_huge_batch_may_be_enough_and_one_row_too():
+    draw = {"clip_bound": 1.0, "temperature": 1.0, "accountant": "zcdp", "delta": 1e-6}
+    relation = NeighboringRelation.ADD_REMOVE
+    assert smallest_batch_size(tokens=1, target_epsilon=50.0, relation=relation, **draw) == 1
+    large = smallest_batch_size(tokens=100, target_epsilon=0.1, relation=relation, **draw)
+    assert large > 100
+
+
+def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
+    with pytest.raises(ValueError, match="batch size"):
+        smallest_batch_size(
+            tokens=10_000,
+            clip_bound=1.0,
+            temperature=1.0,
+            target_epsilon=1.0,
+            delta=1e-6,
+            accountant="zcdp",
+            relation=NeighboringRelation.ADD_REMOVE,
+            logit_slack=0.1,
+        )
+
+
+@pytest.mark.parametrize(
+    "calibrate",
+    [
+        gaussian_noise_multiplier,
+        lambda **rest: dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, **rest),
+        lambda **rest: smallest_batch_size(
+            tokens=1,
+            clip_bound=1.0,
+            temperature=1.0,
+            accountant="tight",
+            relation=NeighboringRelation.ADD_REMOVE,
+            **rest,
+        ),
+    ],
+)
+def test_others_over_the_target_are_refused(calibrate):
+    spent = [GaussianEvent(noise_multiplier=1.0)]
+    with pytest.raises(ValueError, match="other_events"):
+        calibrate(target_epsilon=1.0, delta=1e-6, other_events=spent)
+    with pytest.raises(ValueError, match="target_epsilon"):
+        calibrate(target_epsilon=0.0, delta=1e-6)
+
+
+def test_a_target_that_no_noise_meets_is_refused():
+    with pytest.raises(ValueError, match="noise multiplier"):
+        smallest_multiplier(lambda _: 2.0, 1.0, 1.0)
+
+
+@given(st.floats(0.3, 3.0), st.floats(1e-4, 1e4), st.floats(0.0, 0.9))
+def test_search_ends_a_hair_above_the_root_from_any_guess(power, guess, floor):
+    found = smallest_multiplier(lambda sigma: floor + sigma**-power, guess, 1.0)
+    root = (1.0 - floor) ** (-1 / power)
+    assert root <= found * (1 + 1e-12)
+    assert found <= root * (1 + 1.01 * TOLERANCE)

@@ -18,6 +18,7 @@ from dpsynth_assets.privacy.errors import (
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
+from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, float_up
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
@@ -67,6 +68,15 @@ def test_an_uncommitted_reservation_is_charged_again(ledger):
     assert not retried.reused
     assert ledger.spend("tickets").rho == 1
     assert [r.id for r in ledger.pending(make_request())] == [crashed.id, retried.id]
+
+
+def test_the_release_that_was_committed_first_is_the_one_reused_for_good(ledger):
+    slow, fast = (ledger.reserve(make_request(), make_terms()) for _ in range(2))
+    ledger.commit(fast, artifact_digest="first", artifact_uri="u")
+    ledger.commit(slow, artifact_digest="second", artifact_uri="u")
+    again = ledger.reserve(make_request(), make_terms())
+    assert (again.id, again.artifact_digest) == (fast.id, "first")
+    assert ledger.spend("tickets").rho == 1
 
 
 def test_a_pending_reservation_can_be_completed_without_a_new_charge(ledger):
@@ -156,8 +166,9 @@ def test_the_smallest_possible_charge_is_not_lost(ledger):
 
 
 def test_a_spent_budget_refuses_even_the_smallest_charge(ledger, monkeypatch):
-    accountant = "dpsynth_assets.privacy.ledger.accounts.accounting.zcdp_epsilon"
-    monkeypatch.setattr(accountant, lambda rho, delta: rho)
+    reading = "dpsynth_assets.privacy.ledger.charges.zcdp_epsilon_of_units"
+    unit = Fraction(1, 1 << RHO_GRID_BITS)
+    monkeypatch.setattr(reading, lambda units, delta: float_up(units * unit))
     release(ledger, make_terms(epsilon=0.5))
     tiny = GaussianEvent(noise_multiplier=1e200)
     with pytest.raises(BudgetExceededError):

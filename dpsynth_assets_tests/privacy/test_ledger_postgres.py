@@ -1,6 +1,5 @@
-"""The same laws on PostgreSQL. DPSYNTH_TEST_POSTGRES names a database that the test may empty."""
+"""The same laws on PostgreSQL: a server of our own, or the database DPSYNTH_TEST_POSTGRES names."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,24 +10,24 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
 
-URL = os.environ.get("DPSYNTH_TEST_POSTGRES", "")
-pytestmark = pytest.mark.skipif(not URL, reason="DPSYNTH_TEST_POSTGRES names no database")
 
-
-def execute(statement):
-    with sa.create_engine(URL).begin() as connection:
-        connection.exec_driver_sql(statement)
+@pytest.fixture
+def ledger(postgres_url):
+    return Ledger(postgres_url)
 
 
 @pytest.fixture
-def ledger():
-    execute("DROP TABLE IF EXISTS privacy_ledger")
-    return Ledger(URL)
+def execute(postgres_url):
+    def run(statement):
+        with sa.create_engine(postgres_url).begin() as connection:
+            connection.exec_driver_sql(statement)
+
+    return run
 
 
-def test_releases_are_charged_reused_and_verified(ledger):
+def test_releases_are_charged_reused_and_verified(ledger, postgres_url):
     release(ledger)
-    assert Ledger(URL).reserve(make_request(), make_terms()).reused
+    assert Ledger(postgres_url).reserve(make_request(), make_terms()).reused
     report = ledger.verify(ledger.head())
     assert (report.ok, report.entries, report.problems) == (True, 2, ())
 
@@ -54,26 +53,26 @@ def test_an_ex_post_bound_keeps_every_bit(ledger):
         "ON CONFLICT (seq) DO UPDATE SET asset = 'forged'",
     ],
 )
-def test_triggers_refuse_every_change(ledger, statement):
+def test_triggers_refuse_every_change(ledger, execute, statement):
     release(ledger)
     with pytest.raises(sa.exc.DBAPIError, match="append-only"):
         execute(statement)
     assert ledger.verify().ok
 
 
-def test_an_edit_behind_disabled_triggers_is_found(ledger):
+def test_an_edit_behind_disabled_triggers_is_found(ledger, execute):
     release(ledger)
     execute("ALTER TABLE privacy_ledger DISABLE TRIGGER ALL")
     execute("UPDATE privacy_ledger SET asset = 'forged' WHERE seq = 1")
     assert {0, 1} <= {problem.seq for problem in ledger.verify().problems}
 
 
-def test_of_many_racing_for_the_last_budget_one_wins(ledger):
+def test_of_many_racing_for_the_last_budget_one_wins(ledger, postgres_url):
     release(ledger)
 
     def race(name):
         try:
-            Ledger(URL).reserve(make_request(release=name), make_terms(epsilon=8.0))
+            Ledger(postgres_url).reserve(make_request(release=name), make_terms(epsilon=8.0))
         except BudgetExceededError:
             return "refused"
         return "won"

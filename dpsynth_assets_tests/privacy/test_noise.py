@@ -1,3 +1,5 @@
+"""Laws of the noise source. Each statistical test raises a false alarm at most 1e-9 of the time."""
+
 import ast
 import importlib
 import inspect
@@ -7,13 +9,17 @@ import pkgutil
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 import dpsynth_assets.privacy
+from dpsynth_assets.privacy import noise
 from dpsynth_assets.privacy.noise import (
     SecureUniform,
     discrete_gaussian,
     discrete_laplace,
+    gaussian_like,
+    secure_bernoulli,
     secure_categorical,
 )
 
@@ -114,3 +120,93 @@ def test_categorical_draws_follow_the_softmax():
 def test_categorical_refuses_scores_without_a_law(scores):
     with pytest.raises(ValueError, match="finite"):
         secure_categorical(np.array(scores))
+
+
+@pytest.fixture(params=[1 << 16, 7], ids=["one block", "many blocks"])
+def blocks(request, monkeypatch):
+    monkeypatch.setattr(noise, "GAUSSIAN_BLOCK", request.param)
+    monkeypatch.setattr(noise, "UNIFORM_BLOCK", request.param)
+
+
+def test_coins_of_probability_zero_and_one_are_certain(blocks):
+    heads = secure_bernoulli(np.tile([0.0, 1.0], 500))
+    assert heads.dtype == np.bool_
+    assert not heads[::2].any()
+    assert heads[1::2].all()
+    assert secure_bernoulli(np.empty(0)).shape == (0,)
+
+
+@pytest.mark.statistical
+def test_each_coin_has_its_own_probability(blocks):
+    chances = np.repeat([0.01, 0.5, 0.9], 20_000)
+    for part, heads in zip(
+        chances[::20_000], secure_bernoulli(chances).reshape(3, -1), strict=True
+    ):
+        assert stats.binomtest(int(heads.sum()), 20_000, part).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize(("nudge", "expected"), [(1 - 1e-12, True), (1 + 1e-12, False)])
+def test_coins_compare_in_float64(monkeypatch, nudge, expected):
+    chances = np.array([0.1, 1e-4, 0.999])
+    monkeypatch.setattr(noise.secure_uniform, "random", lambda size: chances * nudge)
+    assert (secure_bernoulli(chances) == expected).all()
+
+
+@pytest.mark.parametrize("chances", [[-0.1], [1.1], [math.nan], [[0.5]]])
+def test_coins_refuse_what_is_not_a_list_of_probabilities(chances):
+    with pytest.raises(ValueError, match="probabilities"):
+        secure_bernoulli(np.array(chances))
+
+
+@pytest.mark.statistical
+def test_tensor_noise_is_gaussian_with_the_asked_deviation(blocks):
+    drawn = gaussian_like(torch.empty(3, 6_667), 2.0).flatten().double().numpy()
+    assert stats.kstest(drawn, "norm", args=(0, 2.0)).pvalue > FALSE_ALARM
+    assert stats.kstest(drawn, "norm", args=(0, 1.8)).pvalue < FALSE_ALARM
+    # Variance by chi-square: the whole law of noise that is a few per cent short.
+    share = stats.chi2.cdf((drawn**2).sum() / 4.0, len(drawn))
+    assert min(share, 1 - share) > FALSE_ALARM
+
+
+@pytest.mark.statistical
+def test_tensor_noise_is_independent_within_and_between_blocks(blocks):
+    # Each entry against every entry at most a block's length away, sines and cosines included.
+    rows = gaussian_like(torch.empty(4_000, 14, dtype=torch.float64), 1.0).numpy()
+    correlations = np.corrcoef(rows.T)[np.triu_indices(14, 1)]
+    limit = stats.norm.isf(FALSE_ALARM / 4 / len(correlations)) / math.sqrt(len(rows))
+    assert np.abs(correlations).max() < limit
+    squares = np.corrcoef(rows.T**2)[np.triu_indices(14, 1)]
+    assert np.abs(squares).max() < 2 * limit
+
+
+def test_each_number_sums_four_normals_and_no_fewer(monkeypatch):
+    # A sum that held both halves of one Box-Muller pair would be a single normal in disguise.
+    uniforms = noise.secure_uniform.random(8)
+    monkeypatch.setattr(noise.secure_uniform, "random", lambda size: uniforms.copy())
+    whole = gaussian_like(torch.empty(2, dtype=torch.float64), 1.0)
+    radii, angles = np.sqrt(-2 * np.log(uniforms[:4])), 2 * math.pi * uniforms[4:]
+    halves = np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
+    np.testing.assert_allclose(whole.numpy(), np.sum(halves, axis=0) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (0,), (5, 3), (1,)])
+def test_tensor_noise_takes_shape_and_type_of_its_reference(blocks, dtype, shape):
+    drawn = gaussian_like(torch.zeros(shape, dtype=dtype), 1.0)
+    assert drawn.shape == shape
+    assert drawn.dtype == dtype
+    assert torch.isfinite(drawn).all()
+
+
+def test_tensor_noise_ignores_the_values_and_layout_of_its_reference():
+    reference = torch.full((4, 6), math.nan).t()
+    assert torch.isfinite(gaussian_like(reference, 1.0)).all()
+    assert not gaussian_like(reference, 0.0).any()
+
+
+@pytest.mark.parametrize("deviation", [-1.0, math.nan, math.inf])
+def test_tensor_noise_refuses_a_deviation_outside_its_domain(deviation):
+    with pytest.raises(ValueError, match="standard_deviation"):
+        gaussian_like(torch.zeros(1), deviation)
+    with pytest.raises(TypeError, match="floating-point"):
+        gaussian_like(torch.zeros(1, dtype=torch.int64), 1.0)

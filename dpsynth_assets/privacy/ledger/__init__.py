@@ -1,16 +1,17 @@
 """The privacy ledger: what was spent on which records, kept for good and recomputable by anyone.
 
-Read in this order: `schema` (what is written), `chain` (why it cannot be edited unseen),
-`accounts` (entries become sums), `admission` (may this be charged?), `entries` (what is written
-then), `database` (the table and its lock), `store` (the `Ledger` others call), `statement` and
-`export` (what is shown).
+Read in this order: `terms` (what is allowed), `schema` (what is
+written), `chain` (why it cannot be edited unseen), `charges`
+(what an event costs under the filter), `plans` (what a fixed plan costs), `accounts` (entries
+become sums), `conditions` and `admission` (may this be charged?), `entries` (what is written then),
+`database` (the table and its lock), `store` (the `Ledger` others call), `statement` and `export`
+(what is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission
 from dpsynth_assets.privacy.ledger.chain import GENESIS, ChainProblem, VerifyReport
 from dpsynth_assets.privacy.ledger.database import sqlite_path
 from dpsynth_assets.privacy.ledger.schema import (
-    BudgetTerms,
     LedgerEntry,
     PlannedRelease,
     ReleaseRequest,
@@ -18,6 +19,7 @@ from dpsynth_assets.privacy.ledger.schema import (
 )
 from dpsynth_assets.privacy.ledger.statement import CohortSpend, DatasetSpend
 from dpsynth_assets.privacy.ledger.store import Ledger
+from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
 __all__ = [
     "GENESIS",
@@ -31,6 +33,7 @@ __all__ = [
     "PlannedRelease",
     "ReleaseRequest",
     "Reservation",
+    "SecretTerms",
     "VerifyReport",
     "sqlite_path",
 ]

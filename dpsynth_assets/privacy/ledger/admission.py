@@ -2,29 +2,26 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.accounts import (
-    Book,
-    CohortAccount,
-    plan_copies,
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.charges import FilterSum
+from dpsynth_assets.privacy.ledger.conditions import (
+    Plan,
+    check_guarantee,
+    check_unchanged,
+    pinned_plan,
+)
+from dpsynth_assets.privacy.ledger.plans import (
+    Charges,
     plan_epsilon,
+    plan_holds_secrets,
+    plan_posterior,
     plan_rounds,
-    rho_units,
-    zcdp_epsilon_of_units,
 )
-from dpsynth_assets.privacy.ledger.schema import (
-    TIGHT,
-    BudgetTerms,
-    PlannedRelease,
-    ReleaseRequest,
-    plan_to_json,
-)
-
-Plan = Sequence[PlannedRelease] | None
+from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
+from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +33,10 @@ class Admission:
         delta: δ of the cohort.
         spent_epsilon: ε of what was charged so far, rounded up.
         total_epsilon: ε after this release, rounded up; infinite where it cannot be charged at all.
+        filter_epsilon: What is compared with the budget, rounded up: as `total_epsilon`, but read
+            at the one order that the budget fixes where sampled events are among the charges.
+        secret_posterior: Largest probability of guessing a secret after this release, rounded up;
+            None where the cohort promises its secrets nothing.
         reused: The release exists already and costs nothing.
         refusal: Why not, in one line; None where the release is admitted.
     """
@@ -44,6 +45,8 @@ class Admission:
     delta: float
     spent_epsilon: float
     total_epsilon: float
+    filter_epsilon: float = 0.0
+    secret_posterior: float | None = None
     reused: bool = False
     refusal: str | None = None
 
@@ -77,7 +80,7 @@ def admit(book: Book, request: ReleaseRequest, terms: BudgetTerms, plan: Plan = 
     """Prices a request against its cohort. Writes nothing.
 
     Returns:
-        The decision; `refusal` is set where the budget does not suffice.
+        The decision; `refusal` is set where the budget or the secrets' bound does not suffice.
 
     Raises:
         PlanChangedError: The cohort is fixed to a plan that does not hold this release.
@@ -86,141 +89,135 @@ def admit(book: Book, request: ReleaseRequest, terms: BudgetTerms, plan: Plan = 
 
     **Privacy**: `zcdp` is a privacy filter, valid for releases chosen after seeing earlier ones
     (Feldman and Zrnic 2021; Whitehouse et al. 2023): it admits while the sum of ρ of every reserve
-    stays below the ρ whose ε is the budget. A sum of privacy loss distributions is not a filter,
-    so `tight` charges whole copies of a plan fixed before the first charge (PRIVACY.md D.6).
+    stays below the ρ whose ε is the budget, or, with sampled events, while the sum of divergences
+    at one order fixed by the budget does (`FilterSum.filter_epsilon`). A sum of privacy loss
+    distributions is not a filter, so `tight` charges whole copies of a plan fixed before the first
+    charge (PRIVACY.md D.6). Secrets are bounded beside ε, never within it (PRIVACY.md D.5).
     """
-    _check_guarantee(request, terms)
+    check_guarantee(request, terms)
     account = book.accounts.get(request.cohort)
     if account is not None:
-        _check_unchanged(account, request, terms)
+        check_unchanged(account, request, terms)
     spent = account.epsilon(terms.accountant) if account else 0.0
     if book.released(request.key(terms.relation, terms.unit)) is not None:
-        return _answer(terms, spent, spent, reused=True)
-    plan_json = _pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
-    total = _total(account, request, terms, plan_json)
-    fits = request.event is None or total <= terms.epsilon  # False also for a NaN
-    refusal = None if fits else _overspend(request, terms, spent, total)
-    return _answer(terms, spent, total, refusal=refusal)
-
-
-def _answer(
-    terms: BudgetTerms,
-    spent: float,
-    total: float,
-    *,
-    reused: bool = False,
-    refusal: str | None = None,
-) -> Admission:
+        return Admission(
+            budget_epsilon=terms.epsilon,
+            delta=terms.delta,
+            spent_epsilon=spent,
+            total_epsilon=spent,
+            reused=True,
+        )
+    plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
+    total, compared = _totals(account, request, terms, plan_json)
+    posterior = _posterior(account, request, terms, plan_json)
     return Admission(
         budget_epsilon=terms.epsilon,
         delta=terms.delta,
         spent_epsilon=spent,
         total_epsilon=total,
-        reused=reused,
-        refusal=refusal,
+        filter_epsilon=compared,
+        secret_posterior=posterior,
+        refusal=_refusal(request, terms, (spent, total, compared), posterior),
     )
 
 
-def _check_guarantee(request: ReleaseRequest, terms: BudgetTerms) -> None:
-    """Every admitted request has an event to charge, or is accepted as ex-post."""
-    where = f"{request.asset} of cohort {request.cohort!r}"
-    if request.guarantee is GuaranteeType.EX_POST:
-        if not terms.accepts_ex_post:
-            raise PrivacyError(
-                f"Expected a release with an (ε, δ) guarantee for {where}, got an ex-post one. "
-                "Choose another method, or accept ex-post releases in the dataset file."
-            )
-    elif request.guarantee is GuaranteeType.NONE:
-        raise PrivacyError(
-            f"Expected a guarantee for {where}, got none. Keep the value internal: do not release."
-        )
-    elif request.event is None:
-        raise PrivacyError(
-            f"Expected an accounting event for {where}, got none ({request.guarantee} release). "
-            "A release without one would cost an infinite ε."
-        )
+def _refusal(
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    epsilons: tuple[float, float, float],
+    posterior: float | None,
+) -> str | None:
+    """Compares what the request would lead to with both bounds; a NaN is refused."""
+    if _costs_epsilon(request) and not epsilons[2] <= terms.epsilon:
+        return _overspend(request, terms, *epsilons)
+    if posterior is not None and terms.secret and not posterior <= terms.secret.posterior:
+        return _tells_too_much(request, terms, posterior)
+    return None
 
 
-def _check_unchanged(account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms) -> None:
-    """What composition takes for granted must not change once something was charged."""
-    opened = account.opened
-    facts: dict[str, tuple[object, object]] = {
-        "dataset": (account.dataset, request.dataset),
-        "delta": (opened.delta, terms.delta),
-        "relation": (str(opened.relation), str(terms.relation)),
-        "privacy unit": (opened.unit.describe(), terms.unit.describe()),
-    }
-    for name, (before, now) in facts.items():
-        if before != now:
-            raise PrivacyError(
-                f"Expected {name}={before} for cohort {account.cohort!r}, as in its first ledger "
-                f"entry, got {now}: earlier and later releases would not compose. Restore "
-                f"{name} in the dataset file, or name a cohort of other records."
-            )
+def _costs_epsilon(request: ReleaseRequest) -> bool:
+    return request.event is not None and request.guarantee is not GuaranteeType.SECRET
 
 
-def _pinned_plan(
-    account: CohortAccount | None, request: ReleaseRequest, terms: BudgetTerms, plan: Plan
-) -> str:
-    """The plan that binds this cohort, after checking that the request keeps to it."""
-    remedy = "Keep the plan, or set `accountant: zcdp` in the dataset file."
-    if plan is None:
-        raise PlanChangedError(
-            f"Expected a plan for cohort {request.cohort!r} (accountant: {TIGHT}), got none. "
-            f"{remedy}"
-        )
-    plan_json = plan_to_json(plan)
-    if account is not None and account.plan_json not in (plan_json, None):
-        raise PlanChangedError(
-            f"Expected the plan that cohort {request.cohort!r} was first charged for, got another "
-            f"one: a fixed plan cannot follow its own releases. {remedy}"
-        )
-    if account is not None and account.adaptive:
-        raise PlanChangedError(
-            f"Expected accountant zcdp for cohort {request.cohort!r}, got {terms.accountant}: it "
-            "was charged without a plan already. Set `accountant: zcdp` in the dataset file."
-        )
-    if request.event is not None and (request.asset, request.event_json) not in plan_copies(
-        plan_json
-    ):
-        raise PlanChangedError(
-            f"Expected a planned release of cohort {request.cohort!r}, got {request.asset} with an "
-            f"event that the plan does not hold. {remedy}"
-        )
-    return plan_json
-
-
-def _total(
+def _totals(
     account: CohortAccount | None,
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan_json: str | None,
-) -> float:
-    """ε at δ of the cohort once the request's event is charged, rounded up."""
-    charges = Counter(account.charges) if account else Counter()
-    if request.event_json is not None:
-        charges[request.asset, request.event_json] += 1
+) -> tuple[float, float]:
+    """ε at δ of the cohort once the request is charged: as it would be shown, and as compared."""
+    event_json = request.event_json if _costs_epsilon(request) else None
     if plan_json is not None:
-        return plan_epsilon(plan_json, plan_rounds(charges, plan_json), terms.delta)
-    units = account.units if account else 0
-    units += rho_units(request.event) if request.event else 0
-    return zcdp_epsilon_of_units(units, terms.delta)
+        charges = account.charges.copy() if account else Counter()
+        if event_json is not None:
+            charges[request.asset, event_json] += 1
+        total = plan_epsilon(plan_json, plan_rounds(charges, plan_json), terms.delta)
+        return total, total
+    charged = (account.spent if account else FilterSum()).plus(event_json)
+    return charged.epsilon(terms.delta), charged.filter_epsilon(terms.delta, terms.epsilon)
 
 
-def _overspend(request: ReleaseRequest, terms: BudgetTerms, spent: float, total: float) -> str:
+def _posterior(
+    account: CohortAccount | None,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan_json: str | None,
+) -> float | None:
+    """What is told of a secret once the request is charged; 1 where nothing would bound it.
+
+    Every release of the cohort is under this bound, DP releases too: they tell of secrets as well.
+    """
+    planned = plan_json is not None and plan_holds_secrets(plan_json)
+    if terms.secret is None or not (planned or (account is not None and account.has_secret)):
+        return None
+    ex_post = request.guarantee is GuaranteeType.EX_POST or (account and account.has_ex_post)
+    if plan_json is None or ex_post:
+        return 1.0
+    charges: Charges = account.charges + account.secret_charges if account else Counter()
+    charges[request.asset, request.event_json or ""] += 1
+    return plan_posterior(plan_json, plan_rounds(charges, plan_json), terms.secret)
+
+
+def _overspend(
+    request: ReleaseRequest, terms: BudgetTerms, spent: float, total: float, compared: float
+) -> str:
     """Says what was asked and what is left, with digits enough to see why it does not fit."""
     asked, left = increase(spent, total), remaining(terms.epsilon, spent)
     digits = next(
         (
             n
             for n in (2, 4, 8, 16)
-            if round(asked, n) > round(left, n) and round(terms.epsilon, n) == terms.epsilon
+            if round(compared, n) > round(terms.epsilon, n) == terms.epsilon
+            and (compared > total or round(asked, n) > round(left, n))
         ),
         17,
+    )
+    order = (
+        f" (ε={compared:.{digits}f} at the one order of a filter of this budget)"
+        if compared > total
+        else ""
     )
     return (
         f"Publishing {request.asset} would overspend cohort {request.cohort!r}: "
         f"requested ε={asked:.{digits}f}, remaining ε={left:.{digits}f} of "
-        f"{terms.epsilon:.{digits}f} (δ={terms.delta:g}); the total would be ε={total:.{digits}f}. "
+        f"{terms.epsilon:.{digits}f} (δ={terms.delta:g}); the total would be "
+        f"ε={total:.{digits}f}{order}. "
         "Lower its budget_share or raise budget.epsilon in the dataset file."
+    )
+
+
+def _tells_too_much(request: ReleaseRequest, terms: BudgetTerms, posterior: float) -> str:
+    secret = terms.secret
+    bound = f"{secret.posterior:g} (prior {secret.prior:g})" if secret else "none"
+    if posterior >= 1:
+        return (
+            f"Expected releases of a fixed plan, none of them ex-post, for cohort "
+            f"{request.cohort!r}, whose secrets are protected up to {bound}; {request.asset} would "
+            "end that bound. Keep `accountant: tight` and the plan, or release it of other records."
+        )
+    return (
+        f"Publishing {request.asset} would tell too much of the secrets of cohort "
+        f"{request.cohort!r}: expected a posterior of at most {bound}, all planned releases "
+        f"together give {posterior:.6g}. Lower its budget_share or raise secret.posterior in the "
+        "dataset file."
     )

@@ -9,6 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import cast
 
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
@@ -16,13 +18,26 @@ from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
 GENESIS = "0" * 64
 """Hash before the first entry, and head of an empty ledger."""
 
-# Columns in their fixed order: an array needs no key sorting and is as canonical as an object.
-_ROW_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
+_BOUND = LedgerEntry._fields.index("ex_post_epsilon")
 
 
 def entry_hash(entry: LedgerEntry) -> str:
-    """SHA-256 over the canonical JSON of every column but `hash`, the previous hash included."""
-    return hashlib.sha256(_ROW_ENCODER.encode(entry[:-1]).encode()).hexdigest()
+    """SHA-256 over the canonical JSON of every column but `hash`, the previous hash included.
+
+    The JSON is an array of the columns in their fixed order, which needs no sorting of keys and is
+    as canonical as an object. It is written here since every process hashes the whole ledger
+    before it charges anything, and a general encoder takes twice the time.
+
+    Raises:
+        TypeError: A text column holds no text.
+        ValueError: A number is not finite.
+    """
+    texts = cast("tuple[str | None, ...]", entry[1:_BOUND])
+    columns = ",".join(["null" if text is None else _quoted(text) for text in texts])
+    bound = entry.ex_post_epsilon
+    realised = "null" if bound is None else json.dumps(bound, allow_nan=False)
+    row = f"[{entry.seq:d},{columns},{realised},{_quoted(entry.previous_hash)}]"
+    return hashlib.sha256(row.encode()).hexdigest()
 
 
 def sealed(entry: LedgerEntry) -> LedgerEntry:

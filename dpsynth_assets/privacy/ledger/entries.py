@@ -9,14 +9,12 @@ from dpsynth_assets.privacy.ledger.chain import sealed
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
     RESERVE,
-    TIGHT,
-    BudgetTerms,
     LedgerEntry,
     PlannedRelease,
     ReleaseRequest,
-    digest,
     plan_to_json,
 )
+from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, digest
 
 
 def reserve_entry(

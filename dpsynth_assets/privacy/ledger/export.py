@@ -4,11 +4,14 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dpsynth_assets.privacy.ledger.accounts import Book, epsilon_alone
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.charges import epsilon_alone
 from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.statement import CohortSpend, cohort_spend
+from dpsynth_assets.privacy.ledger.store import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,37 +62,39 @@ class History:
     cohorts: tuple[CohortSpend, ...]
 
 
-def history(
-    entries: Sequence[LedgerEntry], cohort: str | None = None, last: int | None = None
-) -> History:
-    """Replays the whole chain and tells its last charges.
+def history(ledger: Ledger, cohort: str | None = None, last: int | None = None) -> History:
+    """Replays the whole chain once, as it is read, and tells its last charges.
 
     Args:
-        entries: All entries, in order.
+        ledger: Where the entries are.
         cohort: Show this cohort only.
         last: Number of charges to list. Each one listed costs a conversion from ρ to ε.
 
     Raises:
         LedgerIntegrityError: The chain is broken.
     """
-    shown = [e.seq for e in entries if e.kind == RESERVE and cohort in (None, e.cohort)]
-    omitted = 0 if last is None else max(0, len(shown) - last)
-    listed = set(shown[omitted:])
-    realised = {e.reservation: e.ex_post_epsilon for e in entries if e.kind != RESERVE}
-    book, lines = Book(), []
-    for entry in entries:
+    omitted = 0 if last is None else max(0, ledger.count_charges(cohort) - last)
+    book, lines, seen = Book(), dict[str, HistoryLine](), 0
+    for entry in ledger.stream():
         book.post(entry)
-        if entry.seq in listed:
-            spend = cohort_spend(entry.cohort, book.accounts[entry.cohort])
-            lines.append(_line(entry, spend, realised))
+        if entry.kind != RESERVE:
+            if entry.reservation in lines:
+                line = lines[entry.reservation]
+                bound = entry.ex_post_epsilon
+                lines[entry.reservation] = replace(line, committed=True, ex_post_epsilon=bound)
+        elif cohort in (None, entry.cohort):
+            seen += 1
+            if seen > omitted:
+                lines[entry.reservation] = _line(entry, book.accounts[entry.cohort])
     accounts = [a for a in book.accounts.values() if cohort in (None, a.cohort)]
     cohorts = tuple(cohort_spend(account.cohort, account) for account in accounts)
-    return History(lines=tuple(lines), omitted=omitted, cohorts=cohorts)
+    return History(lines=tuple(lines.values()), omitted=omitted, cohorts=cohorts)
 
 
-def _line(entry: LedgerEntry, spend: CohortSpend, realised: dict[str, float | None]) -> HistoryLine:
+def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
+    spend = cohort_spend(entry.cohort, account)
     alone = None
-    if entry.event_json is not None:
+    if entry.event_json is not None and entry.guarantee != GuaranteeType.SECRET:
         alone = epsilon_alone(entry.event_json, spend.delta, spend.accountant)
     return HistoryLine(
         seq=entry.seq,
@@ -101,8 +106,8 @@ def _line(entry: LedgerEntry, spend: CohortSpend, realised: dict[str, float | No
         epsilon_alone=alone,
         epsilon_cumulative=spend.epsilon,
         epsilon_remaining=spend.remaining_epsilon,
-        ex_post_epsilon=realised.get(entry.reservation),
-        committed=entry.reservation in realised,
+        ex_post_epsilon=None,
+        committed=False,
         run_id=entry.run_id,
     )
 

@@ -1,87 +1,17 @@
-"""What the ledger is told and what it keeps: terms, requests, reservations and entries."""
+"""What the ledger is asked and what it keeps: requests, reservations and entries."""
 
-import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 RESERVE = "reserve"
 COMMIT = "commit"
-ZCDP = "zcdp"
-TIGHT = "tight"
-ACCOUNTANTS = (ZCDP, TIGHT)
-
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def canonical_json(value: object) -> str:
-    """Writes one value in exactly one way: sorted keys, no spaces, ASCII, shortest floats.
-
-    Raises:
-        ValueError: The value is not JSON, or holds a NaN or an infinity.
-    """
-    try:
-        return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected finite JSON values in a ledger entry: {error}.") from None
-
-
-def digest(value: object) -> str:
-    """SHA-256 of the canonical JSON, in hexadecimal."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BudgetTerms:
-    """What a dataset file allows, stored with every entry.
-
-    Attributes:
-        epsilon: Total budget ε of the cohort. May be raised or lowered later.
-        delta: Public constant δ of the cohort, fixed by its first entry (PRIVACY.md D.7).
-        accountant: `zcdp`, a filter that holds for adaptively chosen releases, or `tight`, a plan
-            fixed before the first charge (PRIVACY.md D.6).
-        relation: Neighbouring relation, fixed by the cohort's first entry.
-        unit: Privacy unit, fixed by the cohort's first entry.
-        accepts_ex_post: Whether releases without an (ε, δ) guarantee are accepted.
-        public_facts: Names of the declared public facts that mechanisms rely on.
-    """
-
-    epsilon: float
-    delta: float
-    accountant: str
-    relation: NeighboringRelation
-    unit: PrivacyUnit
-    accepts_ex_post: bool = False
-    public_facts: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Casts numbers (an int would change the canonical JSON) and refuses a void budget."""
-        object.__setattr__(self, "epsilon", float(self.epsilon))
-        object.__setattr__(self, "delta", float(self.delta))
-        object.__setattr__(self, "relation", NeighboringRelation(self.relation))
-        object.__setattr__(self, "public_facts", tuple(self.public_facts))
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise ValueError(f"Expected 0 < epsilon < inf, got {self.epsilon}.")
-        if not 0 < self.delta < 1:
-            raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
-        if self.accountant not in ACCOUNTANTS:
-            raise ValueError(f"Expected an accountant in {ACCOUNTANTS}, got {self.accountant!r}.")
-
-    def to_json(self) -> str:
-        """Canonical JSON, read back by `from_json`."""
-        return canonical_json(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "BudgetTerms":
-        """Reads what `to_json` wrote."""
-        fields = json.loads(text)
-        return cls(**{**fields, "unit": PrivacyUnit(**fields["unit"])})
 
 
 @dataclass(frozen=True, kw_only=True)

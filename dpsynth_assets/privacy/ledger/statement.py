@@ -7,13 +7,15 @@ from fractions import Fraction
 from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.accounts import CohortAccount, float_up
+from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
-from dpsynth_assets.privacy.ledger.schema import TIGHT, ZCDP, BudgetTerms
+from dpsynth_assets.privacy.ledger.charges import float_up
+from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DP_TOTAL = "dp"
 EX_POST_TOTAL = "none (ex-post only)"
+SECRET_TOTAL = "none (secret protection only, which bounds no record)"
 MIXED_TOTAL = "none (cohorts differ in neighbouring relation or privacy unit)"
 
 
@@ -28,9 +30,11 @@ class CohortSpend:
             in it.
         delta: δ of the cohort.
         budget_epsilon: ε the terms allow; None where no terms are known.
-        remaining_epsilon: Budget minus spend, rounded down; None where no terms are known.
+        remaining_epsilon: Budget minus what is compared with it, rounded down: less than budget
+            minus `epsilon` where sampled events are added at one order; None where no terms are
+            known.
         accountant: Accountant that computed `epsilon`.
-        rho: Sum of ρ of every reserve.
+        rho: Sum of ρ of every reserve of a zCDP event; sampled Gaussians have none worth summing.
         releases: Reservations that were committed.
         reserved_uncommitted: Reservations that were not; they stay charged.
         has_ex_post: Whether any ex-post release was reserved.
@@ -38,7 +42,10 @@ class CohortSpend:
             release did not state its own. A function of private data: internal use only.
         ex_post_epsilon_sum: Sum of the realised bounds: they add along the transcript
             (PRIVACY.md D.4). Internal use only.
-        total_guarantee: `dp`, or `none (ex-post only)` once any ex-post release was reserved.
+        secret_prior: p before any release; None unless secret releases were reserved.
+        secret_posterior: Largest probability of guessing a secret after all releases, rounded up;
+            1 where nothing bounds it. Never summed with any ε.
+        total_guarantee: `dp`, or `none (…)` once any ex-post or secret release was reserved.
         relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
         public_facts: Every declared public fact that some release relied on.
@@ -57,6 +64,8 @@ class CohortSpend:
     has_ex_post: bool = False
     ex_post_epsilon_max: float | None = None
     ex_post_epsilon_sum: float | None = None
+    secret_prior: float | None = None
+    secret_posterior: float | None = None
     total_guarantee: str = DP_TOTAL
     relation: str = ""
     unit: str = ""
@@ -111,14 +120,18 @@ def cohort_spend(
     if accountant == TIGHT and not account.follows_plan:
         accountant = ZCDP
     epsilon = account.epsilon(accountant)
+    compared = (
+        epsilon if accountant == TIGHT else account.spent.filter_epsilon(known.delta, known.epsilon)
+    )
     bounds = _ex_post_bounds(account)
+    secret = known.secret or account.secret
     return CohortSpend(
         cohort=cohort,
         dataset=account.dataset,
         epsilon=epsilon,
         delta=known.delta,
         budget_epsilon=known.epsilon,
-        remaining_epsilon=remaining(known.epsilon, epsilon),
+        remaining_epsilon=remaining(known.epsilon, compared),
         accountant=accountant,
         rho=account.rho,
         releases=account.committed,
@@ -126,7 +139,11 @@ def cohort_spend(
         has_ex_post=account.has_ex_post,
         ex_post_epsilon_max=max(bounds, default=None),
         ex_post_epsilon_sum=_sum_up(bounds) if bounds else None,
-        total_guarantee=EX_POST_TOTAL if account.has_ex_post else DP_TOTAL,
+        secret_prior=secret.prior if secret and account.has_secret else None,
+        secret_posterior=(
+            account.secret_posterior(secret) if secret and account.has_secret else None
+        ),
+        total_guarantee=_guarantee([account]),
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
         public_facts=tuple(sorted(account.public_facts)),
@@ -168,7 +185,14 @@ def _disjoint(dataset: str, accounts: Sequence[CohortAccount]) -> bool:
 def _joint_guarantee(accounts: Sequence[CohortAccount]) -> str:
     if len({(account.opened.relation, account.opened.unit) for account in accounts}) > 1:
         return MIXED_TOTAL
-    return EX_POST_TOTAL if any(account.has_ex_post for account in accounts) else DP_TOTAL
+    return _guarantee(accounts)
+
+
+def _guarantee(accounts: Sequence[CohortAccount]) -> str:
+    """One release without (ε, δ) leaves a total without, whatever the rest costs."""
+    if any(account.has_ex_post for account in accounts):
+        return EX_POST_TOTAL
+    return SECRET_TOTAL if any(account.has_secret for account in accounts) else DP_TOTAL
 
 
 def _ex_post_bounds(account: CohortAccount) -> list[float]:

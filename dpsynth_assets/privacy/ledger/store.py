@@ -11,13 +11,13 @@ from dpsynth_assets.privacy.errors import (
     PrivacyError,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.admission import Admission, admit
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
-from dpsynth_assets.privacy.ledger.database import TRIGGERS, Appender, Database
+from dpsynth_assets.privacy.ledger.database import Appender, Database
 from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
 from dpsynth_assets.privacy.ledger.schema import (
-    BudgetTerms,
     LedgerEntry,
     PlannedRelease,
     ReleaseRequest,
@@ -29,6 +29,7 @@ from dpsynth_assets.privacy.ledger.statement import (
     cohort_spend,
     dataset_spend,
 )
+from dpsynth_assets.privacy.ledger.terms import BudgetTerms
 
 
 class Ledger:
@@ -161,7 +162,15 @@ class Ledger:
 
     def entries(self, cohort: str | None = None) -> list[LedgerEntry]:
         """Lists entries in order, of one cohort or of all."""
-        return list(self._database.read(cohort=cohort))
+        return list(self.stream(cohort))
+
+    def stream(self, cohort: str | None = None) -> Iterator[LedgerEntry]:
+        """Yields entries in order, of one cohort or of all, without holding them at once."""
+        return self._database.read(cohort=cohort)
+
+    def count_charges(self, cohort: str | None = None) -> int:
+        """How many charges there are, of one cohort or of all."""
+        return self._database.count_charges(cohort)
 
     def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:
         """States what a cohort has spent, against `terms` or those of its last entry."""
@@ -174,7 +183,7 @@ class Ledger:
     def verify(self, witnessed_head: str | None = None) -> VerifyReport:
         """Checks the whole chain, and that `witnessed_head` is still part of it."""
         report = verify_chain(self._database.read(), witnessed_head)
-        missing = sorted(set(TRIGGERS) - self._database.triggers())
+        missing = sorted(set(triggers.NAMES) - self._database.triggers())
         if not missing:
             return report
         problem = ChainProblem(0, f"append-only triggers are missing: {', '.join(missing)}")
@@ -197,9 +206,10 @@ class Ledger:
 
     @contextmanager
     def _appending(self) -> Iterator[tuple[Appender, Book]]:
-        """Holds the write lock with the book up to date; the long read happens before it."""
+        """Holds the write lock with the book up to date; a first, long read happens before it."""
         with self._lock:
-            self._refreshed()
+            if self._book.seq == 0:
+                self._refreshed()
             with self._database.appending() as appender:
                 _post_new(self._book, appender.read(after=max(self._book.seq - 1, 0)))
                 yield appender, self._book

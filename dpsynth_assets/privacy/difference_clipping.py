@@ -1,0 +1,237 @@
+"""Private tokens from public logits moved by the mean of clipped differences (InvisibleInk).
+
+What is clipped is how far a record's prompt departs from the public prompt, so a bound near 1
+does what clipping whole logits needs a bound near 10 for, and a batch without records writes
+public text. Shape letters: R rows (prompts of all batches), n rows of one batch, V vocabulary,
+A tokens of the public support, G active batches.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.clipping import block_columns, column_blocks
+from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.privacy.sparse_vector import check_public_logits, log_normaliser
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import batch_slots, check_shapes, draw_tokens
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceTokenMechanism:
+    """Draws x ~ softmax((z_pub + Σ_z clip_C(z − z_pub) / s) / τ) over a public support.
+
+    z and z_pub are log-probabilities given the support. Logits are defined up to a constant, and
+    two prompts need not agree on it; a difference of raw logits could be all constant.
+
+    Attributes:
+        clip_bound: C > 0, bound on each coordinate of a record's difference.
+        temperature: τ > 0.
+        expected_batch_size: s >= 1; the denominator whatever the private number of rows is.
+        relation: Declared neighbouring relation.
+        top_k: k of the public support (`public_support`, margin 2C/s); None for every token.
+        max_records_per_unit: Records one privacy unit may contribute.
+        logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
+        contexts_changed: `toggle` or `replace` (`context_changes`).
+
+    **Privacy** Normalisation and clip read one row and public values, so a vector that comes or
+    goes moves the scores by a vector in [−C, C]^A / (sτ), and the normaliser of the softmax moves
+    all log-probabilities alike: range η = 2C/(sτ), as for clipped logits; 4C/(sτ) if one replaces
+    another. The support is the same for neighbours. Slack δ: normalised logits move by e − l with
+    |e|, |l| <= δ, and clipping keeps each move between 0 and e − l: a range of 2δ, as there.
+
+    **Source** Vinod, Pillutla, Thakurta 2025, InvisibleInk: DClip and Top-k+, here with the fixed
+    denominator s (errata: their reimplementation of the mean divides by the private |Z|).
+    """
+
+    clip_bound: float
+    temperature: float
+    expected_batch_size: int
+    relation: NeighboringRelation
+    top_k: int | None = None
+    max_records_per_unit: int = 1
+    logit_slack: float = 0.0
+    contexts_changed: str = "toggle"
+
+    def __post_init__(self) -> None:
+        """Refuses settings without a finite η or an empty support."""
+        self.event(0)
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"Expected top_k >= 1 or None, got {self.top_k}.")
+
+    @property
+    def eta(self) -> float:
+        """Bounded range of one draw."""
+        return bounded_range_eta(
+            clip_bound=self.clip_bound,
+            expected_batch_size=self.expected_batch_size,
+            temperature=self.temperature,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+            logit_slack=self.logit_slack,
+            contexts_changed=self.contexts_changed,
+        )
+
+    def event(self, count: int) -> BoundedRangeEvent:
+        """Prices `count` private tokens of every batch."""
+        return BoundedRangeEvent(eta=self.eta, count=count)
+
+    @property
+    def support_margin(self) -> float:
+        """2C/s, public: how far one record can move two tokens against each other."""
+        return 2.0 * self.clip_bound / self.expected_batch_size
+
+    def select(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        meter: PrivateTokenMeter,
+        allowed: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Draws one token for each active batch.
+
+        Args:
+            private_logits: (R, V) next-token logits. A row with NaN or without a finite maximum
+                on the support contributes zero differences.
+            public_logits: (G, V) logits of the public prompt after each active batch's released
+                text, aligned with `active`; −inf forbids a token. They must come from a forward
+                pass without private rows: the support has to be the same for neighbours.
+            batch_of_row: (R,) int64 batch index of each row; rows of other batches are ignored.
+            active: (G,) distinct batch indices to draw for, batches without rows included.
+            meter: Pays for the draws before any logit is read.
+            allowed: (V,) bool mask of tokens from public facts only; None allows all.
+
+        Returns:
+            (G,) int64 token ids, aligned with `active`.
+
+        Raises:
+            UnaccountedReleaseError: If a batch has no private token left.
+            ValueError: If shapes disagree, or a public row allows no token.
+        """
+        import torch
+
+        meter.spend(active)
+        check_shapes(private_logits, batch_of_row, active, allowed)
+        check_public_logits(public_logits, private_logits, active)
+        slots = batch_slots(batch_of_row, active, torch.ones_like(batch_of_row, dtype=torch.bool))
+        tokens = np.zeros(len(active), dtype=np.int64)
+        for index, public_row in enumerate(public_logits):
+            rows = torch.nonzero(slots == index).squeeze(1).to(private_logits.device)
+            support = self.support(public_row, allowed).to(private_logits.device)
+            scores = self.private_scores(private_logits, public_row, rows, support)
+            tokens[index] = int(support[draw_tokens(scores.unsqueeze(0))[0]])
+        return tokens
+
+    def support(self, public_row: "torch.Tensor", allowed: np.ndarray | None) -> "torch.Tensor":
+        """Lists (A,) int64 tokens of the public support of (V,) public logits."""
+        import torch
+
+        if allowed is not None:
+            mask = torch.from_numpy(np.asarray(allowed, dtype=bool)).to(public_row.device)
+            public_row = public_row.masked_fill(~mask, -torch.inf)
+        support = torch.nonzero(public_support(public_row, self.top_k, self.support_margin))
+        if not len(support):
+            raise ValueError("Expected a token both allowed and of finite public logit, got none.")
+        return support.squeeze(1)
+
+    def private_scores(
+        self,
+        private_logits: "torch.Tensor",
+        public_row: "torch.Tensor",
+        rows: "torch.Tensor",
+        support: "torch.Tensor",
+    ) -> "torch.Tensor":
+        """Computes (A,) float64 scores of one batch. Private: only a draw from them may leave.
+
+        Args:
+            private_logits: (R, V).
+            public_row: (V,), finite on the support.
+            rows: (n,) int64 rows of the batch, n >= 0.
+            support: (A,) int64 token ids.
+        """
+        import torch
+
+        public = public_row.to(private_logits.device)[support].to(torch.float64)
+        public = public - torch.logsumexp(public, 0)
+        columns = None if len(support) == private_logits.shape[1] else support
+        normaliser = log_normaliser(private_logits, columns, rows)
+        usable = torch.isfinite(normaliser)
+        rows, normaliser = rows[usable], normaliser[usable]
+        total = torch.zeros_like(public)
+        for part, block in column_blocks(private_logits, columns, rows):
+            difference = block.to(torch.float64).sub_(normaliser.unsqueeze(1)).sub_(public[part])
+            total[part] = difference.clamp_(-self.clip_bound, self.clip_bound).sum(dim=0)
+        return (public + total / self.expected_batch_size) / self.temperature
+
+    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
+        """Bounds memory beyond the logits: 80·V + 24·R·C + 32·R + 16·G bytes.
+
+        Batches are worked on one after another; C = `block_columns` of the rows of one batch,
+        which the bound takes to hold all R rows, and the support to hold all V tokens.
+        """
+        width = min(vocabulary, block_columns(rows))
+        return 80 * vocabulary + 24 * rows * width + 32 * rows + 16 * batches
+
+
+def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) -> "torch.Tensor":
+    """Marks tokens whose public logit is at least the k-th largest less `margin` ("Top-k+").
+
+    Args:
+        public_logits: (..., V); −inf never joins the support.
+        k: k >= 1, more than V means V; None marks every token of finite logit.
+        margin: >= 0, public; 2C/s keeps every token that one record could lift to the k-th place.
+
+    Returns:
+        (..., V) bool.
+
+    Raises:
+        ValueError: If k or margin is outside its domain.
+
+    **Privacy** A function of public logits alone, hence free.
+    """
+    import torch
+
+    if not (margin >= 0 and math.isfinite(margin)):
+        raise ValueError(f"Expected 0 <= margin < inf, got {margin}.")
+    finite = torch.isfinite(public_logits)
+    if k is None:
+        return finite
+    if k < 1:
+        raise ValueError(f"Expected k >= 1, got {k}.")
+    logits = public_logits.to(torch.float64)
+    kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
+    return finite & (logits >= kth - margin)
+
+
+def difference_scores_oracle(
+    private_logits: np.ndarray,
+    public_logits: np.ndarray,
+    support: np.ndarray,
+    *,
+    clip_bound: float,
+    expected_batch_size: int,
+    temperature: float,
+) -> np.ndarray:
+    """Computes (A,) scores of one batch of (n, V) logits, (V,) public ones, (A,) support ids.
+
+    The plain NumPy float64 form that the tensor code is tested against.
+    """
+
+    def log_softmax(logits: np.ndarray) -> np.ndarray:
+        return np.asarray(logits - np.logaddexp.reduce(logits))
+
+    public = log_softmax(np.asarray(public_logits, dtype=np.float64)[support])
+    total = np.zeros(len(support))
+    for row in np.asarray(private_logits, dtype=np.float64)[:, support]:
+        if np.isfinite(row.max()):
+            total += np.clip(log_softmax(row) - public, -clip_bound, clip_bound)
+    return (public + total / expected_batch_size) / temperature

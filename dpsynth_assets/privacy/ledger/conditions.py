@@ -1,0 +1,112 @@
+"""What must hold before a request is priced: a guarantee, the same terms, the same plan."""
+
+from collections.abc import Sequence
+
+from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger.accounts import CohortAccount
+from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies
+from dpsynth_assets.privacy.ledger.schema import PlannedRelease, ReleaseRequest, plan_to_json
+from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms
+
+Plan = Sequence[PlannedRelease] | None
+
+
+def check_guarantee(request: ReleaseRequest, terms: BudgetTerms) -> None:
+    """Every admitted request has an event to charge, or is accepted as ex-post."""
+    where = f"{request.asset} of cohort {request.cohort!r}"
+    if request.guarantee is GuaranteeType.EX_POST:
+        if not terms.accepts_ex_post:
+            raise PrivacyError(
+                f"Expected a release with an (ε, δ) guarantee for {where}, got an ex-post one. "
+                "Choose another method, or accept ex-post releases in the dataset file."
+            )
+    elif request.guarantee is GuaranteeType.NONE:
+        raise PrivacyError(
+            f"Expected a guarantee for {where}, got none. Keep the value internal: do not release."
+        )
+    elif request.event is None:
+        raise PrivacyError(
+            f"Expected an accounting event for {where}, got none ({request.guarantee} release). "
+            "A release without one would cost an infinite ε."
+        )
+    _check_secrets(request, terms, where)
+
+
+def _check_secrets(request: ReleaseRequest, terms: BudgetTerms, where: str) -> None:
+    """Keeps dominating pairs of secrets out of ε, and in a plan fixed beforehand."""
+    if request.guarantee is not GuaranteeType.SECRET:
+        if request.event is not None and is_secret(request.event):
+            raise PrivacyError(
+                f"Expected guarantee secret for {where}, whose event bounds neighbours of a secret "
+                f"only, got {request.guarantee}. Such an event says nothing of a record."
+            )
+        return
+    if request.event is not None and not is_secret(request.event, entirely=True):
+        raise PrivacyError(
+            f"Expected mixture-of-Gaussians events for {where}, a secret release, got another "
+            "event. Charge what also protects records as a DP release."
+        )
+    if terms.secret is None:
+        raise PrivacyError(
+            f"Expected terms for the secrets of {where}, got none. Declare prior, posterior and "
+            "occurrences in the dataset file."
+        )
+    if terms.accountant != TIGHT:
+        raise PrivacyError(
+            f"Expected accountant {TIGHT} for {where}, a secret release, got {terms.accountant}: a "
+            "(p, r) bound composes as dominating pairs, which are no filter. Set `accountant: "
+            f"{TIGHT}` in the dataset file."
+        )
+
+
+def check_unchanged(account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms) -> None:
+    """What composition takes for granted must not change once something was charged."""
+    opened = account.opened
+    facts: dict[str, tuple[object, object]] = {
+        "dataset": (account.dataset, request.dataset),
+        "delta": (opened.delta, terms.delta),
+        "relation": (str(opened.relation), str(terms.relation)),
+        "privacy unit": (opened.unit.describe(), terms.unit.describe()),
+    }
+    if account.secret is not None:
+        occurrences = terms.secret.occurrences if terms.secret else None
+        facts["secret occurrences"] = (account.secret.occurrences, occurrences)
+    for name, (before, now) in facts.items():
+        if before != now:
+            raise PrivacyError(
+                f"Expected {name}={before} for cohort {account.cohort!r}, as in its first ledger "
+                f"entry, got {now}: earlier and later releases would not compose. Restore "
+                f"{name} in the dataset file, or name a cohort of other records."
+            )
+
+
+def pinned_plan(
+    account: CohortAccount | None, request: ReleaseRequest, terms: BudgetTerms, plan: Plan
+) -> str:
+    """The plan that binds this cohort, after checking that the request keeps to it."""
+    remedy = "Keep the plan, or set `accountant: zcdp` in the dataset file."
+    if plan is None:
+        raise PlanChangedError(
+            f"Expected a plan for cohort {request.cohort!r} (accountant: {TIGHT}), got none. "
+            f"{remedy}"
+        )
+    plan_json = plan_to_json(plan)
+    if account is not None and account.plan_json not in (plan_json, None):
+        raise PlanChangedError(
+            f"Expected the plan that cohort {request.cohort!r} was first charged for, got another "
+            f"one: a fixed plan cannot follow its own releases. {remedy}"
+        )
+    if account is not None and account.adaptive:
+        raise PlanChangedError(
+            f"Expected accountant zcdp for cohort {request.cohort!r}, got {terms.accountant}: it "
+            "was charged without a plan already. Set `accountant: zcdp` in the dataset file."
+        )
+    if request.event is not None and (request.asset, request.event_json) not in plan_copies(
+        plan_json
+    ):
+        raise PlanChangedError(
+            f"Expected a planned release of cohort {request.cohort!r}, got {request.asset} with an "
+            f"event that the plan does not hold. {remedy}"
+        )
+    return plan_json

@@ -1,0 +1,74 @@
+"""What a plan fixed beforehand costs: ε of its DP lines, and what all its lines tell of a secret.
+
+A sum of privacy loss distributions is no filter, so whole copies of the plan are charged: as many
+as hold every charge so far (PRIVACY.md D.6). The same goes for dominating pairs of secrets.
+"""
+
+import json
+from collections import Counter
+from functools import lru_cache
+
+from dpsynth_assets.privacy import accounting
+from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, event_from_json, flatten
+from dpsynth_assets.privacy.ledger.terms import TIGHT, SecretTerms, canonical_json
+
+Charges = Counter[tuple[str, str]]
+"""How often each (asset, canonical event) was charged."""
+
+
+def is_secret(event: Event, *, entirely: bool = False) -> bool:
+    """Whether some part (or every part) bounds neighbours of a secret only."""
+    parts = [isinstance(atom, MixtureGaussianEvent) for atom in flatten(event)]
+    return all(parts) if entirely else any(parts)
+
+
+@lru_cache(maxsize=256)
+def plan_copies(plan_json: str) -> Charges:
+    """How often a plan holds each (asset, canonical event)."""
+    return Counter((asset, canonical_json(event)) for asset, event in json.loads(plan_json))
+
+
+def plan_rounds(charges: Charges, plan_json: str) -> int:
+    """The smallest number of copies of the plan that holds every charge."""
+    copies = plan_copies(plan_json)
+    return max((-(-count // copies[line]) for line, count in charges.items()), default=0)
+
+
+def plan_holds_secrets(plan_json: str) -> bool:
+    """Whether any line of the plan is a release under secret protection."""
+    return any(is_secret(event) for event in _plan_events(plan_json))
+
+
+@lru_cache(maxsize=256)
+def plan_epsilon(plan_json: str, rounds: int, delta: float) -> float:
+    """ε at `delta` of the DP lines of `rounds` full copies of a plan, rounded up.
+
+    **Privacy** Lines under secret protection are no part of it: their ε is infinite, so a cohort
+    that released one has no DP total at all, and is shown so.
+    """
+    events = [event for event in _plan_events(plan_json) if not is_secret(event)]
+    if not events or rounds == 0:
+        return 0.0
+    return accounting.epsilon_of(events * rounds, delta, TIGHT)
+
+
+@lru_cache(maxsize=256)
+def plan_posterior(plan_json: str, rounds: int, secret: SecretTerms) -> float:
+    """Largest probability of guessing a secret after `rounds` full copies, rounded up.
+
+    **Privacy** (p, r) points do not compose: two releases may tell more together than the sum of
+    their gains (PRIVACY.md B-004.3). Dominating pairs do, so the events of all lines are composed
+    first and the prior is applied once; DP lines enter for all records that hold the secret.
+    """
+    from dpsynth_assets.privacy.secret_protection import posterior_of_events
+
+    if rounds == 0:
+        return secret.prior
+    events = list(_plan_events(plan_json)) * rounds
+    return posterior_of_events(events, secret.prior, occurrences=secret.occurrences)
+
+
+@lru_cache(maxsize=256)
+def _plan_events(plan_json: str) -> tuple[Event, ...]:
+    lines = json.loads(plan_json)
+    return tuple(event_from_json(event) for _, event in lines if event is not None)

@@ -1,0 +1,120 @@
+"""What a dataset file allows, and the one way in which it is written."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+ZCDP = "zcdp"
+TIGHT = "tight"
+ACCOUNTANTS = (ZCDP, TIGHT)
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def canonical_json(value: object) -> str:
+    """Writes one value in exactly one way: sorted keys, no spaces, ASCII, shortest floats.
+
+    Raises:
+        ValueError: The value is not JSON, or holds a NaN or an infinity.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected finite JSON values in a ledger entry: {error}.") from None
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretTerms:
+    """What a dataset file promises to every listed secret, beside the budget of its records.
+
+    Attributes:
+        prior: p in (0, 1): largest probability with which an attacker guesses a secret from what
+            was known before.
+        posterior: r in [p, 1): largest probability afterwards, over all releases of the cohort.
+        occurrences: m >= 1: largest number of records that hold one secret. A DP release protects
+            a secret only through group privacy for m records (PRIVACY.md D.5).
+    """
+
+    prior: float
+    posterior: float
+    occurrences: int = 1
+
+    def __post_init__(self) -> None:
+        """Casts numbers, as canonical JSON needs, and refuses bounds that bound nothing."""
+        object.__setattr__(self, "prior", float(self.prior))
+        object.__setattr__(self, "posterior", float(self.posterior))
+        if not 0 < self.prior <= self.posterior < 1:
+            raise ValueError(
+                "Expected 0 < prior <= posterior < 1 for the secrets, got "
+                f"prior={self.prior} and posterior={self.posterior}."
+            )
+        if int(self.occurrences) != self.occurrences or self.occurrences < 1:
+            raise ValueError(
+                f"Expected a whole number of occurrences >= 1, got {self.occurrences}."
+            )
+        object.__setattr__(self, "occurrences", int(self.occurrences))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetTerms:
+    """What a dataset file allows, stored with every entry.
+
+    Attributes:
+        epsilon: Total budget ε of the cohort. May be raised or lowered later.
+        delta: Public constant δ of the cohort, fixed by its first entry (PRIVACY.md D.7).
+        accountant: `zcdp`, a filter that holds for adaptively chosen releases, or `tight`, a plan
+            fixed before the first charge (PRIVACY.md D.6).
+        relation: Neighbouring relation, fixed by the cohort's first entry.
+        unit: Privacy unit, fixed by the cohort's first entry.
+        accepts_ex_post: Whether releases without an (ε, δ) guarantee are accepted.
+        public_facts: Names of the declared public facts that mechanisms rely on.
+        secret: Bound on what all releases tell about one secret; None where none is promised.
+    """
+
+    epsilon: float
+    delta: float
+    accountant: str
+    relation: NeighboringRelation
+    unit: PrivacyUnit
+    accepts_ex_post: bool = False
+    public_facts: tuple[str, ...] = ()
+    secret: SecretTerms | None = None
+
+    def __post_init__(self) -> None:
+        """Casts numbers (an int would change the canonical JSON) and refuses a void budget."""
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "delta", float(self.delta))
+        object.__setattr__(self, "relation", NeighboringRelation(self.relation))
+        object.__setattr__(self, "public_facts", tuple(self.public_facts))
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ValueError(f"Expected 0 < epsilon < inf, got {self.epsilon}.")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
+        if self.accountant not in ACCOUNTANTS:
+            raise ValueError(f"Expected an accountant in {ACCOUNTANTS}, got {self.accountant!r}.")
+
+    def to_json(self) -> str:
+        """Canonical JSON, read back by `from_json`.
+
+        Absent secret terms are not written, so that entries from before they existed keep the
+        JSON that was hashed.
+        """
+        fields = asdict(self)
+        if self.secret is None:
+            del fields["secret"]
+        return canonical_json(fields)
+
+    @classmethod
+    def from_json(cls, text: str) -> "BudgetTerms":
+        """Reads what `to_json` wrote."""
+        fields = json.loads(text)
+        secret = SecretTerms(**fields["secret"]) if "secret" in fields else None
+        return cls(**{**fields, "unit": PrivacyUnit(**fields["unit"]), "secret": secret})

@@ -1,0 +1,195 @@
+"""Rényi divergences of events, zCDP among them, and the one conversion to (ε, δ).
+
+A ρ-zCDP release has divergence at most αρ at every order α > 1; sampled Gaussians have their own
+curve. Divergences add under adaptive composition at a fixed order, and any order turns a sum into
+(ε, δ). For a plan that was fixed beforehand the best order may be picked afterwards; a filter,
+which admits releases chosen from earlier outputs, must compare at one order that was fixed before
+the first of them (Feldman and Zrnic 2021). All divergences, ε and δ are rounded up, ρ down.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+from dpsynth_assets.privacy.events import (
+    Event,
+    MixtureGaussianEvent,
+    PoissonGaussianEvent,
+    flatten,
+)
+from dpsynth_assets.privacy.sampled_gaussian import sampled_divergence, some_record
+
+ORDERS = tuple(1.0 + 0.25 * 1.05**step for step in range(201))
+"""Orders at which a plan with sampled Gaussians is read: 1.25 to 4300, evenly in ln(α − 1)."""
+
+_UP = 1.0 + 1e-12
+
+
+def zcdp_delta(rho: float, epsilon: float) -> float:
+    """Computes the smallest known δ at which ρ-zCDP implies (ε, δ)-DP, rounded up.
+
+    **Source** Canonne, Kamath, Steinke 2020, Corollary 13 (first form of Theorem 1, Amin 2024).
+    """
+    if rho <= 0:
+        return 0.0
+    order = _best_order(rho, epsilon)  # any order gives a valid δ
+    return delta_at_order(order * rho, order, epsilon)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Computes the smallest ε with `zcdp_delta(rho, ε) <= delta`, rounded up."""
+    check_delta(delta)
+    if zcdp_delta(rho, 0.0) <= delta:
+        return 0.0
+    low, high = 0.0, zcdp_epsilon_closed_form(rho, delta)
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if zcdp_delta(rho, middle) <= delta else (middle, high)
+    return high
+
+
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """Computes the largest ρ whose ε at `delta` is at most `epsilon`, rounded down."""
+    check_delta(delta)
+    low, high = 0.0, epsilon + 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if zcdp_delta(middle, epsilon) <= delta else (low, middle)
+    return low
+
+
+def zcdp_epsilon_closed_form(rho: float, delta: float) -> float:
+    """Computes ρ + 2 √(ρ ln(1/δ)), the looser form that papers print; `zcdp_epsilon` is below it.
+
+    **Source** Bun and Steinke 2016, Proposition 1.3 (last form of Theorem 1, Amin 2024).
+    """
+    check_delta(delta)
+    return (rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))) * _UP
+
+
+def epsilon_at_order(divergence: float, order: float, delta: float) -> float:
+    """Converts a Rényi divergence at one order into ε at δ, rounded up.
+
+    **Source** Canonne, Kamath, Steinke 2020, Proposition 12.
+    """
+    check_delta(delta)
+    if not order > 1:
+        raise ValueError(f"Expected order > 1, got {order}.")
+    if divergence <= 0:
+        return 0.0
+    terms = (divergence, math.log1p(-1.0 / order), -math.log(delta * order) / (order - 1.0))
+    slack = 1e-15 * sum(abs(term) for term in terms)
+    return max(0.0, sum(terms) + slack)
+
+
+def delta_at_order(divergence: float, order: float, epsilon: float) -> float:
+    """Converts a Rényi divergence at one order into δ at ε, rounded up."""
+    exponent = (order - 1.0) * (divergence - epsilon) + order * math.log1p(-1.0 / order)
+    exponent -= math.log(order - 1.0)
+    slack = 1e-15 * ((order - 1.0) * (divergence + abs(epsilon)) + order)
+    return min(1.0, math.exp(min(exponent + slack, 0.0)) * _UP)
+
+
+@lru_cache(maxsize=256)
+def filter_order(epsilon: float, delta: float) -> float:
+    """Finds the one order at which a filter of the budget (ε, δ) compares divergences.
+
+    It is the best order of the largest ρ within the budget: for zCDP releases this filter is then
+    exactly the zCDP filter, and a function of the public budget alone.
+
+    Raises:
+        ValueError: If ε is not positive and finite, or δ outside (0, 1).
+    """
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise ValueError(f"Expected 0 < epsilon < inf, got {epsilon}.")
+    return _best_order(zcdp_rho(epsilon, delta), epsilon)
+
+
+def is_zcdp(event: Event) -> bool:
+    """Says whether ρ is all that is known of an event: no sampling lowers its divergence."""
+    return all(
+        not isinstance(atom, PoissonGaussianEvent)
+        or atom.replaced
+        or atom.sampling_probability == 1.0
+        for atom in flatten(event)
+    )
+
+
+def renyi_divergence(event: Event, order: float) -> float:
+    """Bounds the Rényi divergence of order α > 1 between neighbours, rounded up.
+
+    Args:
+        event: What was released.
+        order: α > 1.
+
+    Raises:
+        ValueError: If the order is not above 1, or the event bounds a secret instead of a record.
+
+    **Privacy** Unsampled events: αρ. A Poisson-sampled Gaussian under add/remove: where a unit's m
+    records are drawn one by one, some record is drawn with probability 1 − (1 − q)^m and the sum
+    then moves by at most m, so the divergence is at most that of one record of size m drawn with
+    this probability (`sampled_gaussian` says why larger shifts are worse). Replaced units are
+    charged without amplification, and αρ bounds every case.
+    """
+    if not order > 1:
+        raise ValueError(f"Expected order > 1, got {order}.")
+    atoms = flatten(event)
+    refuse_secrets(atoms)
+    return math.fsum(_atom_divergence(atom, float(order)) for atom in atoms) * _UP
+
+
+def renyi_epsilon(events: Sequence[Event], delta: float) -> float:
+    """Computes ε of a fixed composition by its best order among `ORDERS`, rounded up."""
+    check_delta(delta)
+    readings = (
+        epsilon_at_order(sum(renyi_divergence(event, order) for event in events), order, delta)
+        for order in ORDERS
+    )
+    return min(readings)
+
+
+def _atom_divergence(atom: Event, order: float) -> float:
+    unsampled = order * float_up(atom.rho)
+    if is_zcdp(atom) or not isinstance(atom, PoissonGaussianEvent):
+        return unsampled
+    records = atom.max_records_per_unit
+    drawn = some_record(atom.sampling_probability, records)
+    one_step = _one_step(drawn, atom.noise_multiplier / records, order)
+    return min(unsampled, atom.steps * one_step)
+
+
+@lru_cache(maxsize=65536)
+def _one_step(probability: float, noise_multiplier: float, order: float) -> float:
+    return sampled_divergence(probability, noise_multiplier, order)
+
+
+def _best_order(rho: float, epsilon: float) -> float:
+    """Minimises δ of ρ-zCDP at ε over orders; the exponent is convex: bisect its derivative."""
+    low, high = 1.0 + 1e-12, (epsilon + 1.0) / (2.0 * rho) + 2.0
+    for _ in range(80):
+        order = (low + high) / 2.0
+        slope = (2.0 * order - 1.0) * rho - epsilon + math.log1p(-1.0 / order)
+        low, high = (order, high) if slope < 0 else (low, order)
+    return high
+
+
+def refuse_secrets(atoms: Sequence[Event]) -> None:
+    """Raises ValueError if an event bounds a secret: its protection is never summed with ε."""
+    if any(isinstance(atom, MixtureGaussianEvent) for atom in atoms):
+        raise ValueError(
+            "Expected events that bound a record, got one that bounds a secret: account for it by "
+            "posterior_of_events."
+        )
+
+
+def float_up(value: Fraction) -> float:
+    """Rounds an exact number up to a float."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def check_delta(delta: float) -> None:
+    """Raises ValueError unless 0 < δ < 1."""
+    if not 0 < delta < 1:
+        raise ValueError(f"Expected 0 < delta < 1, got {delta}.")

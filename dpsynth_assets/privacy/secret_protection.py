@@ -1,0 +1,236 @@
+"""(p, r)-secret protection: from dominating pairs to a bound on reconstruction.
+
+An attacker who would guess a secret with probability at most p (the prior) succeeds with
+probability at most r = B(p) after the release, where B(p) = sup {P(E) : Q(E) <= p} is the blow-up
+function; P is the mechanism on the data with the secret, Q without it. Only this direction is
+needed: with candidates k of prior π_k <= p and disjoint guesses E_k, Σ π_k P_k(E_k) <=
+Σ π_k B(Q(E_k)) <= B(Σ π_k Q(E_k)) <= B(p), as B is concave and increasing (Hayes et al. 2023,
+Theorem 2). By duality B(p) = inf_ε δ_{P|Q}(ε) + e^ε p, so any ε gives an upper bound.
+
+(p, r) points do not compose: two tenths of a secret may each be safe and together reveal it, so
+Theorem 3 of the paper is false (errata B-004.3). Dominating pairs compose; B is read off last.
+The bound holds at one p: a mechanism may publish the secret verbatim with probability r − p.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from dpsynth_assets.privacy.blow_up import (
+    ROUND_UP,
+    composed_blow_up,
+    mixture_blow_up,
+    mixture_terms,
+    without_tail,
+)
+from dpsynth_assets.privacy.events import (
+    BoundedRangeEvent,
+    DiscreteLaplaceEvent,
+    Event,
+    GaussianEvent,
+    MixtureGaussianEvent,
+    PoissonGaussianEvent,
+    PureEvent,
+    TruncatedPoissonGaussianEvent,
+    flatten,
+)
+from dpsynth_assets.privacy.gaussian_dp import compose_mu
+
+Adjacency = Literal["reference", "pairwise"]
+
+
+def gaussian_posterior(mu: float, prior: float) -> float:
+    """Computes r = 1 − Φ(Φ⁻¹(1 − p) − μ), rounded up.
+
+    Args:
+        mu: μ >= 0 of a μ-GDP mechanism under the secret's own adjacency: a record-level μ times
+            the number of records that hold the secret (errata B-004.8).
+        prior: p in (0, 1).
+
+    **Source** Wang et al. 2025 (SecPE), Lemma 3.3 [secpe Eq. 4], stated with T(α) = inf P(E),
+    which is zero; the trade-off function is 1 − B.
+    """
+    from scipy.special import ndtr, ndtri
+
+    _check_probability("prior", prior)
+    if not mu >= 0:
+        raise ValueError(f"Expected mu >= 0, got {mu}.")
+    return min(1.0, float(ndtr(mu + ndtri(prior))) * ROUND_UP)
+
+
+def gaussian_budget(prior: float, posterior: float) -> float:
+    """Computes the largest μ with `gaussian_posterior(mu, prior) <= posterior`, rounded down.
+
+    Raises:
+        ValueError: Unless 0 < prior < posterior < 1.
+    """
+    from scipy.special import ndtri
+
+    check_bounds(prior, posterior)
+    below = posterior / (ROUND_UP * (1.0 + 1e-12))
+    return max(0.0, float(ndtri(below) - ndtri(prior)))
+
+
+def posterior_of_dp(epsilon: float, delta: float, prior: float, *, adjacency: Adjacency) -> float:
+    """Bounds r from (ε, δ)-DP between the secret's neighbours, rounded up.
+
+    Args:
+        epsilon: ε >= 0.
+        delta: δ in [0, 1].
+        prior: p in (0, 1).
+        adjacency: `reference`: each candidate dataset neighbours one without the secret.
+            `pairwise`: any two candidates are neighbours as well.
+
+    **Privacy** Reference: the blow-up of a pair with δ(ε) = δ in both directions, P(E) <=
+    e^ε Q(E) + δ and Q(not E) <= e^ε P(not E) + δ. Pairwise: guess k gives P_k(E_k)(1 − π_k) <=
+    e^ε Σ_{l≠k} π_l P_l(E_k) + δ(1 − π_k); divide by 1 − π_k, weigh by π_k <= p and sum over k,
+    where Σ_k Σ_{l≠k} π_l P_l(E_k) <= 1 − r.
+
+    **Source** Replaces Lemma C.2 of SecPE [secpe C.2], which an ε-DP mechanism refutes: over 100
+    candidates, Q uniform, P_k doubling tenfold on k, success 0.1 > 0.0917 (errata B-004.4).
+    """
+    _check_probability("prior", prior)
+    if not (epsilon >= 0 and 0 <= delta <= 1):
+        raise ValueError(f"Expected epsilon >= 0 and 0 <= delta <= 1, got {epsilon} and {delta}.")
+    shrink = math.exp(-epsilon)  # e^−ε: e^ε overflows
+    if adjacency == "reference":
+        grown = prior + delta * shrink >= shrink  # e^ε p + δ >= 1
+        first = 1.0 if grown else prior / shrink + delta
+        return min(1.0, first * ROUND_UP, 1.0 - shrink * (1.0 - delta - prior) / ROUND_UP)
+    if adjacency == "pairwise":
+        ratio = (prior + (1.0 - prior) * delta * shrink) / ((1.0 - prior) * shrink + prior)
+        return min(1.0, ratio * ROUND_UP)
+    raise ValueError(f"Expected adjacency 'reference' or 'pairwise', got {adjacency!r}.")
+
+
+def posterior_of_events(events: Sequence[Event], prior: float, *, occurrences: int = 1) -> float:
+    """Bounds r = B(p) of everything released, rounded up; p itself for no events.
+
+    Args:
+        events: What was released on one cohort: secret-protected releases as
+            `MixtureGaussianEvent`, and releases under DP as their own events.
+        prior: p in (0, 1).
+        occurrences: m, privacy units (records where the unit is a record) that hold the secret.
+
+    Raises:
+        ValueError: If a setting is outside its domain.
+
+    **Privacy** Datasets with and without the secret are m steps of the cohort's neighbouring
+    relation apart, so a DP release enters after group privacy (`secret_event`); a mixture
+    already counts the secret's records. Each event is a pair (P with, Q without); their product
+    dominates any adaptive composition whose events were fixed beforehand (Zhu, Dong, Wang 2022,
+    Theorem 10). Mixtures are one-sided and enter as δ_{P|Q}; DP pairs hold in both directions,
+    and the larger δ of the two is used. Gaussians alone, and a single mixture of one round,
+    have closed forms.
+
+    **Source** Replaces Theorem 3 of SecPE [secpe Thm. 3] (errata B-004.3).
+    """
+    _check_probability("prior", prior)
+    if occurrences < 1:
+        raise ValueError(f"Expected occurrences >= 1, got {occurrences}.")
+    atoms = [atom for event in events for atom in flatten(event) if not _is_nothing(atom)]
+    pairs = [secret_event(atom, occurrences) for atom in atoms]
+    mu = compose_mu(shift for pair in pairs if (shift := _certain_shift(pair)) is not None)
+    rest = [pair for pair in pairs if _certain_shift(pair) is None]
+    if not rest:
+        return gaussian_posterior(mu, prior)
+    only = rest[0]
+    if len(rest) == 1 and mu == 0 and isinstance(only, MixtureGaussianEvent) and only.steps == 1:
+        return mixture_blow_up(only, prior)
+    if mu > 0:
+        rest.append(GaussianEvent(noise_multiplier=1.0 / (mu * ROUND_UP)))
+    return composed_blow_up(rest, prior)
+
+
+def secret_event(event: Event, occurrences: int) -> Event:
+    """Writes an atomic event of one unit as the pair of a secret held by `occurrences` units.
+
+    **Privacy** Distances and log-ratios of m neighbours add up: μ, Laplace sensitivity, η and ε
+    grow m-fold. Under Poisson sampling of records that come or go, the number sampled is
+    Binomial(m, q) and its shifts at most that (`shift_event` has the proof). A truncated sample
+    of several records is charged as if all were drawn: each may let in another one, so that
+    coupled samples differ by 2m vectors, and hockey sticks are jointly convex.
+    """
+    match event:
+        case GaussianEvent():
+            return _gaussian(event.noise_multiplier, occurrences, 1)
+        case DiscreteLaplaceEvent():
+            return replace(event, sensitivity=event.sensitivity * occurrences)
+        case BoundedRangeEvent():
+            return replace(event, eta=event.eta * occurrences)
+        case PureEvent():
+            return replace(event, epsilon=event.epsilon * occurrences)
+        case PoissonGaussianEvent():
+            several = replace(event, max_records_per_unit=occurrences * event.max_records_per_unit)
+            return several if several.replaced else _sampled_mixture(several)
+        case TruncatedPoissonGaussianEvent() if occurrences > 1:
+            return _gaussian(event.noise_multiplier, 2 * occurrences, event.steps)
+    return event
+
+
+def poisson_binomial(probabilities: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Computes the law of the number of heads of independent coins.
+
+    Args:
+        probabilities: (m,) of heads.
+
+    Returns:
+        (m + 1,) probabilities of 0, …, m heads. Every term is a sum of products of positive
+        numbers: relative error at most about m · 2^-51.
+
+    Raises:
+        ValueError: If a probability is outside [0, 1].
+    """
+    chances = np.asarray(probabilities, dtype=np.float64).reshape(-1)
+    if not ((chances >= 0) & (chances <= 1)).all():
+        raise ValueError("Expected probabilities in [0, 1], got one outside.")
+    law = np.zeros(chances.size + 1)
+    law[0] = 1.0
+    for count, chance in enumerate(chances, start=1):
+        law[1 : count + 1] = law[1 : count + 1] * (1.0 - chance) + law[:count] * chance
+        law[0] *= 1.0 - chance
+    return law
+
+
+def check_bounds(prior: float, posterior: float) -> None:
+    """Refuses a prior and posterior other than 0 < p < r < 1."""
+    if not 0 < prior < posterior < 1:
+        raise ValueError(f"Expected 0 < prior < posterior < 1, got {prior} and {posterior}.")
+
+
+def _check_probability(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"Expected 0 < {name} < 1, got {value}.")
+
+
+def _gaussian(noise_multiplier: float, shift: int, steps: int) -> GaussianEvent:
+    """Merges `steps` Gaussian releases that each move by `shift` times their sensitivity."""
+    return GaussianEvent(noise_multiplier=noise_multiplier / (shift * math.sqrt(steps) * ROUND_UP))
+
+
+def _sampled_mixture(event: PoissonGaussianEvent) -> MixtureGaussianEvent:
+    chances = np.full(event.max_records_per_unit, event.sampling_probability)
+    counts, law = without_tail(poisson_binomial(chances))
+    return MixtureGaussianEvent(
+        noise_std=event.noise_multiplier,
+        shifts=tuple(counts),
+        probabilities=tuple(law),
+        steps=event.steps,
+    )
+
+
+def _is_nothing(event: Event) -> bool:
+    return getattr(event, "count", 1) == 0 or getattr(event, "steps", 1) == 0
+
+
+def _certain_shift(event: Event) -> float | None:
+    """μ of an event that is a Gaussian pair; None for any other."""
+    if isinstance(event, GaussianEvent):
+        return 1.0 / event.noise_multiplier
+    if isinstance(event, MixtureGaussianEvent):
+        moves, _ = mixture_terms(event)
+        return float(moves[0]) * math.sqrt(event.steps) if len(moves) == 1 else None
+    return None

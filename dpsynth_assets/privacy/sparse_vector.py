@@ -1,0 +1,398 @@
+"""The public-token test: a private token is paid for only where public text would not do.
+
+AboveThreshold (the sparse vector technique) asks for each batch, token after token, whether the
+records' mean next-token law is far from that of the public prompt. All answers of one instance up
+to and including its first "far" cost one ε; the next instance needs a fresh noisy threshold and
+another ε. Shape letters: R rows (prompts of all batches), n rows looked at, V vocabulary,
+A allowed tokens, C tokens of one block, G active batches.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import numpy as np
+
+from dpsynth_assets.privacy.bounded_range import ROWS_PER_EXPECTED_ROW, context_changes
+from dpsynth_assets.privacy.clipping import block_columns, column_blocks
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import Event, PureEvent
+from dpsynth_assets.privacy.noise import discrete_laplace
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import (
+    allowed_tokens,
+    batch_slots,
+    check_shapes,
+    draw_tokens,
+)
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+if TYPE_CHECKING:
+    import torch
+
+STEPS_PER_RECORD = 1 << 16
+"""Distances are counted in lattice steps of 2^-16 of one record's weight 1/s."""
+
+_TESTED: "WeakSet[PrivateTokenMeter]" = WeakSet()
+"""Meters that pay for a test already: a second one would run r more instances unpaid."""
+
+
+def above_threshold_epsilon(
+    *,
+    expected_batch_size: int,
+    noise_scale: float,
+    relation: NeighboringRelation,
+    max_records_per_unit: int = 1,
+    logit_slack: float = 0.0,
+    contexts_changed: str = "toggle",
+) -> float:
+    """Computes ε of one AboveThreshold instance in every batch, rounded up.
+
+    Args:
+        expected_batch_size: s >= 1, fixed and public; never the private number of rows.
+        noise_scale: σ > 0: the threshold gets Laplace(σ), every distance Laplace(2σ).
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one privacy unit may contribute.
+        logit_slack: Largest move (sup norm) of any row's logits when the other rows of its
+            batch change; 0 for batch-invariant inference.
+        contexts_changed: See `bounded_range.context_changes`.
+
+    Raises:
+        ValueError: If an argument is outside its domain.
+
+    **Privacy** d(Z, z_pub) = ‖Σ softmax(z)/s − p_pub‖₁ moves by at most ‖softmax(z)‖₁/s = 1/s
+    when a vector comes or goes (reverse triangle inequality): Δ = 1/s, and 2/s if one replaces
+    another. Raise the threshold's noise by Δ (density: e^(Δ/σ)): whatever was "near" is near for
+    the neighbour, however often it was asked, and the noise of the one "far" distance has to rise
+    by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over batches.
+    Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most
+    ROWS_PER_EXPECTED_ROW · s rows.
+
+    **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
+    """
+    if not (noise_scale > 0 and math.isfinite(noise_scale)):
+        raise ValueError(f"Expected 0 < noise_scale < inf, got {noise_scale}.")
+    weight = _weight_of_change(expected_batch_size, logit_slack)
+    changes = context_changes(relation, max_records_per_unit, contexts_changed)
+    return _round_up(2 * weight * changes / (expected_batch_size * Fraction(float(noise_scale))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicTokenTest:
+    """Settings of the test "is d(Z, z_pub) at least θ?", and its price.
+
+    Attributes:
+        expected_batch_size: s >= 1, the denominator whatever the private number of rows is.
+        noise_scale: σ > 0, in units of the distance, which lies in [0, 2] for |Z| = s.
+        threshold: θ, public. A batch with few rows has distance near 1, and looks far.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one privacy unit may contribute.
+        logit_slack: Largest move of a row's logits when other rows change.
+        contexts_changed: `toggle` or `replace`.
+
+    **Privacy** Floating-point Laplace noise leaks through its low bits, so distance and threshold
+    are floored to a public lattice and get exact integer noise. Floors of numbers x apart are at
+    most ⌈x⌉ apart, and float64 sums in another order move them by less than one step more
+    (while (V + R)(R + s) < 2^34). A sensitivity of D steps instead of the ideal Δ takes a scale of
+    λ = D·σ/Δ steps: D/λ + 2D/(2λ) = 2Δ/σ is the stated ε exactly, for noise 2^-16 larger than σ.
+
+    **Source** Amin et al. 2024, Algorithm 1, lines 4 and 11-19; Dwork et al. 2009.
+    """
+
+    expected_batch_size: int
+    noise_scale: float
+    threshold: float
+    relation: NeighboringRelation
+    max_records_per_unit: int = 1
+    logit_slack: float = 0.0
+    contexts_changed: str = "toggle"
+
+    def __post_init__(self) -> None:
+        """Refuses settings without a finite ε."""
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"Expected a finite threshold, got {self.threshold}.")
+        self.event(0)
+
+    @property
+    def epsilon(self) -> float:
+        """Pure ε of one instance in every batch."""
+        return above_threshold_epsilon(
+            expected_batch_size=self.expected_batch_size,
+            noise_scale=self.noise_scale,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+            logit_slack=self.logit_slack,
+            contexts_changed=self.contexts_changed,
+        )
+
+    def event(self, count: int) -> PureEvent:
+        """Prices `count` instances in every batch: one for each private token of the plan."""
+        return PureEvent(epsilon=self.epsilon, count=count)
+
+    @property
+    def sensitivity_steps(self) -> int:
+        """D: lattice steps by which one changed logit vector moves a floored distance."""
+        weight = _weight_of_change(self.expected_batch_size, self.logit_slack)
+        return math.ceil(weight * STEPS_PER_RECORD) + 1
+
+    @property
+    def noise_steps(self) -> float:
+        """λ: Laplace scale of the threshold in lattice steps, rounded up; queries get 2λ."""
+        weight = _weight_of_change(self.expected_batch_size, self.logit_slack)
+        sigma = Fraction(float(self.noise_scale)) * self.expected_batch_size
+        return _round_up(self.sensitivity_steps * sigma / weight)
+
+    @property
+    def threshold_steps(self) -> int:
+        """θ in whole lattice steps."""
+        return math.floor(
+            Fraction(float(self.threshold)) * self.expected_batch_size * STEPS_PER_RECORD
+        )
+
+    def open(self, meter: PrivateTokenMeter) -> "OpenTokenTest":
+        """Starts testing the batches of `meter`, which bounds the instances of each by its r.
+
+        Raises:
+            UnaccountedReleaseError: If the meter pays for another test already.
+        """
+        return OpenTokenTest(self, meter)
+
+    def private_distances(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        columns: "torch.Tensor | None" = None,
+    ) -> "torch.Tensor":
+        """Computes (G,) float64 distances d(Z, z_pub). Private: only noisy answers may leave.
+
+        Each row's softmax is taken before the mean; the softmax of a mean of clipped logits moves
+        by far more than 1/s. No temperature enters: Eq. (2) compares the laws at temperature 1.
+        """
+        import torch
+
+        public_logits = public_logits.to(private_logits.device)
+        normaliser = log_normaliser(private_logits, columns)
+        public_normaliser = log_normaliser(public_logits, columns)
+        slots = batch_slots(batch_of_row, active, torch.isfinite(normaliser))
+        distances = normaliser.new_zeros(len(active))
+        for part, block in column_blocks(private_logits, columns):
+            sums = normaliser.new_zeros((len(active) + 1, block.shape[1]))
+            sums.index_add_(0, slots, _probabilities(block, normaliser))
+            tokens = part if columns is None else columns[part]
+            public = _probabilities(public_logits[:, tokens], public_normaliser)
+            gap = sums[:-1].sub_(public, alpha=self.expected_batch_size)
+            distances += gap.abs_().sum(dim=1)
+        return distances.div_(self.expected_batch_size)  # [amin2024 Eq2]
+
+    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
+        """Bounds memory beyond the logits: 24·(R + G + 1)·C + 32·(R + G) bytes.
+
+        C = `block_columns(R)` tokens of a block; no float64 copy of the vocabulary exists.
+        """
+        width = min(vocabulary, block_columns(rows))
+        return 24 * (rows + batches + 1) * width + 32 * (rows + batches)
+
+
+class OpenTokenTest:
+    """The noisy thresholds of every batch, of which no more can be opened than were paid for.
+
+    **Privacy** The published loop draws a new threshold after every private token, also after the
+    r-th, and goes on asking: an (r+1)-th instance that nobody paid (errata B-001.1). Here a
+    fresh threshold is one unit of a meter of r, spent before any logit is read, and a batch whose
+    private tokens are gone is refused: from then on it may only write public text.
+    """
+
+    def __init__(self, test: PublicTokenTest, meter: PrivateTokenMeter) -> None:
+        """Binds the test to the meter that also pays for the batches' private tokens."""
+        if meter in _TESTED:
+            raise UnaccountedReleaseError(
+                "Expected a meter without a public-token test, got one that has. Keep using the "
+                "test that is open."
+            )
+        _TESTED.add(meter)
+        batches = meter.spent.size
+        self._test, self._meter = test, meter
+        self._instances = PrivateTokenMeter(meter.tokens_per_batch, batches)
+        self._asking = np.zeros(batches, dtype=bool)
+        self._noisy_thresholds = np.zeros(batches, dtype=np.int64)
+
+    @property
+    def opened(self) -> np.ndarray:
+        """(batches,) int64, instances opened so far: at most r."""
+        return self._instances.spent
+
+    def needs_private_token(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        allowed: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Says for each active batch whether its next token must be a private one.
+
+        Args:
+            private_logits: (R, V) next-token logits; a row with NaN or without a finite maximum
+                contributes a zero vector.
+            public_logits: (G, V) logits of the public prompt after each active batch's released
+                text, aligned with `active`. They must come from a forward pass without private
+                rows: rounding that depends on private neighbours would not be covered.
+            batch_of_row: (R,) int64 batch index of each row.
+            active: (G,) distinct batch indices to ask about, batches without rows included.
+            allowed: (V,) bool mask from public facts only; both laws are conditioned on it.
+
+        Returns:
+            (G,) bool, a release. True ends the batch's instance; False is free.
+
+        Raises:
+            UnaccountedReleaseError: If a batch has no private token or no instance left.
+            ValueError: If shapes disagree, or a public row has no finite maximum.
+        """
+        active = np.asarray(active, dtype=np.int64).reshape(-1)
+        self._pay(active)
+        check_shapes(private_logits, batch_of_row, active, allowed)
+        check_public_logits(public_logits, private_logits, active)
+        columns = allowed_tokens(private_logits, allowed)
+        distances = self._test.private_distances(
+            private_logits, public_logits, batch_of_row, active, columns
+        )
+        far = self._noisy_distances(distances) >= self._noisy_thresholds[active]
+        self._asking[active[far]] = False
+        return far  # [amin2024 A1:L13]
+
+    def _pay(self, active: np.ndarray) -> None:
+        """Refuses batches without private tokens; opens and pays instances where none is open."""
+        known = np.isin(active, np.arange(self._asking.size))
+        if not known.all() or self._meter.exhausted[active].any():
+            raise UnaccountedReleaseError(
+                "Expected batches with a private token left, got one without. Write public text "
+                "only from there on, or end the document."
+            )
+        fresh = np.unique(active[~self._asking[active]])
+        if not fresh.size:
+            return
+        self._instances.spend(fresh)
+        theta, scale = self._test.threshold_steps, self._test.noise_steps
+        # [amin2024 A1:L4] [amin2024 A1:L17]
+        self._noisy_thresholds[fresh] = discrete_laplace([theta] * len(fresh), scale)
+        self._asking[fresh] = True
+
+    def _noisy_distances(self, private_distances: "torch.Tensor") -> np.ndarray:
+        """Floors (G,) distances to the lattice and adds integer noise of scale 2λ."""
+        steps = self._test.expected_batch_size * STEPS_PER_RECORD
+        floored = np.floor(private_distances.cpu().numpy() * steps).astype(np.int64)
+        noisy = discrete_laplace(floored.tolist(), 2.0 * self._test.noise_steps)
+        return np.array(noisy, dtype=np.int64)  # [amin2024 A1:L12]
+
+
+def break_even_share(token_event: Event, test_event: Event) -> float:
+    """Finds the share of private tokens below which testing is cheaper than not testing.
+
+    Args:
+        token_event: Price of one private token, from a token mechanism's `event(1)`.
+        test_event: Price of one instance, from `PublicTokenTest.event(1)`.
+
+    Returns:
+        ρ_token / (ρ_token + ρ_test) in (0, 1): without the test every token costs ρ_token, with it
+        every private one costs the sum. It does not depend on s.
+    """
+    return float(token_event.rho / (token_event.rho + test_event.rho))
+
+
+def draw_public_tokens(
+    public_logits: "torch.Tensor", temperature: float, allowed: np.ndarray | None = None
+) -> np.ndarray:
+    """Draws (G,) tokens from softmax(z_pub / τ_public) of (G, V) public logits: free of charge.
+
+    **Source** Amin et al. 2024, Algorithm 1, line 19.
+    """
+    import torch
+
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ValueError(f"Expected 0 < temperature < inf, got {temperature}.")
+    columns = allowed_tokens(public_logits, allowed)
+    scores = public_logits if columns is None else public_logits.index_select(1, columns)
+    tokens = draw_tokens(scores.to(torch.float64, copy=True).div_(temperature))
+    return tokens if columns is None else columns.cpu().numpy()[tokens]  # [amin2024 A1:L19]
+
+
+def distance_oracle(
+    private_logits: np.ndarray, public_logits: np.ndarray, expected_batch_size: int
+) -> float:
+    """Computes d(Z, z_pub) of one batch of (n, V) logits and (V,) public ones in NumPy float64.
+
+    The plain form that the tensor code is tested against.
+    """
+
+    def softmax(logits: np.ndarray) -> np.ndarray:
+        weights = np.exp(logits - logits.max())
+        return np.asarray(weights / weights.sum())
+
+    rows = np.asarray(private_logits, dtype=np.float64)
+    total = np.zeros(rows.shape[1])
+    for row in rows:
+        if np.isfinite(row.max()):
+            total += softmax(row)
+    public = softmax(np.asarray(public_logits, dtype=np.float64))
+    return float(np.abs(total / expected_batch_size - public).sum())
+
+
+def check_public_logits(
+    public_logits: "torch.Tensor", private_logits: "torch.Tensor", active: np.ndarray
+) -> None:
+    """Refuses public logits that do not fit (G, V) or define no law. Messages show shapes only."""
+    import torch
+
+    expected = (len(active), private_logits.shape[1])
+    if tuple(public_logits.shape) != expected:
+        raise ValueError(
+            f"Expected public_logits of shape {expected}, got {tuple(public_logits.shape)}."
+        )
+    if expected[0] and not bool(torch.isfinite(public_logits.amax(dim=1)).all()):
+        raise ValueError("Expected public logits with finite maxima, got NaN or an infinity.")
+
+
+def log_normaliser(
+    logits: "torch.Tensor", columns: "torch.Tensor | None", rows: "torch.Tensor | None" = None
+) -> "torch.Tensor":
+    """Computes (n,) float64 log Σ_x exp(z_x) over allowed tokens, block by block.
+
+    Finite exactly where the row's maximum is: NaN and infinities show in the result.
+    """
+    import torch
+
+    count = logits.shape[0] if rows is None else len(rows)
+    maximum = torch.full((count,), -torch.inf, dtype=torch.float64, device=logits.device)
+    for _, block in column_blocks(logits, columns, rows):
+        maximum = torch.maximum(maximum, block.amax(dim=1).to(torch.float64))
+    total = torch.zeros_like(maximum)
+    for _, block in column_blocks(logits, columns, rows):
+        total += _probabilities(block, maximum).sum(dim=1)
+    return maximum + total.log()
+
+
+def _probabilities(block: "torch.Tensor", normaliser: "torch.Tensor") -> "torch.Tensor":
+    """Computes (n, C) float64 exp(z − normaliser)."""
+    import torch
+
+    return block.to(torch.float64, copy=True).sub_(normaliser.unsqueeze(1)).exp_()
+
+
+def _weight_of_change(expected_batch_size: int, logit_slack: float) -> Fraction:
+    """Bounds s·d's move when one logit vector changes: itself, and the slack of the others."""
+    if expected_batch_size < 1:
+        raise ValueError(f"Expected expected_batch_size >= 1, got {expected_batch_size}.")
+    if not (logit_slack >= 0 and math.isfinite(logit_slack)):
+        raise ValueError(f"Expected 0 <= logit_slack < inf, got {logit_slack}.")
+    rows = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size
+    return 1 + rows * Fraction(float(logit_slack))
+
+
+def _round_up(value: Fraction) -> float:
+    """Nearest float not below an exact value."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)

@@ -1,0 +1,149 @@
+"""Nearest-neighbour votes of Private Evolution: a noisy histogram over candidates, every round."""
+
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent
+from dpsynth_assets.privacy.histogram import l2_sensitivity, release_histogram
+from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+NO_VOTE = -1
+"""Choice of a record that abstains with one of its votes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianVoting:
+    """Releases `iterations` vote histograms with discrete Gaussian noise, and refuses one more.
+
+    Attributes:
+        noise_std: σ >= 1, in votes.
+        iterations: T, rounds that will be released; all are charged.
+        votes_per_record: v >= 1, votes that one record has in a round.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: m, records one privacy unit may contribute.
+
+    **Privacy** DP, whatever the secrets are. The m records of a unit give at most v·m votes,
+    possibly all to one candidate: the histogram moves by at most v·m in L2 when they come or go,
+    and by √2·v·m when they move to another candidate. One round is a `GaussianEvent` with
+    multiplier σ / that; T rounds are √T·v·m/σ-GDP, whatever is generated between them. Candidates
+    must be public or come from earlier releases. Thresholding is post-processing.
+
+    **Source** Xie et al. 2024 (Aug-PE), the noisy histogram of Algorithm 1, after Lin et al. 2024,
+    Algorithm 2. The published code scales noise by √v, the L2 norm of v votes for different
+    candidates; its packed candidates share a bin, so that one record can move a bin by v.
+    """
+
+    noise_std: float
+    iterations: int
+    votes_per_record: int
+    relation: NeighboringRelation
+    max_records_per_unit: int = 1
+    _released: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuses settings without an event."""
+        if self.iterations < 1 or self.votes_per_record < 1:
+            raise ValueError(
+                "Expected iterations >= 1 and votes_per_record >= 1, "
+                f"got {self.iterations} and {self.votes_per_record}."
+            )
+        if not self.noise_std >= 1:
+            raise ValueError(f"Expected noise_std >= 1 vote, got {self.noise_std}.")
+        _ = self.event
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses copies and pickles, each of which could release T rounds more."""
+        raise TypeError("Expected one GaussianVoting for T rounds, got a request to copy it.")
+
+    @property
+    def l2_sensitivity(self) -> float:
+        """Bounds how far one round's histogram moves, rounded up."""
+        if self.max_records_per_unit < 1:
+            raise ValueError(
+                f"Expected max_records_per_unit >= 1, got {self.max_records_per_unit}."
+            )
+        return l2_sensitivity(self.relation, self.votes_per_record * self.max_records_per_unit)
+
+    @property
+    def round_event(self) -> GaussianEvent:
+        """Prices one round."""
+        return GaussianEvent(noise_multiplier=float(self.noise_std) / self.l2_sensitivity)
+
+    @property
+    def event(self) -> ComposedEvent:
+        """Prices all T rounds."""
+        return ComposedEvent(events=(self.round_event,) * self.iterations)
+
+    @property
+    def remaining(self) -> int:
+        """Rounds that may still be released."""
+        return self.iterations - self._released
+
+    def count(self, private_choices: np.ndarray, candidates: int) -> np.ndarray:
+        """Counts (C,) int64 votes; private until `release` adds noise.
+
+        Args:
+            private_choices: (N, v) int, the candidates each record votes for, in [0, C);
+                `NO_VOTE` abstains, and a candidate that comes twice gets two votes.
+            candidates: C >= 1, public.
+
+        Raises:
+            ValueError: If the shape or a candidate does not fit; no choice is shown.
+        """
+        choices = np.asarray(private_choices)
+        if choices.ndim != 2 or choices.shape[1] != self.votes_per_record:
+            raise ValueError(
+                f"Expected choices of shape (N, {self.votes_per_record}), got {choices.shape}."
+            )
+        if not np.issubdtype(choices.dtype, np.integer):
+            raise ValueError(f"Expected whole candidate numbers, got {choices.dtype}.")
+        votes = choices[choices != NO_VOTE]
+        if votes.size and not (votes.min() >= 0 and votes.max() < candidates):
+            raise ValueError(f"Expected choices in [0, {candidates}) or {NO_VOTE}, got another.")
+        return np.bincount(votes, minlength=candidates).astype(np.int64)
+
+    def release(self, private_votes: np.ndarray) -> Release[np.ndarray]:
+        """Adds noise to one round's votes.
+
+        Args:
+            private_votes: (C,) whole votes of every candidate, as `count` returns them; a
+                record must have given at most v of them.
+
+        Returns:
+            (C,) int64 noisy votes, negative ones included, with the cost of one round.
+
+        Raises:
+            UnaccountedReleaseError: Before a vote is read, if all T rounds were released.
+            ValueError: If the votes are not a list of whole numbers.
+        """
+        if self.remaining < 1:
+            raise UnaccountedReleaseError(
+                f"Expected at most {self.iterations} rounds of votes, got one more. "
+                "Plan more iterations, or stop."
+            )
+        object.__setattr__(self, "_released", self._released + 1)
+        return release_histogram(
+            np.asarray(private_votes).tolist(),
+            noise="gaussian",
+            scale=self.noise_std,
+            relation=self.relation,
+            max_records_per_unit=self.votes_per_record * self.max_records_per_unit,
+        )
+
+
+def threshold_votes(dp_votes: np.ndarray, threshold: float) -> np.ndarray:
+    """Computes max(votes − H, 0), the weights of the next generation; free post-processing.
+
+    Args:
+        dp_votes: (C,) released votes.
+        threshold: H >= 0, votes.
+
+    **Source** Lin et al. 2024, Algorithm 2, last step.
+    """
+    if not threshold >= 0:
+        raise ValueError(f"Expected threshold >= 0, got {threshold}.")
+    return np.maximum(np.asarray(dp_votes, dtype=np.float64) - threshold, 0.0)

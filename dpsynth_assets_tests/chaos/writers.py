@@ -1,0 +1,133 @@
+"""Writers that release a histogram through the real store and ledger, marking where they are."""
+
+import signal
+import struct
+import time
+from mmap import mmap
+from typing import Any
+
+import polars as pl
+
+from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
+from dpsynth_assets.privacy.errors import BudgetExceededError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.resources.release_store import ReleaseStore
+
+PHASES = (
+    "before the reserve",
+    "between reserve and draw",
+    "between draw and store",
+    "between store and commit",
+    "after the commit",
+    "after a refusal",
+)
+START, RESERVED, DRAWN, STORED, COMMITTED, REFUSED = range(6)
+
+HISTOGRAM = {
+    "noise": "gaussian",
+    "scale": 10.0,
+    "relation": NeighboringRelation.ADD_REMOVE,
+}
+COUNTS = list(range(0, 640, 10))
+EVENT = histogram_event(**HISTOGRAM)
+TERMS = BudgetTerms(
+    epsilon=2.0,
+    delta=1e-6,
+    accountant="zcdp",
+    relation=NeighboringRelation.ADD_REMOVE,
+    unit=PrivacyUnit(),
+)
+
+
+class Marks:
+    """When each writer entered each phase, in memory shared with whoever kills them."""
+
+    def __init__(self, writers: int) -> None:
+        self._shared = mmap(-1, writers * len(PHASES) * 8)
+
+    def clear(self) -> None:
+        self._shared.seek(0)
+        self._shared.write(bytes(len(self._shared)))
+
+    def note(self, writer: int, phase: int) -> None:
+        struct.pack_into("q", self._shared, self._at(writer, phase), time.monotonic_ns())
+
+    def entered(self, writer: int, phase: int) -> int:
+        """Nanoseconds of the monotonic clock; 0 where the phase was not reached."""
+        return int(struct.unpack_from("q", self._shared, self._at(writer, phase))[0])
+
+    def last(self, writer: int) -> int:
+        return max((p for p in range(len(PHASES)) if self.entered(writer, p)), default=START)
+
+    @staticmethod
+    def _at(writer: int, phase: int) -> int:
+        return 8 * (writer * len(PHASES) + phase)
+
+
+class MarkingStore(ReleaseStore):
+    """The release store, saying when a value is stored."""
+
+    def save(self, *arguments: Any) -> tuple[str, str]:
+        stored = super().save(*arguments)
+        _note(STORED)
+        return stored
+
+
+_me: list[tuple[Marks, int]] = []
+"""Where this process notes its phases, and as which writer; empty in whoever is not killed."""
+
+
+def _note(phase: int) -> None:
+    for marks, writer in _me:
+        marks.note(writer, phase)
+
+
+def request(cohort: str, release: str) -> ReleaseRequest:
+    return ReleaseRequest(
+        cohort=cohort,
+        dataset="tickets",
+        asset="tickets/histogram",
+        mechanism="histogram",
+        guarantee=GuaranteeType.DP,
+        event=EVENT,
+        parameters={"bins": len(COUNTS)},
+        code_version="1",
+        data_version="1",
+        release=release,
+    )
+
+
+def writes_rows(wanted: ReleaseRequest) -> bool:
+    """Whether the release has a table besides its facts: starting Polars costs half a round."""
+    return int(wanted.release.split(",")[0]) % 4 == 0
+
+
+def release(ledger: Ledger, store: ReleaseStore, wanted: ReleaseRequest) -> StoredRelease:
+    def draw(reservation: Reservation) -> Drawn:
+        assert ledger.is_open(reservation.id)
+        _note(RESERVED)
+        drawn = release_histogram(COUNTS, **HISTOGRAM)
+        dp_counts = [int(count) for count in drawn.value]
+        _note(DRAWN)
+        rows = pl.DataFrame({"count": dp_counts}) if writes_rows(wanted) else None
+        return Drawn(facts={"dp_counts": dp_counts}, rows=rows, cost=drawn.cost)
+
+    return release_once(ledger=ledger, store=store, request=wanted, terms=TERMS, plan=(), draw=draw)
+
+
+def write_and_wait(
+    marks: Marks, writer: int, ledger: Ledger, root: str, wanted: ReleaseRequest
+) -> None:
+    """Releases once, then waits to be killed; never returns to the code it was forked from."""
+    _me[:] = [(marks, writer)]
+    _note(START)
+    try:
+        release(ledger, MarkingStore(root=root), wanted)
+        _note(COMMITTED)
+    except BudgetExceededError:
+        _note(REFUSED)
+    while True:
+        signal.pause()

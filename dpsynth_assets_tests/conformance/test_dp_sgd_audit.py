@@ -1,0 +1,130 @@
+"""One-run audits of DP-SGD against its whole claimed trade-off curve, with planted bugs.
+
+Canary i's gradient is a multiple of unit vector i beyond the clip bound, so one training run
+holds hundreds of independent trials: coordinates of canaries in the data against coordinates of
+canaries that were left out. False alarm: at most 1e-6 for each audit.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve, gaussian_curve
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.opacus_noise import secure_opacus_noise
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+CANARIES = 1_000
+FULL = {"sampling_probability": 1.0, "noise_multiplier": 1.0, "steps": 4}
+SAMPLED = {"sampling_probability": 0.5, "noise_multiplier": 1.0, "steps": 8}
+
+
+def mechanism(relation=ADD_REMOVE, **settings):
+    return DpSgdMechanism(
+        l2_bound=0.5, expected_batch_size=CANARIES / 2, relation=relation, **settings
+    )
+
+
+@functools.cache
+def claim(relation=ADD_REMOVE, **settings):
+    return event_curve([mechanism(relation, **settings).event()])
+
+
+def gradients(batch):
+    rows = torch.zeros(len(batch), 2 * CANARIES)
+    rows[torch.arange(len(batch)), torch.from_numpy(batch)] = 3.0
+    return rows
+
+
+def train(tested, gradients_of=lambda batch: [gradients(batch)], records=CANARIES):
+    """Sums of the released gradients, in units of the clip bound: (with, without) canaries."""
+    total = torch.zeros(2 * CANARIES)
+    for batch in tested.batches(records):
+        total += sum(tested.private_gradient(gradients_of(batch)))
+    scores = total.double().numpy() * tested.expected_batch_size / tested.l2_bound
+    return scores[:CANARIES], scores[CANARIES:]
+
+
+def opposite_halves(batch):
+    """Records beyond the canaries point against theirs: what each canary was replaced with."""
+    rows = gradients(batch)
+    rows[torch.from_numpy(batch) >= CANARIES] *= -1.0
+    return [rows]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("settings", [FULL, SAMPLED], ids=["every record", "Poisson half"])
+def test_a_run_is_as_hard_to_see_through_as_its_event_says(settings):
+    tested = mechanism(**settings)
+    assert not audit_scores(*train(tested), claim(**settings)).refuted
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("settings", [FULL, SAMPLED], ids=["every record", "Poisson half"])
+def test_noise_below_the_claim_is_caught(settings):
+    # Planted bug: the optimizer adds 0.4 of the noise that the event states.
+    weak = mechanism(**{**settings, "noise_multiplier": 0.4 * settings["noise_multiplier"]})
+    assert audit_scores(*train(weak), claim(**settings)).refuted
+
+
+@pytest.mark.statistical
+def test_replacements_stay_within_the_replace_one_claim():
+    tested = mechanism(REPLACE_ONE, **FULL)
+    scores = train(tested, opposite_halves, 2 * CANARIES)
+    assert not audit_scores(*scores, claim(REPLACE_ONE, **FULL)).refuted
+
+
+@pytest.mark.statistical
+def test_replace_one_charged_as_add_remove_is_caught():
+    tested = mechanism(ADD_REMOVE, **FULL)
+    scores = train(tested, opposite_halves, 2 * CANARIES)
+    assert audit_scores(*scores, claim(**FULL)).refuted
+
+
+@pytest.mark.statistical
+def test_parameters_clipped_one_by_one_are_caught():
+    # Planted bug: each of four parameters is clipped to C on its own; together they move by 2C.
+    each = [train(mechanism(**FULL)) for _ in range(4)]
+    scores = np.sum(each, axis=0)
+    assert audit_scores(*scores, claim(**FULL)).refuted
+
+
+@pytest.mark.statistical
+def test_joint_clipping_of_four_parameters_holds():
+    tested = mechanism(**FULL)
+    scores = train(tested, lambda batch: [gradients(batch)] * 4)
+    assert not audit_scores(*scores, claim(**FULL)).refuted
+
+
+def train_with_opacus(noise_multiplier, steps):
+    from opacus.grad_sample import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    layer = torch.nn.Linear(2 * CANARIES, 1, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    model = GradSampleModule(layer)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=0.5,
+        expected_batch_size=1,
+    )
+    rows = gradients(np.arange(CANARIES))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (-model(rows).mean()).backward()
+        optimizer.step()
+    scores = layer.weight.detach().flatten().double().numpy()
+    return scores[:CANARIES], scores[CANARIES:]
+
+
+@pytest.mark.statistical
+def test_opacus_with_our_noise_stays_within_the_claim_and_halved_noise_is_caught():
+    # Every record in every step: μ = √T / noise multiplier.
+    with secure_opacus_noise():
+        honest, halved = train_with_opacus(1.0, 4), train_with_opacus(0.5, 4)
+    assert not audit_scores(*honest, gaussian_curve(2.0)).refuted
+    assert audit_scores(*halved, gaussian_curve(2.0)).refuted

@@ -1,0 +1,181 @@
+"""Two ways in which other ledgers lost what was spent, run against ours.
+
+F7: a generator resumed on an earlier run's folder reports the ε of the new parameters alone, so
+that three iterations at ε = 10 read as ε = 0.5 once resumed under a smaller budget.
+F21: a float ledger lets charges through that are too small to change its sum.
+"""
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from dpsynth_assets.assets.mechanism import Drawn, release_once
+from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.errors import BudgetExceededError
+from dpsynth_assets.privacy.events import (
+    BoundedRangeEvent,
+    ComposedEvent,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    PureEvent,
+)
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger.accounts import Book
+from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, float_up
+from dpsynth_assets.privacy.ledger.entries import reserve_entry
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+
+DELTA = 1e-6
+SPENDTHRIFT = GaussianEvent(noise_multiplier=0.5)
+FRUGAL = GaussianEvent(noise_multiplier=10.0)
+
+
+def run(folder, event=FRUGAL, terms=None, **changes):
+    """One run of a mechanism in a fresh process, on whatever earlier runs left in the folder."""
+
+    def draw(_reservation):
+        cost = Cost(guarantee=GuaranteeType.DP, event=event)
+        return Drawn(facts={"drawn": str(event)}, rows=None, cost=cost)
+
+    ledger = Ledger(sqlite_url(folder))
+    release_once(
+        ledger=ledger,
+        store=ReleaseStore(root=str(folder / "releases")),
+        request=make_request(event=event, **changes),
+        terms=terms or make_terms(epsilon=40.0),
+        plan=(),
+        draw=draw,
+    )
+    return ledger.spend("tickets")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": {"iterations": 4}},
+        {"asset": "tickets/other/corpus"},
+        {"mechanism": "median"},
+        {"code_version": "2"},
+        {"data_version": "2026-02"},
+        {"release": "2"},
+        {"run_id": "resumed"},
+    ],
+)
+def test_f7_a_resumed_run_reports_the_sum_whatever_changed(tmp_path, change):
+    run(tmp_path, SPENDTHRIFT)
+    resumed = run(tmp_path, FRUGAL, **change)
+    both = epsilon_of([SPENDTHRIFT, FRUGAL], DELTA, "zcdp")
+    assert resumed.rho >= SPENDTHRIFT.rho + FRUGAL.rho
+    assert resumed.epsilon == pytest.approx(both)
+
+
+def test_f7_a_resumed_run_under_a_smaller_budget_is_refused_and_hides_nothing(tmp_path):
+    before = run(tmp_path, SPENDTHRIFT)
+    with pytest.raises(BudgetExceededError, match=r"remaining ε=0\.00 of 0\.50"):
+        run(tmp_path, FRUGAL, make_terms(epsilon=0.5))
+    after = Ledger(sqlite_url(tmp_path)).spend("tickets", make_terms(epsilon=0.5))
+    assert after.epsilon == before.epsilon > 10
+    assert after.remaining_epsilon == 0.0
+
+
+def test_f7_resuming_with_the_same_parameters_pays_once_and_reports_it(tmp_path):
+    first = run(tmp_path, SPENDTHRIFT)
+    assert run(tmp_path, SPENDTHRIFT, run_id="resumed") == first
+
+
+def test_f7_a_deleted_release_folder_does_not_delete_what_was_spent(tmp_path):
+    run(tmp_path, SPENDTHRIFT)
+    for file in (tmp_path / "releases").rglob("*.json"):
+        file.unlink()
+    assert run(tmp_path, FRUGAL).rho >= SPENDTHRIFT.rho + FRUGAL.rho
+
+
+# Events of subnormal ρ: 1e-323 and less. Their floats vanish in any sum.
+SUBNORMAL = [
+    GaussianEvent(noise_multiplier=3e161),
+    PureEvent(epsilon=3e-162),
+    BoundedRangeEvent(eta=6e-162, count=1),
+    ComposedEvent(events=(GaussianEvent(noise_multiplier=3e161),)),
+]
+BELOW_FLOATS = [GaussianEvent(noise_multiplier=1.7e308), PureEvent(epsilon=5e-324)]
+
+
+@pytest.mark.parametrize("event", [*SUBNORMAL, *BELOW_FLOATS])
+def test_f21_no_charge_is_too_small_to_count(tmp_path, event):
+    assert float(event.rho) <= 1e-323
+    before = run(tmp_path, SPENDTHRIFT)
+    after = run(tmp_path, event)
+    assert after.rho > before.rho
+    assert after.rho >= SPENDTHRIFT.rho + event.rho
+    assert after.epsilon >= before.epsilon
+
+
+@pytest.mark.parametrize("event", [*SUBNORMAL, *BELOW_FLOATS])
+def test_f21_a_tiny_charge_alone_reads_as_more_than_nothing(tmp_path, event):
+    spend = run(tmp_path, event)
+    assert spend.epsilon > 0
+    assert spend.to_json()["rho"] > 0
+    assert spend.remaining_epsilon < spend.budget_epsilon
+
+
+@pytest.mark.parametrize("event", [*SUBNORMAL, *BELOW_FLOATS])
+def test_f21_a_budget_that_is_spent_to_the_last_bit_refuses_a_tiny_charge(event):
+    rho = zcdp_rho(8.0, DELTA)
+    spent = FilterSum(units=int(Fraction(rho) * 2**RHO_GRID_BITS))
+    total = spent.plus(make_request(event=event).event_json)
+    assert total.units > spent.units
+    assert float_up(Fraction(total.units, 1 << RHO_GRID_BITS)) > rho
+    assert total.filter_epsilon(DELTA, 8.0) >= spent.filter_epsilon(DELTA, 8.0)
+
+
+def test_f21_a_million_tiny_charges_add_up():
+    count, tiny = 1_000_000, GaussianEvent(noise_multiplier=2e3)
+    event_json = make_request(event=tiny).event_json
+    total = FilterSum()
+    for _ in range(count):
+        total.add(event_json)
+    exact = count * tiny.rho
+    assert exact <= Fraction(total.units, 1 << RHO_GRID_BITS) <= exact + Fraction(1, 2**2100)
+    assert total.epsilon(DELTA) == pytest.approx(zcdp_epsilon(float(exact), DELTA))
+
+
+def test_f21_a_million_charges_that_floats_would_forget_are_kept():
+    count, tiny = 1_000_000, GaussianEvent(noise_multiplier=3e161)
+    assert 0.5 + count * float(tiny.rho) == 0.5
+    event_json = make_request(event=tiny).event_json
+    total = FilterSum()
+    total.add(make_request().event_json)  # ρ = 1/2
+    for _ in range(count):
+        total.add(event_json)
+    assert Fraction(total.units, 1 << RHO_GRID_BITS) >= Fraction(1, 2) + count * tiny.rho
+
+
+def test_f21_a_stream_of_small_releases_stops_where_the_budget_ends():
+    small, event_budget = GaussianEvent(noise_multiplier=50.0), 0.5
+    event_json = make_request(event=small).event_json
+    total, count = FilterSum(), 0
+    while total.plus(event_json).filter_epsilon(DELTA, event_budget) <= event_budget:
+        total.add(event_json)
+        count += 1
+    assert count == math.floor(Fraction(zcdp_rho(event_budget, DELTA)) / small.rho)
+
+
+def test_f21_sampled_charges_of_any_size_are_kept():
+    tiny = PoissonGaussianEvent(sampling_probability=1e-9, noise_multiplier=1e9, steps=1)
+    event_json = make_request(event=tiny).event_json
+    total = FilterSum()
+    for _ in range(1000):
+        total.add(event_json)
+    assert total.sampled == {event_json: 1000}
+    assert total.epsilon(DELTA) >= 0.0
+    assert total.filter_epsilon(DELTA, 8.0) > FilterSum().filter_epsilon(DELTA, 8.0)
+
+
+def test_f21_an_entry_states_events_and_never_a_rounded_sum():
+    entry = reserve_entry(Book(), make_request(event=BELOW_FLOATS[0]), make_terms(), None)
+    assert entry.event == BELOW_FLOATS[0]
+    assert entry.event.rho > 0

@@ -1,0 +1,251 @@
+"""Failures of published token-by-token generators, kept from ever being ours.
+
+Each test states the law, checks that ours keeps it, and shows that the published way breaks it.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.mean import MeanUniform
+from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, distance_oracle
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+# The distance of the public-token test, taken on the softmax of the mean of clipped logits and
+# charged as if one record moved it by 1/s.
+
+VOCABULARY = 16
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+def published_distance(rows, public, size, clip_bound=10.0):
+    mean = clip_logits(rows, clip_bound).sum(axis=0) / size
+    return np.abs(softmax(mean) - softmax(public)).sum()
+
+
+def record(generator):
+    row = np.full(VOCABULARY, -60.0)
+    row[generator.random(VOCABULARY) < generator.random()] = 60.0
+    return row if generator.random() < 0.5 else generator.normal(0, 5, VOCABULARY)
+
+
+def neighbours(generator, size):
+    """A batch of ordinary or adversarial rows, one row more, and a public law."""
+    rows = np.array([record(generator) for _ in range(size)]).reshape(-1, VOCABULARY)
+    return rows, np.vstack([rows, record(generator)]), generator.normal(0, 3, VOCABULARY)
+
+
+def largest_move(distance, size, trials=400):
+    generator = np.random.default_rng(size)
+    moves = []
+    for _ in range(trials):
+        rows, more, public = neighbours(generator, size)
+        moves.append(abs(distance(rows, public, size) - distance(more, public, size)))
+    return max(moves)
+
+
+@pytest.mark.parametrize("size", [7, 31])
+def test_published_distance_moves_by_more_than_its_charge(size):
+    assert largest_move(published_distance, size) > 2.5 / size
+
+
+def test_worst_move_of_the_published_distance_is_as_derived():
+    # One record lifts one of two tokens by 2c/s against the other: 2 tanh(c/(2s)), not 1/s.
+    row, public = np.array([[60.0, -60.0]]), np.array([60.0, -60.0])
+    others = np.vstack([np.array([[5.0, -5.0]] * 3), np.array([[-5.0, 5.0]] * 3)])
+    half = np.array([[-5.0, 0.0]])  # clipped to (5, 10): leaves the mean half a step below zero
+    base = np.vstack([others, half * 2])
+    move = abs(
+        published_distance(np.vstack([base, row]), public, 7) - published_distance(base, public, 7)
+    )
+    assert move == pytest.approx(2 * np.tanh(2 * 10 / 7 / 4), rel=1e-9)
+    assert move > 8 / 7
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 40), st.integers(1, 40))
+def test_our_distance_never_moves_by_more_than_its_charge(seed, rows_count, size):
+    rows, more, public = neighbours(np.random.default_rng(seed), rows_count)
+    move = abs(distance_oracle(rows, public, size) - distance_oracle(more, public, size))
+    assert move <= 1 / size + 1e-12
+
+
+def test_the_tensor_code_measures_our_distance_and_not_the_published_one():
+    _, more, public = neighbours(np.random.default_rng(5), 9)
+    tested = PublicTokenTest(
+        expected_batch_size=9,
+        noise_scale=0.2,
+        threshold=0.5,
+        relation=NeighboringRelation.ADD_REMOVE,
+    )
+    measured = tested.private_distances(
+        torch.as_tensor(more),
+        torch.as_tensor(public)[None],
+        torch.zeros(len(more), dtype=torch.int64),
+        np.array([0]),
+    )
+    assert float(measured[0]) == pytest.approx(distance_oracle(more, public, 9), abs=1e-12)
+    assert abs(float(measured[0]) - published_distance(more, public, 9)) > 1e-3
+
+
+# Settings read off private data: a length limit of mean + 2 standard deviations of the private
+# lengths, a clip bound computed from it, one text for each private record; all of them unpaid.
+
+ALPHABET = "abcdefghij"
+
+
+class LetterModel:
+    """A random language model over ten letters, whose documents end at their limit only."""
+
+    begin, end_token_id, pad_token_id = 0, 1, 2
+    vocabulary_size = 3 + len(ALPHABET)
+
+    def __init__(self):
+        from transformers import AutoModelForCausalLM, LlamaConfig
+
+        torch.manual_seed(0)
+        self.model = AutoModelForCausalLM.from_config(
+            LlamaConfig(
+                vocab_size=self.vocabulary_size,
+                hidden_size=8,
+                intermediate_size=8,
+                num_hidden_layers=1,
+                num_attention_heads=1,
+                max_position_embeddings=256,
+            ),
+            attn_implementation="sdpa",
+        ).eval()
+        self.end_token_id = self.vocabulary_size + 1  # never drawn: every limit is reached
+
+    def prompt_ids(self, label_text, examples, max_example_tokens):
+        del label_text
+        ids = [self.begin]
+        for text in examples:
+            ids += [3 + ALPHABET.index(letter) for letter in text][:max_example_tokens]
+        return ids
+
+    def decode(self, ids):
+        return "".join(ALPHABET[token - 3] if token >= 3 else "?" for token in ids)
+
+
+@dataclass(frozen=True)
+class Observable:
+    """What a reader of the release sees that is no drawn token."""
+
+    event: object
+    texts: int
+    longest: int
+    facts: tuple
+
+
+def cohort(count, length):
+    draw = np.random.default_rng(count)
+    texts = ["".join(draw.choice(list(ALPHABET), length)) for _ in range(count)]
+    names = [f"r{index}" for index in range(count)]
+    return PrivateInputs(
+        records=pl.DataFrame({"record_id": names, "unit_id": names, "text": texts, "label": ""})
+    )
+
+
+COHORTS = [cohort(0, 1), cohort(3, 1), cohort(60, 4), cohort(9, 90)]
+TERMS = CohortTerms(
+    cohort="letters",
+    relation=NeighboringRelation.ADD_REMOVE,
+    unit=PrivacyUnit(),
+    epsilon=10.0,
+    delta=1e-5,
+    accountant="zcdp",
+    labels=("",),
+    label_texts=("",),
+)
+
+
+def config_of(private, **changes):
+    del private  # every setting is a public constant
+    fields = {
+        "expected_batch_size": 16,
+        "clip_bound": 2.0,
+        "batches_per_label": 2,
+        "max_document_tokens": 9,
+        "max_example_tokens": 12,
+        "min_tokens_for_new_document": 4,
+        "on_exhaustion": "drop",
+    }
+    return MeanUniformConfig(**(fields | changes))
+
+
+def observe(private, config):
+    method, public = MeanUniform(), PublicInputs(language_model=LetterModel(), salt="salt")
+    plan = method.plan(config, TERMS, target_epsilon=3.0)
+    assert plan.refusal is None
+    release = method.generate(plan, config, TERMS, private, public, lambda share, message: None)
+    facts = tuple(sorted(release.value.facts.items()))
+    lengths = release.value.rows["n_tokens"]
+    return Observable(release.cost.event, len(lengths), int(lengths.max()), facts)
+
+
+def test_nothing_but_drawn_tokens_depends_on_private_lengths_or_numbers():
+    seen = {repr(observe(private, config_of(private))) for private in COHORTS}
+    assert len(seen) == 1
+
+
+def lengths_of(private):
+    return private.records["text"].str.len_chars().cast(pl.Float64)
+
+
+PUBLISHED = {
+    "length limit": lambda private: {
+        "max_document_tokens": int(lengths_of(private).mean() + 2 * lengths_of(private).std())
+    },
+    "clip bound": lambda private: {"clip_bound": np.sqrt(lengths_of(private).mean()) / 2},
+    "number of texts": lambda private: {"batches_per_label": len(private.records)},
+}
+
+
+@pytest.mark.parametrize("setting", PUBLISHED)
+def test_settings_read_off_private_data_are_caught(setting):
+    seen = {
+        repr(observe(private, config_of(private, **PUBLISHED[setting](private))))
+        for private in (cohort(3, 6), cohort(9, 11))
+    }
+    assert len(seen) > 1
+
+
+def parts():
+    shared = {"expected_batch_size": 4, "relation": NeighboringRelation.ADD_REMOVE}
+    return SimpleNamespace(
+        mean=MeanTokenMechanism(clip_bound=6.0, temperature=1.0, **shared),
+        difference=DifferenceTokenMechanism(clip_bound=1.0, temperature=1.0, top_k=5, **shared),
+        test=PublicTokenTest(noise_scale=0.2, threshold=0.5, **shared),
+    )
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 90])
+def test_prices_noise_and_supports_do_not_depend_on_the_rows_at_hand(rows):
+    kernel, meter = parts(), PrivateTokenMeter(5, 1)
+    prices = [kernel.mean.event(5), kernel.difference.event(5), kernel.test.event(5)]
+    noise = kernel.test.noise_steps, kernel.test.threshold_steps
+    logits, public = torch.randn(rows, 40) * 9, torch.arange(40.0)[None]
+    where = torch.zeros(rows, dtype=torch.int64), np.array([0])
+    support = kernel.difference.support(public[0], None)
+    kernel.test.open(meter).needs_private_token(logits, public, *where)
+    drawn = int(kernel.difference.select(logits, public, *where, meter)[0])
+    assert drawn in support
+    assert prices == [kernel.mean.event(5), kernel.difference.event(5), kernel.test.event(5)]
+    assert noise == (parts().test.noise_steps, parts().test.threshold_steps)
+    assert meter.spent.tolist() == [1]

@@ -1,0 +1,275 @@
+"""Audits of the public-token test against ε = 2/(sσ): exact transcripts, then a statistical one.
+
+Exact: the likelihood of "near" k times and then "far" is a sum over the integer noise of the
+threshold, computed with the very scales that the running code asks its sampler for.
+Statistical: Clopper-Pearson intervals of one transcript's probability, from runs of the real
+sampler on neighbouring logits. False alarm: at most 1e-6 for each audit if the claim holds.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+
+from dpsynth_assets.privacy import sparse_vector
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, distance_oracle
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+FALSE_ALARM = 1e-6
+ROUNDING = 1 + 1e-7
+"""Thousands of float64 logarithms are summed."""
+PUBLIC = torch.tensor([[40.0, -40.0, -40.0]])
+ELSEWHERE = PUBLIC.roll(1, dims=1)
+
+
+def public_test(**changes):
+    fields = {
+        "expected_batch_size": 1,
+        "noise_scale": 2.0,
+        "threshold": 1.0,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+    return PublicTokenTest(**(fields | changes))
+
+
+# Exact transcripts
+
+
+class Law:
+    """The integer law that one instance really runs: its start, scales and sensitivity."""
+
+    def __init__(self, tested, monkeypatch):
+        calls = []
+
+        def recorded(values, scale):
+            calls.append((values, scale))
+            return values
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sparse_vector, "discrete_laplace", recorded)
+            opened = tested.open(PrivateTokenMeter(1, 1))
+            rows = torch.zeros(1, dtype=torch.int64)
+            opened.needs_private_token(PUBLIC, PUBLIC, rows, np.array([0]))
+        (threshold, self.threshold_scale), (_, self.query_scale) = calls
+        self.threshold = threshold[0]
+        self.sensitivity = tested.sensitivity_steps
+
+    def log_likelihood(self, near, last, repeats=1):
+        """Log-likelihood of "near" to all of `near`, `repeats` times over, then "far" to `last`."""
+        reach = math.ceil(40 * self.threshold_scale) if self.threshold_scale else 0
+        noise = np.arange(-reach, reach + 1)
+        log_density = -np.abs(noise) / (self.threshold_scale or 1.0)
+        log_density -= np.logaddexp.reduce(log_density)
+        total = log_density + log_at_least(last, self.threshold + noise, self.query_scale)
+        for distance in near:
+            total += repeats * log_below(distance, self.threshold + noise, self.query_scale)
+        return float(np.logaddexp.reduce(total))
+
+
+def log_at_least(distance, bounds, scale):
+    """Log-probability of distance + k >= bound, where P(k) ∝ exp(−|k|/scale)."""
+    gap = np.asarray(bounds - distance, dtype=np.float64)
+    tail = -np.where(gap > 0, gap, 1 - gap) / scale - math.log1p(math.exp(-1 / scale))
+    with np.errstate(divide="ignore"):
+        return np.where(gap > 0, tail, np.log1p(-np.exp(np.minimum(tail, -1e-300))))
+
+
+def log_below(distance, bounds, scale):
+    """Log-probability of distance + k < bound, by symmetry of k."""
+    return log_at_least(-distance, 1 - bounds, scale)
+
+
+OFFSETS = ((8, 0), (1, 0), (0, 0), (-1, -1), (-4, -4))
+"""Where the "near" distances and the last one lie against the threshold, in query scales."""
+
+
+def worst_ratio(law, repeats, offsets=OFFSETS):
+    """Largest |log-likelihood ratio| found when a record moves "near" and "far" distances apart."""
+    ratios = []
+    for offset in offsets:
+        near, last = (law.threshold + round(part * law.query_scale) for part in offset)
+        still = law.log_likelihood([near], last, repeats)
+        moved = law.log_likelihood([near - law.sensitivity], last + law.sensitivity, repeats)
+        ratios.append(abs(moved - still))
+    return max(ratios)
+
+
+@pytest.fixture
+def coarse(monkeypatch):
+    """A lattice of 16 steps a record: sums of thousands of terms instead of millions."""
+    monkeypatch.setattr(sparse_vector, "STEPS_PER_RECORD", 16)
+
+
+@pytest.mark.parametrize(("repeats", "share"), [(3, 0.95), (10, 0.99999), (1000, 0.99999)])
+def test_worst_transcript_approaches_epsilon_and_never_passes_it(
+    coarse, monkeypatch, repeats, share
+):
+    tested = public_test()
+    observed = worst_ratio(Law(tested, monkeypatch), repeats)
+    assert share * tested.epsilon < observed <= tested.epsilon * ROUNDING
+
+
+def test_worst_transcript_on_the_lattice_that_is_used(monkeypatch):
+    tested = public_test(noise_scale=0.5)
+    observed = worst_ratio(Law(tested, monkeypatch), 10, [(8, 0)])
+    assert 0.999 * tested.epsilon < observed <= tested.epsilon * ROUNDING
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-80, 80), st.integers(-17, 17)), max_size=6),
+    st.integers(-80, 80),
+    st.integers(-17, 17),
+)
+def test_no_transcript_passes_epsilon(queries, last, last_move):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse_vector, "STEPS_PER_RECORD", 16)
+        tested = public_test()
+        law = Law(tested, patch)
+        assert law.sensitivity == 17
+    before = law.log_likelihood([distance for distance, _ in queries], last)
+    after = law.log_likelihood([sum(query) for query in queries], last + last_move)
+    assert abs(before - after) <= tested.epsilon * ROUNDING
+
+
+def test_moves_add_up_over_the_records_of_a_unit(coarse, monkeypatch):
+    single, several = public_test(), public_test(max_records_per_unit=3)
+    law = Law(several, monkeypatch)
+    law.sensitivity *= 3
+    observed = worst_ratio(law, 1000)
+    assert 2.9 * single.epsilon < observed <= several.epsilon * ROUNDING
+
+
+def test_halved_noise_is_caught_exactly(coarse, monkeypatch):
+    tested = public_test()
+    law = Law(tested, monkeypatch)
+    law.threshold_scale, law.query_scale = law.threshold_scale / 2, law.query_scale / 2
+    assert worst_ratio(law, 100) > 1.8 * tested.epsilon
+
+
+def test_query_noise_of_the_thresholds_scale_is_caught(coarse, monkeypatch):
+    # Lap(σ) for both, a common slip: ε becomes 3/(sσ).
+    tested = public_test()
+    law = Law(tested, monkeypatch)
+    law.query_scale = law.threshold_scale
+    assert worst_ratio(law, 100) > 1.4 * tested.epsilon
+
+
+def test_a_threshold_without_fresh_noise_is_caught(coarse, monkeypatch):
+    # Without it every free "near" answer costs: the loss grows with the length of the text.
+    tested = public_test()
+    law = Law(tested, monkeypatch)
+    law.threshold_scale = 0.0
+    assert worst_ratio(law, 10) > 2 * tested.epsilon
+    assert worst_ratio(law, 100) > 10 * tested.epsilon
+
+
+def test_an_instance_after_the_last_private_token_is_caught(coarse, monkeypatch):
+    # The published loop opens instance r + 1 (B-001.1); r = 5 instances were charged.
+    tested, r = public_test(), 5
+    one = worst_ratio(Law(tested, monkeypatch), 1000)
+    assert r * one <= r * tested.epsilon * ROUNDING
+    assert (r + 1) * one > r * tested.epsilon
+
+
+def test_rounding_left_out_of_the_sensitivity_is_caught(coarse, monkeypatch):
+    # Noise for the ideal Δ, while the floor and the sums' rounding move one step more.
+    tested = public_test()
+    law = Law(tested, monkeypatch)
+    law.threshold_scale, law.query_scale = 16 * 2.0, 2 * 16 * 2.0
+    assert worst_ratio(law, 1000) > tested.epsilon * 1.05
+
+
+# The distance
+
+
+def adversarial(generator, vocabulary):
+    row = np.full(vocabulary, -60.0)
+    row[generator.integers(vocabulary)] = 60.0
+    return row if generator.random() < 0.5 else generator.normal(0, 6, vocabulary)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32), st.sampled_from([0, 1, 2, 7, 40]), st.sampled_from(["add", "replace"])
+)
+def test_one_record_moves_the_distance_by_at_most_its_weight(seed, size, change):
+    generator, s = np.random.default_rng(seed), 7
+    public = adversarial(generator, 12)
+    rows = [adversarial(generator, 12) for _ in range(size)]
+    before = np.array([*rows, adversarial(generator, 12)])
+    after = np.array([*rows, adversarial(generator, 12)] if change == "replace" else rows).reshape(
+        -1, 12
+    )
+    moved = abs(distance_oracle(before, public, s) - distance_oracle(after, public, s))
+    assert moved <= (2 if change == "replace" else 1) / s + 1e-12
+
+
+def test_one_record_attains_its_weight():
+    elsewhere, public = ELSEWHERE.numpy(), PUBLIC[0].numpy()
+    empty = np.empty((0, 3))
+    assert distance_oracle(elsewhere, public, 7) - distance_oracle(
+        empty, public, 7
+    ) == pytest.approx(1 / 7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_numerical_batch_variance_stays_within_the_slack(seed, size):
+    generator, s, slack = np.random.default_rng(seed), 10, 0.05
+    public = generator.normal(0, 3, 12)
+    rows = generator.normal(0, 3, (size, 12))
+    moved = rows + slack * generator.choice([-1.0, 1.0], rows.shape)
+    with_record = distance_oracle(np.vstack([moved, adversarial(generator, 12)]), public, s)
+    change = abs(with_record - distance_oracle(rows, public, s))
+    tested = public_test(expected_batch_size=s, logit_slack=slack)
+    assert change <= tested.epsilon * tested.noise_scale / 2 + 1e-12
+
+
+# Statistical transcript
+
+RUNS, NEAR = 30_000, 6
+
+
+def transcripts(tested, *, with_record, scale_share=1.0):
+    """Runs in which the answers are "near" NEAR times, then "far"; every batch is one run."""
+    opened = tested.open(PrivateTokenMeter(1, RUNS))
+    active = np.arange(RUNS)
+    for logits in [PUBLIC] * NEAR + [ELSEWHERE]:
+        # The record agrees with the public law until its last token: distances 0, then 2.
+        rows = torch.as_tensor(active) if with_record else torch.zeros(0, dtype=torch.int64)
+        private = logits.expand(len(rows), 3)
+        far = opened.needs_private_token(private, PUBLIC.expand(len(active), 3), rows, active)
+        active = active[far] if logits is ELSEWHERE else active[~far]
+    return len(active)
+
+
+def proven_epsilon(tested):
+    """A lower bound on ε that holds with probability 1 − FALSE_ALARM."""
+    hits = transcripts(tested, with_record=True)
+    alarms = transcripts(tested, with_record=False)
+    lower = stats.beta.ppf(FALSE_ALARM / 2, hits, RUNS - hits + 1)
+    upper = stats.beta.ppf(1 - FALSE_ALARM / 2, alarms + 1, RUNS - alarms)
+    return math.log(lower / upper)
+
+
+@pytest.mark.statistical
+def test_a_transcript_is_as_hard_to_tell_apart_as_the_event_says():
+    tested = public_test(threshold=0.5)
+    assert tested.event(1).epsilon == pytest.approx(1.0)
+    assert proven_epsilon(tested) <= tested.event(1).epsilon
+
+
+@pytest.mark.statistical
+def test_halved_noise_is_caught(monkeypatch):
+    # Planted bug: the sampler adds half of the noise that the event is about.
+    tested = public_test(threshold=0.5)
+    sampler = sparse_vector.discrete_laplace
+    monkeypatch.setattr(
+        sparse_vector, "discrete_laplace", lambda values, scale: sampler(values, scale / 2)
+    )
+    assert proven_epsilon(tested) > tested.event(1).epsilon

@@ -1,0 +1,375 @@
+"""Independent routes to one number bracket each other, for every kind of event.
+
+Routes: quadrature of the hockey-stick divergence of the very pair (one step), the exact Gaussian,
+loss distributions (ours and the library's), Rényi divergences, zCDP, and for token draws the
+optimal adaptive composition with an explicit adversary. An upper bound below a lower one, or two
+exact ones apart, is an error in one of them.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings, strategies as st
+from scipy.stats import binom, norm
+
+from dpsynth_assets.privacy.accounting import composed_pld, epsilon_of, privacy_profile
+from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
+from dpsynth_assets.privacy.events import (
+    BoundedRangeEvent,
+    DiscreteLaplaceEvent,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    PureEvent,
+    TruncatedPoissonGaussianEvent,
+)
+from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon
+from dpsynth_assets.privacy.pld import event_pld, pld_epsilon
+from dpsynth_assets.privacy.renyi import ORDERS
+from dpsynth_assets.privacy.sampled_gaussian import mixture_pld
+
+EPSILONS = [0.0, 0.05, 0.2, 0.5, 1.0, 2.0]
+DELTA = 1e-6
+
+
+def sampled(**changes):
+    fields = {"sampling_probability": 0.1, "noise_multiplier": 1.0, "steps": 1}
+    return PoissonGaussianEvent(**{**fields, **changes})
+
+
+def mixture(shifts, chances, sigma, points):
+    density = np.zeros_like(points)
+    for shift, chance in zip(shifts, chances, strict=True):
+        density += chance * norm.pdf(points, shift, sigma)
+    return density
+
+
+def hockey_sticks(upper, lower, area):
+    """The larger of both directions at each of EPSILONS, by the midpoint rule."""
+    pairs = [(upper, lower), (lower, upper)]
+    return [
+        max(np.maximum(p - math.exp(epsilon) * q, 0).sum() * area for p, q in pairs)
+        for epsilon in EPSILONS
+    ]
+
+
+# One step each: event, (shifts, chances) of the two mixtures, noise.
+PAIRS = {
+    "sampled": (sampled(), ([0, 1], [0.9, 0.1]), ([0], [1.0]), 1.0),
+    "rarely sampled": (
+        sampled(sampling_probability=0.003, noise_multiplier=0.6),
+        ([0, 1], [0.997, 0.003]),
+        ([0], [1.0]),
+        0.6,
+    ),
+    "three records a unit": (
+        sampled(max_records_per_unit=3, noise_multiplier=2.0),
+        ([0, 1, 2, 3], binom.pmf(range(4), 3, 0.1)),
+        ([0], [1.0]),
+        2.0,
+    ),
+    "replaced": (
+        sampled(replaced=True),
+        ([0, 1], [0.9, 0.1]),
+        ([0, -1], [0.9, 0.1]),
+        1.0,
+    ),
+    "whole": (sampled(sampling_probability=1.0), ([1], [1.0]), ([0], [1.0]), 1.0),
+    "gaussian": (GaussianEvent(noise_multiplier=1.5), ([1], [1.0]), ([0], [1.0]), 1.5),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_one_step_is_the_quadrature_of_its_pair(name):
+    event, first, second, sigma = PAIRS[name]
+    points = np.linspace(-9 * sigma - 3, 9 * sigma + 3, 400_001)
+    exact = hockey_sticks(
+        mixture(*first, sigma, points), mixture(*second, sigma, points), points[1] - points[0]
+    )
+    for bound, area in zip(privacy_profile([event], EPSILONS, "tight"), exact, strict=True):
+        assert area * (1 - 1e-7) <= bound + 1e-12
+        assert bound <= area * (1 + 1e-5) + 1e-9
+
+
+@pytest.mark.parametrize("records", [2, 4])
+def test_replaced_units_of_several_records_cost_no_less_than_their_worst_pair(records):
+    # All records of the unit equal, all of the other one opposite: binomial shifts both ways.
+    chances = binom.pmf(range(records + 1), records, 0.1)
+    shifts = np.arange(records + 1)
+    points = np.linspace(-30, 30, 200_001)
+    first, second = (mixture(sign * shifts, chances, 2.0, points) for sign in (1, -1))
+    exact = hockey_sticks(first, second, points[1] - points[0])
+    event = sampled(replaced=True, noise_multiplier=2.0, max_records_per_unit=records)
+    bounds = privacy_profile([event], EPSILONS, "tight")
+    assert all(area <= bound + 1e-9 for area, bound in zip(exact, bounds, strict=True))
+
+
+@pytest.mark.parametrize("angle", [0.0, 1.0, math.pi / 2, 2.5])
+def test_records_that_are_not_opposite_cost_no_more_when_replaced(angle):
+    points = np.linspace(-8, 8, 801)
+    x, y = np.meshgrid(points, points)
+
+    def density(a, b):
+        return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
+
+    kept = 0.9 * density(0, 0)
+    for length in (0.5, 1.0):
+        other = kept + 0.1 * density(length * math.cos(angle), length * math.sin(angle))
+        exact = hockey_sticks(kept + 0.1 * density(1, 0), other, (points[1] - points[0]) ** 2)
+        bounds = privacy_profile([sampled(replaced=True)], EPSILONS, "tight")
+        assert all(area <= bound + 1e-5 for area, bound in zip(exact, bounds, strict=True))
+
+
+@pytest.mark.parametrize("angle", [0.7, math.pi / 2, math.pi])
+def test_records_that_are_not_equal_cost_no_more_in_one_unit(angle):
+    points = np.linspace(-8, 9, 801)
+    x, y = np.meshgrid(points, points)
+
+    def density(a, b):
+        return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
+
+    c, s = math.cos(angle), math.sin(angle)
+    unit = 0.81 * density(0, 0) + 0.09 * (density(1, 0) + density(c, s)) + 0.01 * density(1 + c, s)
+    exact = hockey_sticks(unit, density(0, 0), (points[1] - points[0]) ** 2)
+    bounds = privacy_profile([sampled(max_records_per_unit=2)], EPSILONS, "tight")
+    assert all(area <= bound + 1e-5 for area, bound in zip(exact, bounds, strict=True))
+
+
+@pytest.mark.parametrize("records", [6, 7])
+@pytest.mark.parametrize("others", [-1.0, 0.0])
+def test_a_cut_sample_costs_no_more_than_its_event(records, others):
+    # Datasets of 5 and 6, or 6 and 7 records: the event says 6. Everyone else contributes `others`.
+    q, largest, sigma = 0.4, 3, 3.0
+    points = np.linspace(-32, 32, 100_001)
+    without, with_record = np.zeros_like(points), np.zeros_like(points)
+    for drawn in range(records):
+        chance = binom.pmf(drawn, records - 1, q)
+        kept = min(drawn, largest)
+        plain = norm.pdf(points, others * kept, sigma)
+        stays = q * (1.0 if drawn < largest else largest / (drawn + 1))
+        company = drawn if drawn < largest else largest - 1
+        without += chance * plain
+        with_record += chance * (1 - stays) * plain
+        with_record += chance * stays * norm.pdf(points, others * company + 1, sigma)
+    exact = hockey_sticks(with_record, without, points[1] - points[0])
+    event = TruncatedPoissonGaussianEvent(
+        records=6,
+        sampling_probability=q,
+        max_batch_size=largest,
+        noise_multiplier=sigma,
+        steps=1,
+    )
+    bounds = privacy_profile([event], EPSILONS, "tight")
+    assert all(area <= bound + 1e-9 for area, bound in zip(exact, bounds, strict=True))
+
+
+@pytest.mark.parametrize("largest", [1, 6])
+def test_a_cut_sample_is_charged_for_neighbours_with_one_record_more_or_less(largest):
+    # The library states the pair for the larger of two neighbours; neither of the two dominates.
+    event = TruncatedPoissonGaussianEvent(
+        records=10,
+        sampling_probability=0.4,
+        max_batch_size=largest,
+        noise_multiplier=3.0,
+        steps=1,
+    )
+    ours = event_pld(event, DELTA, 1e-3)
+    for records in (10, 11):
+        pair = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
+            records, 0.4, largest, 3.0, value_discretization_interval=1e-3
+        )
+        for epsilon in EPSILONS:
+            expected = pair.get_delta_for_epsilon(epsilon)
+            assert expected <= ours.get_delta_for_epsilon(epsilon) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("event", [PureEvent(epsilon=0.7), DiscreteLaplaceEvent(scale=1 / 0.7)])
+def test_one_pure_release_is_its_two_point_pair(event):
+    odds = math.exp(0.7)
+    exact = [max(0.0, (odds - math.exp(epsilon)) / (1 + odds)) for epsilon in EPSILONS]
+    bounds = privacy_profile([event], EPSILONS, "tight")
+    assert bounds == pytest.approx(exact, rel=1e-6, abs=2e-13)
+    assert all(area <= bound + 1e-15 for area, bound in zip(exact, bounds, strict=True))
+
+
+@pytest.mark.parametrize(("sigma", "count"), [(1.0, 1), (8.0, 10), (60.0, 1000)])
+def test_the_loss_distribution_of_a_gaussian_is_just_above_the_exact_one(sigma, count):
+    exact = gaussian_epsilon(compose_mu([1 / sigma] * count), DELTA)
+    # Two kinds of plan for the same releases: one wide Gaussian, or as many sampled whole.
+    pld = event_pld(GaussianEvent(noise_multiplier=sigma / math.sqrt(count)), DELTA)
+    steps = event_pld(sampled(sampling_probability=1.0, noise_multiplier=sigma, steps=count), DELTA)
+    for reading in (pld_epsilon(pld, DELTA), pld_epsilon(steps, DELTA)):
+        assert exact <= reading <= exact * (1 + 1e-4)
+
+
+@given(
+    st.floats(1e-3, 0.9),
+    st.floats(0.8, 8.0),
+    st.integers(1, 50),
+    st.sampled_from([1e-4, 1e-6, 1e-9]),
+)
+@settings(max_examples=8, deadline=None)
+def test_our_loss_distribution_of_sampled_gaussians_is_the_one_of_the_library(
+    q, sigma, steps, delta
+):
+    ours = mixture_pld(sigma, np.array([0.0, 1.0]), np.array([1 - q, q]), 1e-3)
+    library = privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, sampling_prob=q, value_discretization_interval=1e-3
+    )
+    ours, library = ours.self_compose(steps), library.self_compose(steps)
+    expected = library.get_epsilon_for_delta(delta)
+    assert ours.get_epsilon_for_delta(delta) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def test_our_mixture_of_shifts_is_the_one_of_the_library():
+    shifts, chances = [0.0, 1.0, 2.5], [0.7, 0.2, 0.1]
+    ours = mixture_pld(2.0, np.array(shifts), np.array(chances), 0.01)
+    library = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        2.0, shifts, chances, value_discretization_interval=0.01
+    )
+    for epsilon in EPSILONS:
+        for name in ("_pmf_remove", "_pmf_add"):
+            mine, theirs = getattr(ours, name), getattr(library, name)
+            expected = theirs.get_delta_for_epsilon(epsilon)
+            assert mine.get_delta_for_epsilon(epsilon) == pytest.approx(
+                expected, rel=1e-6, abs=1e-15
+            )
+
+
+@given(
+    st.floats(0.002, 0.5),
+    st.floats(1.0, 6.0),
+    st.integers(1, 300),
+    st.integers(1, 3),
+    st.booleans(),
+)
+@settings(max_examples=6, deadline=None)
+def test_renyi_is_above_the_loss_distribution_and_below_no_sampling(q, sigma, steps, records, swap):
+    event = sampled(
+        sampling_probability=q,
+        noise_multiplier=sigma,
+        steps=steps,
+        max_records_per_unit=records,
+        replaced=swap,
+    )
+    tight = pld_epsilon(event_pld(event, DELTA, 1e-3), DELTA)
+    renyi = epsilon_of([event], DELTA, "zcdp")
+    shift = records * (2 if swap else 1)
+    unsampled = GaussianEvent(noise_multiplier=sigma / shift / math.sqrt(steps))
+    # A coarse grid is used for speed: its own error, of second order, is let pass.
+    assert tight <= renyi * (1 + 1e-3) + 1e-3
+    assert renyi <= epsilon_of([unsampled], DELTA, "zcdp") * (1 + 1e-9)
+    assert epsilon_of([event], DELTA, "tight", discretization=1e-3) <= renyi
+
+
+@pytest.mark.parametrize(("eta", "count"), [(0.1875, 50), (0.5, 20), (1.5, 4)])
+def test_token_draws_lie_between_an_adversary_and_zcdp(eta, count):
+    event = BoundedRangeEvent(eta=eta, count=count)
+    adversary = bounded_range_epsilon(eta, count, DELTA, upper=False)
+    optimal = epsilon_of([event], DELTA, "tight")
+    assert adversary <= optimal <= epsilon_of([event], DELTA, "zcdp")
+    assert optimal <= count * eta
+    as_pld = pld_epsilon(composed_pld([event], DELTA), DELTA)
+    assert adversary <= as_pld <= optimal * (1 + 1e-9)
+
+
+def test_fifty_token_draws_of_the_paper_on_data_clusters():
+    event = [BoundedRangeEvent(eta=0.1875, count=50)]
+    assert 3.0625 <= epsilon_of(event, DELTA, "tight") <= 3.0704
+    assert epsilon_of(event, DELTA, "zcdp") == pytest.approx(3.2979867, abs=1e-6)
+
+
+def test_one_token_draw_has_the_profile_of_its_two_point_pairs():
+    # sup over two-point pairs: (1 − e^((ε − η)/2))² / (1 − e^(−η)).
+    deltas = privacy_profile([BoundedRangeEvent(eta=1.0, count=1)], [0.0, 0.5], "tight")
+    for epsilon, delta in zip((0.0, 0.5), deltas, strict=True):
+        exact = (1 - math.exp((epsilon - 1.0) / 2)) ** 2 / (1 - math.exp(-1.0))
+        assert exact <= delta <= exact * (1 + 1e-2)
+
+
+@given(st.floats(0.001, 3.0), st.floats(1e-9, 1e-3))
+@settings(max_examples=20, deadline=None)
+def test_our_zcdp_reading_is_the_library_s_best_order(rho, delta):
+    accountant = RdpAccountant(orders=ORDERS)
+    accountant.compose(dp_accounting.ZCDpEvent(rho=rho))
+    library = accountant.get_epsilon(delta)
+    ours = epsilon_of([GaussianEvent(noise_multiplier=1 / math.sqrt(2 * rho))], delta, "zcdp")
+    assert ours <= library + 1e-9
+    assert ours == pytest.approx(library, rel=5e-3)
+
+
+@given(
+    st.floats(0.01, 0.3),
+    st.floats(1.0, 4.0),
+    st.integers(1, 60),
+    st.sampled_from(["zcdp", "tight"]),
+)
+@settings(max_examples=4, deadline=None)
+def test_epsilon_of_training_is_monotone_in_every_parameter(q, sigma, steps, accountant):
+    base = {"sampling_probability": q, "noise_multiplier": sigma, "steps": steps}
+
+    def epsilon(delta=DELTA, **changes):
+        return epsilon_of([sampled(**{**base, **changes})], delta, accountant, discretization=1e-3)
+
+    cost = epsilon()
+    assert epsilon(sampling_probability=1.2 * q) >= cost
+    assert epsilon(noise_multiplier=0.9 * sigma) >= cost
+    assert epsilon(steps=steps + 5) >= cost
+    assert epsilon(max_records_per_unit=2) >= cost
+    assert epsilon(replaced=True) >= cost * (1 - 1e-6)
+    assert epsilon(delta=DELTA / 10) >= cost
+
+
+@given(
+    st.floats(0.05, 1.0), st.integers(1, 30), st.floats(1.0, 50.0), st.sampled_from([1e-3, 1e-7])
+)
+@settings(max_examples=10, deadline=None)
+def test_epsilon_of_other_events_is_monotone_in_every_parameter(size, count, scale, delta):
+    pairs = [
+        (PureEvent(epsilon=size, count=count), PureEvent(epsilon=1.1 * size, count=count)),
+        (PureEvent(epsilon=size, count=count), PureEvent(epsilon=size, count=count + 1)),
+        (GaussianEvent(noise_multiplier=scale), GaussianEvent(noise_multiplier=0.9 * scale)),
+        (DiscreteLaplaceEvent(scale=scale), DiscreteLaplaceEvent(scale=0.9 * scale)),
+        (DiscreteLaplaceEvent(scale=scale), DiscreteLaplaceEvent(scale=scale, sensitivity=2)),
+        (BoundedRangeEvent(eta=size, count=3), BoundedRangeEvent(eta=1.1 * size, count=3)),
+        (BoundedRangeEvent(eta=size, count=3), BoundedRangeEvent(eta=size, count=4)),
+    ]
+    for less, more in pairs:
+        for accountant in ("zcdp", "tight"):
+            low, high = (epsilon_of([event], delta, accountant) for event in (less, more))
+            assert low <= high * (1 + 1e-9)
+
+
+def test_a_unit_of_several_records_is_group_privacy():
+    # k records always drawn together: μ becomes kμ; a Gaussian of a k-th of the noise.
+    group = sampled(sampling_probability=1.0, noise_multiplier=6.0, max_records_per_unit=3)
+    single = GaussianEvent(noise_multiplier=2.0)
+    for accountant in ("zcdp", "tight"):
+        assert epsilon_of([group], DELTA, accountant) == pytest.approx(
+            epsilon_of([single], DELTA, accountant), rel=1e-9
+        )
+
+
+def test_every_kind_of_event_together_lies_between_its_parts_and_their_sum():
+    events = [
+        GaussianEvent(noise_multiplier=8.0),
+        DiscreteLaplaceEvent(scale=20.0),
+        PureEvent(epsilon=0.02, count=30),
+        BoundedRangeEvent(eta=0.1, count=40),
+        sampled(noise_multiplier=2.0, steps=40),
+        TruncatedPoissonGaussianEvent(
+            records=500,
+            sampling_probability=0.1,
+            max_batch_size=80,
+            noise_multiplier=9.0,
+            steps=10,
+        ),
+    ]
+    whole = epsilon_of(events, DELTA, "tight")
+    parts = [epsilon_of([event], DELTA / len(events), "tight") for event in events]
+    assert max(epsilon_of([event], DELTA, "tight") for event in events) <= whole <= sum(parts)
+    assert whole <= epsilon_of(events, DELTA, "zcdp")
+    assert whole == epsilon_of(events[::-1], DELTA, "tight")

@@ -1,0 +1,119 @@
+"""A PostgreSQL server of our own, started on loopback where Debian's binaries are installed."""
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+DRIVERS = ("psycopg", "psycopg2")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[sa.URL]:
+    """URL of a server that lives as long as the session, with fsync on as in a real house."""
+    driver = next((name for name in DRIVERS if importlib.util.find_spec(name)), None)
+    programs = _programs()
+    if driver is None or programs is None:
+        missing = "initdb and pg_ctl" if driver else "a driver (extra `postgres`)"
+        pytest.skip(f"PostgreSQL tests need {missing}")
+    user = "postgres" if os.geteuid() == 0 else None
+    if user is not None and not _exists(user):
+        pytest.skip("PostgreSQL refuses to run as root, and there is no user `postgres`")
+    folder = Path(tempfile.mkdtemp(prefix="dpsynth-postgres-"))
+    try:
+        if user is not None:
+            shutil.chown(folder, user)
+        server = _Server(programs, folder, user)
+        port, password = server.start()
+        yield sa.URL.create(
+            f"postgresql+{driver}", "tests", password, "127.0.0.1", port, "postgres"
+        )
+        server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_url(request: pytest.FixtureRequest) -> str:
+    """URL of a database without a ledger: of our own server, or of DPSYNTH_TEST_POSTGRES.
+
+    Our own is emptied for each test, which is many times faster than a new database with fsync.
+    """
+    given = os.environ.get("DPSYNTH_TEST_POSTGRES")
+    if given:
+        _execute(sa.make_url(given), "DROP TABLE IF EXISTS privacy_ledger")
+        return given
+    server: sa.URL = request.getfixturevalue("postgres_server")
+    _execute(server, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return server.render_as_string(hide_password=False)
+
+
+class _Server:
+    def __init__(self, programs: Path, folder: Path, user: str | None) -> None:
+        self.programs, self.data, self.user = programs, folder / "data", user
+        self.folder = folder
+
+    def start(self) -> tuple[int, str]:
+        """Creates the cluster and starts it; returns port and password."""
+        password, secret = secrets.token_hex(16), self.folder / "password"
+        secret.write_text(password)
+        if self.user is not None:
+            shutil.chown(secret, self.user)
+        cluster = f"-U tests -A password --pwfile={secret} -E UTF8 --locale=C"
+        self._run("initdb", "-D", str(self.data), *cluster.split())
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        settings = (
+            f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories={self.folder}"
+            " -c shared_buffers=16MB -c max_connections=40"
+        )
+        log = str(self.folder / "log")
+        self._run("pg_ctl", "-D", str(self.data), "-l", log, "-w", "-o", settings, "start")
+        return port, password
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "-w", "stop")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """Runs one of the server's programs, as a user that the server accepts."""
+        subprocess.run(
+            [str(self.programs / program), *arguments],
+            user=self.user,
+            group=self.user,
+            extra_groups=None if self.user is None else [],
+            cwd=self.folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+
+def _programs() -> Path | None:
+    """Folder of initdb and pg_ctl: on PATH, or where Debian keeps the newest version."""
+    found = shutil.which("pg_ctl")
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
+    folders = [*([Path(found).resolve().parent] if found else []), *debian[::-1]]
+    return next((f for f in folders if (f / "initdb").exists()), None)
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _execute(url: sa.URL, *statements: str) -> None:
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)

@@ -1,0 +1,278 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+
+from dpsynth_assets.privacy import clipping
+from dpsynth_assets.privacy.difference_clipping import (
+    DifferenceTokenMechanism,
+    difference_scores_oracle,
+    public_support,
+)
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+VOCABULARY = 257
+EVERY = torch.arange(VOCABULARY)
+
+
+def mechanism(**changes):
+    fields = {
+        "clip_bound": 1.0,
+        "temperature": 1.2,
+        "expected_batch_size": 4,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+    return DifferenceTokenMechanism(**(fields | changes))
+
+
+def batches(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    public = torch.randn(6, VOCABULARY, generator=generator) * 4
+    batch_of_row = torch.randint(0, 6, (20,), generator=generator)
+    batch_of_row[batch_of_row == 2] = 3  # batch 2 is empty
+    logits = public[batch_of_row] + torch.randn(20, VOCABULARY, generator=generator)
+    return logits, public, batch_of_row
+
+
+def rows_of(batch_of_row, batch):
+    return torch.nonzero(batch_of_row == batch).squeeze(1)
+
+
+@pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
+def block_entries(request, monkeypatch):
+    monkeypatch.setattr(clipping, "BLOCK_ENTRIES", request.param)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("top_k", [None, 9])
+def test_tensor_scores_match_the_numpy_oracle(block_entries, dtype, top_k):
+    logits, public, batch_of_row = batches()
+    logits, tested = logits.to(dtype), mechanism(top_k=top_k)
+    for batch in range(6):
+        rows = rows_of(batch_of_row, batch)
+        support = tested.support(public[batch], None)
+        scores = tested.private_scores(logits, public[batch], rows, support)
+        expected = difference_scores_oracle(
+            logits[rows].double().numpy(),
+            public[batch].double().numpy(),
+            support.numpy(),
+            clip_bound=1.0,
+            expected_batch_size=4,
+            temperature=1.2,
+        )
+        np.testing.assert_allclose(scores.numpy(), expected, atol=1e-12)
+
+
+def test_batch_without_rows_writes_public_text():
+    logits, public, batch_of_row = batches()
+    tested = mechanism()
+    scores = tested.private_scores(logits, public[2], rows_of(batch_of_row, 2), EVERY)
+    expected = torch.softmax(torch.log_softmax(public[2].double(), 0) / 1.2, 0)
+    np.testing.assert_allclose(torch.softmax(scores, 0), expected, atol=1e-12)
+
+
+def test_records_that_agree_with_the_public_prompt_change_nothing():
+    _, public, _ = batches()
+    logits = public[:1].repeat(7, 1) + torch.arange(7.0).unsqueeze(1)  # constants do not matter
+    tested = mechanism()
+    none = tested.private_scores(logits, public[0], torch.arange(0), EVERY)
+    seven = tested.private_scores(logits, public[0], torch.arange(7), EVERY)
+    torch.testing.assert_close(none, seven, atol=1e-5, rtol=0)
+
+
+def test_denominator_is_the_expected_batch_size_whatever_the_rows():
+    public = torch.zeros(VOCABULARY)
+    row = torch.zeros(1, VOCABULARY)
+    row[0, 7] = 100.0
+    for count in (0, 1, 4, 11):
+        scores = mechanism().private_scores(
+            row.repeat(count, 1), public, torch.arange(count), EVERY
+        )
+        assert float(scores[7] - scores[0]) == pytest.approx(count * 2.0 / (4 * 1.2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.floats(-50, 50), st.floats(0.1, 5.0))
+def test_one_record_moves_no_score_by_more_than_its_bound(seed, constant, clip_bound):
+    generator = torch.Generator().manual_seed(seed)
+    public = torch.randn(VOCABULARY, generator=generator) * 4
+    row = torch.randn(1, VOCABULARY, generator=generator) * 8
+    tested = mechanism(clip_bound=clip_bound)
+    scores = tested.private_scores(row, public, torch.arange(1), EVERY)
+    empty = tested.private_scores(row, public, torch.arange(0), EVERY)
+    assert (scores - empty).abs().max() <= clip_bound / (4 * 1.2) + 1e-9
+    moved = tested.private_scores(row + constant, public, torch.arange(1), EVERY)
+    torch.testing.assert_close(scores, moved, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_row_without_a_finite_maximum_contributes_nothing(poison):
+    logits, public, batch_of_row = batches()
+    rows = rows_of(batch_of_row, 0)
+    bad = torch.cat([logits, torch.full((1, VOCABULARY), poison)])
+    clean = mechanism().private_scores(bad, public[0], rows, EVERY)
+    poisoned = mechanism().private_scores(
+        bad, public[0], torch.cat([rows, torch.tensor([len(logits)])]), EVERY
+    )
+    assert torch.equal(clean, poisoned)
+
+
+def test_token_that_a_record_forbids_loses_no_more_than_the_bound():
+    public = torch.zeros(VOCABULARY)
+    row = torch.zeros(1, VOCABULARY)
+    row[0, 7] = -math.inf
+    scores = mechanism().private_scores(row, public, torch.arange(1), EVERY)
+    assert torch.isfinite(scores).all()
+    assert float(scores[0] - scores[7]) == pytest.approx(1.0 / (4 * 1.2), abs=1e-2)
+
+
+# Support
+
+
+def test_support_holds_the_k_largest_and_all_within_the_margin():
+    logits = torch.tensor([3.0, 9.0, 8.5, 8.4, -1.0, 8.0])
+    assert public_support(logits, 2, 0.0).nonzero().squeeze(1).tolist() == [1, 2]
+    assert public_support(logits, 2, 0.1001).nonzero().squeeze(1).tolist() == [1, 2, 3]
+    assert public_support(logits, None, 0.0).all()
+    assert public_support(logits, 99, 0.0).all()
+
+
+def test_support_keeps_ties_at_the_last_place():
+    assert public_support(torch.tensor([1.0, 1.0, 0.0, 1.0]), 1, 0.0).sum() == 3
+
+
+def test_support_never_holds_a_token_without_a_finite_logit():
+    logits = torch.tensor([[0.0, -math.inf, 1.0], [-math.inf, 5.0, -math.inf]])
+    for k in (None, 1, 3):
+        assert not public_support(logits, k, 1.0)[~torch.isfinite(logits)].any()
+
+
+def test_margin_is_two_clip_bounds_over_the_expected_batch_size():
+    assert mechanism(clip_bound=3.0).support_margin == pytest.approx(1.5)
+    logits = torch.full((VOCABULARY,), -9.0)
+    logits[[5, 6, 7]] = torch.tensor([2.0, 1.51, 1.49])
+    assert mechanism(top_k=1).support(logits, None).tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(("k", "margin"), [(0, 0.0), (1, -1.0), (1, math.inf)])
+def test_support_refuses_settings_outside_their_domain(k, margin):
+    with pytest.raises(ValueError, match="Expected"):
+        public_support(torch.zeros(3), k, margin)
+
+
+def test_settings_without_a_token_or_a_range_are_refused():
+    with pytest.raises(ValueError, match="top_k"):
+        mechanism(top_k=0)
+    with pytest.raises(ValueError, match="clip_bound"):
+        mechanism(clip_bound=0.0)
+
+
+# Selection
+
+
+def test_only_the_support_and_allowed_tokens_are_drawn():
+    logits, public, batch_of_row = batches()
+    tested, active = mechanism(top_k=3), np.arange(6)
+    allowed = np.zeros(VOCABULARY, dtype=bool)
+    allowed[::2] = True
+    meter = PrivateTokenMeter(30, 6)
+    supports = [set(tested.support(public[batch], allowed).tolist()) for batch in range(6)]
+    for _ in range(30):
+        tokens = tested.select(logits, public, batch_of_row, active, meter, allowed)
+        assert all(token in support for token, support in zip(tokens, supports, strict=True))
+        assert (tokens % 2 == 0).all()
+
+
+def test_draws_follow_the_softmax_of_the_scores():
+    count = 2000
+    public = torch.tensor([[0.0, 1.0, -1.0, 0.5]])
+    row = torch.tensor([[2.0, 0.0, 0.0, -3.0]])
+    tested = mechanism(expected_batch_size=2)
+    scores = tested.private_scores(row, public[0], torch.arange(1), torch.arange(4))
+    tokens = tested.select(
+        row.repeat(count, 1),
+        public.expand(count, 4),
+        torch.arange(count),
+        np.arange(count),
+        PrivateTokenMeter(1, count),
+    )
+    expected = torch.softmax(scores, 0).numpy() * count
+    assert stats.chisquare(np.bincount(tokens, minlength=4), expected).pvalue > 1e-9
+
+
+def test_selection_returns_ids_in_the_order_of_active():
+    public = torch.zeros(2, VOCABULARY)
+    public[0, 11], public[1, 22] = 90.0, 90.0
+    tokens = mechanism(top_k=1).select(
+        torch.zeros(2, VOCABULARY),
+        public,
+        torch.tensor([9, 4]),
+        np.array([9, 4]),
+        PrivateTokenMeter(1, 10),
+    )
+    assert tokens.tolist() == [11, 22]
+
+
+def test_rows_count_for_their_own_batch_only():
+    public = torch.zeros(2, VOCABULARY)
+    logits = torch.zeros(40, VOCABULARY)
+    logits[:, 13] = 200.0
+    sharp = mechanism(clip_bound=100.0, temperature=0.5)
+    batch_of_row = torch.full((40,), 5)
+    tokens = sharp.select(logits, public, batch_of_row, np.array([3, 5]), PrivateTokenMeter(1, 6))
+    assert tokens[1] == 13
+    elsewhere = sharp.private_scores(logits, public[0], rows_of(batch_of_row, 3), EVERY)
+    assert (elsewhere == elsewhere[0]).all()
+
+
+def test_an_exhausted_batch_is_refused_before_any_logit_is_read():
+    class Unread:
+        def __getattr__(self, name):
+            raise AssertionError("logits were read without a paid token")
+
+    with pytest.raises(UnaccountedReleaseError):
+        mechanism().select(Unread(), Unread(), Unread(), np.array([0]), PrivateTokenMeter(0, 1))
+
+
+def test_selection_spends_one_token_for_each_active_batch():
+    logits, public, batch_of_row = batches()
+    meter, active = PrivateTokenMeter(2, 6), np.array([0, 2])
+    mechanism().select(logits, public[active], batch_of_row, active, meter)
+    assert meter.spent.tolist() == [1, 0, 1, 0, 0, 0]
+
+
+def test_event_prices_draws_with_the_mechanisms_eta():
+    assert mechanism().event(7) == BoundedRangeEvent(eta=mechanism().eta, count=7)
+
+
+@pytest.mark.parametrize(
+    ("public", "allowed", "match"),
+    [
+        (torch.zeros(2, 5), None, "public_logits"),
+        (torch.zeros(1, 4), None, "public_logits"),
+        (torch.full((1, 5), math.nan), None, "finite maxima"),
+        (torch.tensor([[0.0] + [-math.inf] * 4]), np.arange(5) == 3, "allowed"),
+        (torch.zeros(1, 5), np.zeros(5, dtype=bool), "allowed"),
+    ],
+)
+def test_public_logits_that_define_no_law_are_refused(public, allowed, match):
+    with pytest.raises(ValueError, match=match):
+        mechanism().select(
+            torch.zeros(2, 5),
+            public,
+            torch.zeros(2, dtype=torch.int64),
+            np.array([0]),
+            PrivateTokenMeter(9, 1),
+            allowed,
+        )
+
+
+def test_stated_memory_never_holds_a_copy_of_the_logits():
+    rows, vocabulary = 2048, 256_000
+    assert mechanism().peak_extra_bytes(rows, vocabulary, 32) < rows * vocabulary * 8 / 20

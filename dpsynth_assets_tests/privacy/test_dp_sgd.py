@@ -1,0 +1,353 @@
+"""Laws of DP-SGD. Each statistical test raises a false alarm at most 1e-8 of the time."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+
+from dpsynth_assets.privacy import dp_sgd, gradient_clipping, noise
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism, dp_sgd_event
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
+from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
+from dpsynth_assets.privacy.gradient_clipping import add_clipped
+from dpsynth_assets.privacy.opacus_noise import secure_opacus_noise
+from dpsynth_assets.privacy.poisson_sampling import poisson_sample
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+FALSE_ALARM = 1e-9
+SAMPLING = {"sampling_probability": 0.25, "noise_multiplier": 1.5, "steps": 4}
+SHAPES = [(3, 2), (), (5,)]
+
+
+def mechanism(**changes):
+    settings_ = {"l2_bound": 2.0, "expected_batch_size": 5.0, "relation": ADD_REMOVE, **SAMPLING}
+    return DpSgdMechanism(**{**settings_, **changes})
+
+
+def gradients(rows, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(rows, *shape, generator=generator).to(dtype) for shape in SHAPES]
+
+
+def stack(tensors, rows=None):
+    """(B, P) float64 of per-record gradients, or (P,) of one gradient."""
+    width = -1 if rows is None else (rows, -1)
+    if rows is None:
+        return torch.cat([each.double().reshape(-1) for each in tensors]).numpy()
+    return torch.cat([each.double().reshape(*width) for each in tensors], dim=1).numpy()
+
+
+def clipped_sum(per_record, bound):
+    """The sum in plain NumPy, without margin."""
+    norms = np.linalg.norm(per_record, axis=1, keepdims=True)
+    return (per_record * np.minimum(1.0, bound / norms)).sum(axis=0)
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    asked = []
+
+    def zeros(reference, deviation):
+        asked.append(deviation)
+        return torch.zeros_like(reference)
+
+    monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
+    return asked
+
+
+@pytest.fixture(params=[1 << 20, 3], ids=["one block", "many blocks"])
+def blocks(request, monkeypatch):
+    monkeypatch.setattr(gradient_clipping, "BLOCK_ENTRIES", request.param)
+
+
+@pytest.mark.parametrize("relation", list(NeighboringRelation))
+@pytest.mark.parametrize("units", [1, 3])
+def test_event_of_poisson_batches_states_relation_and_unit(relation, units):
+    event = dp_sgd_event(relation=relation, max_records_per_unit=units, **SAMPLING)
+    assert event == PoissonGaussianEvent(
+        max_records_per_unit=units, replaced=relation is REPLACE_ONE, **SAMPLING
+    )
+
+
+def test_event_of_cut_batches_needs_a_public_number_of_records():
+    cut = {**SAMPLING, "max_batch_size": 6}
+    event = dp_sgd_event(relation=ZERO_OUT, records=20, **cut)
+    assert event == TruncatedPoissonGaussianEvent(records=20, **cut)
+    with pytest.raises(UndeclaredPublicFactError, match="declared public"):
+        dp_sgd_event(relation=ZERO_OUT, **cut)
+    with pytest.raises(ValueError, match="replace-one"):
+        dp_sgd_event(relation=REPLACE_ONE, records=20, **cut)
+    with pytest.raises(ValueError, match="of 2"):
+        dp_sgd_event(relation=ADD_REMOVE, records=20, max_records_per_unit=2, **cut)
+
+
+def test_batches_hold_each_record_at_most_once_and_come_exactly_as_planned():
+    tested = mechanism(steps=40)
+    drawn = list(tested.batches(10))
+    assert len(drawn) == 40
+    for batch in drawn:
+        assert batch.dtype == np.int64
+        assert (np.diff(batch) > 0).all()
+        assert set(batch) <= set(range(10))
+    with pytest.raises(UnaccountedReleaseError, match="planned steps"):
+        tested.batches(10)
+
+
+def test_two_loaders_of_one_run_share_its_steps():
+    tested = mechanism(steps=3)
+    first, second = tested.batches(10), tested.batches(10)
+    next(first), next(second), next(first)
+    assert list(second) == []
+
+
+def test_empty_batches_are_yielded_and_get_noise():
+    tested = mechanism(sampling_probability=1e-12)
+    for batch in tested.batches(50):
+        assert len(batch) == 0
+        released = tested.private_gradient(gradients(len(batch)))
+        assert [tuple(each.shape) for each in released] == SHAPES
+        assert all(each.abs().min() > 0 for each in released)
+
+
+@pytest.mark.statistical
+def test_batch_sizes_are_binomial_and_records_independent():
+    draws, records, chance = 3_000, 8, 0.3
+    inside = np.zeros((draws, records))
+    for row in inside:
+        row[poisson_sample(records, chance)] = 1
+    expected = stats.binom.pmf(np.arange(records + 1), records, chance) * draws
+    observed = np.bincount(inside.sum(axis=1).astype(int), minlength=records + 1)
+    few = expected < 10
+    merged = [np.append(each[~few], each[few].sum()) for each in (observed, expected)]
+    assert stats.chisquare(*merged).pvalue > FALSE_ALARM
+    correlations = np.corrcoef(inside.T)[np.triu_indices(records, 1)]
+    limit = stats.norm.isf(FALSE_ALARM / 2 / len(correlations)) / math.sqrt(draws)
+    assert np.abs(correlations).max() < limit
+    for share in inside.mean(axis=0) * draws:
+        assert stats.binomtest(int(share), draws, chance).pvalue > FALSE_ALARM
+
+
+@pytest.mark.statistical
+def test_cut_batches_are_uniform_subsets():
+    kept = np.concatenate([poisson_sample(6, 1.0, max_batch_size=2) for _ in range(3_000)])
+    assert len(kept) == 6_000
+    # Without replacement within a batch, so the counts vary less than the test assumes.
+    assert stats.chisquare(np.bincount(kept, minlength=6)).pvalue > FALSE_ALARM
+    assert len(poisson_sample(6, 1.0, max_batch_size=6)) == 6
+
+
+def test_cut_batches_of_another_number_of_records_are_refused():
+    tested = mechanism(relation=ZERO_OUT, max_batch_size=3, records=20)
+    assert all(len(batch) <= 3 for batch in tested.batches(20))
+    with pytest.raises(ValueError, match="declared public"):
+        mechanism(relation=ZERO_OUT, max_batch_size=3, records=20).batches(21)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_gradient_is_the_clipped_sum_over_a_fixed_number(noiseless, blocks, dtype):
+    tested = mechanism(sampling_probability=1.0)
+    for batch in tested.batches(7):
+        per_record = gradients(len(batch), dtype)
+        released = tested.private_gradient(per_record)
+        expected = clipped_sum(stack(per_record, 7), 2.0) / 5.0
+        tolerance = {torch.float64: 2e-6, torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
+        np.testing.assert_allclose(stack(released), expected, rtol=tolerance, atol=tolerance)
+        assert all(each.dtype == dtype for each in released)
+    assert set(noiseless) == {1.5 * 2.0}
+
+
+def test_a_batch_in_parts_is_the_batch(noiseless):
+    tested, parameters = mechanism(sampling_probability=1.0), [torch.zeros(s) for s in SHAPES]
+    whole = gradients(7)
+    batches = tested.batches(7)
+    next(batches), next(batches)
+    parts = ([each[start : start + 3] for each in whole] for start in (0, 3, 6))
+    together = tested.private_gradient(whole)
+    apart = tested.private_gradient_of_parts(parts, parameters)
+    np.testing.assert_allclose(stack(together), stack(apart), rtol=1e-6)
+
+
+def test_an_empty_batch_needs_no_parts():
+    tested = mechanism(sampling_probability=1e-12)
+    next(tested.batches(5))
+    (released,) = tested.private_gradient_of_parts([], [torch.zeros(4)])
+    assert released.all()
+
+
+@pytest.mark.statistical
+def test_noise_has_the_stated_deviation_in_every_parameter():
+    tested = mechanism(sampling_probability=1.0)
+    next(tested.batches(2))
+    released = tested.private_gradient([torch.zeros(2, 60, 50), torch.zeros(2, 3_000)])
+    for each in released:
+        drawn = each.flatten().double().numpy() * 5.0
+        assert stats.kstest(drawn, "norm", args=(0, 3.0)).pvalue > FALSE_ALARM
+        share = stats.chi2.cdf((drawn**2).sum() / 9.0, drawn.size)
+        assert min(share, 1 - share) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_contributes_zero(noiseless, blocks, broken):
+    tested = mechanism(sampling_probability=1.0)
+    next(tested.batches(4))
+    per_record = gradients(4)
+    per_record[2][1, 0] = broken
+    expected = clipped_sum(np.delete(stack(per_record, 4), 1, axis=0), 2.0) / 5.0
+    np.testing.assert_allclose(stack(tested.private_gradient(per_record)), expected, rtol=1e-5)
+
+
+def test_more_gradients_than_batches_are_refused():
+    tested = mechanism(sampling_probability=1.0)
+    with pytest.raises(UnaccountedReleaseError, match="Draw a batch"):
+        tested.private_gradient(gradients(3))
+    next(tested.batches(3))
+    tested.private_gradient(gradients(3))
+    with pytest.raises(UnaccountedReleaseError, match="Draw a batch"):
+        tested.private_gradient(gradients(3))
+
+
+@pytest.mark.parametrize("rows", [0, 2, 4])
+def test_a_loop_that_skips_drops_or_repeats_records_is_refused(rows):
+    tested = mechanism(sampling_probability=1.0)
+    next(tested.batches(3))
+    with pytest.raises(UnaccountedReleaseError, match="empty ones too"):
+        tested.private_gradient(gradients(rows))
+
+
+def test_gradients_that_do_not_belong_together_are_refused():
+    sums = [torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)]
+    for wrong in ([torch.zeros(4, 3), torch.zeros(5, 2)], [torch.zeros(4, 3)]):
+        with pytest.raises(ValueError, match="one B"):
+            add_clipped(sums, wrong, 1.0)
+
+
+ADVERSARIAL = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 60), st.lists(ADVERSARIAL, min_size=12, max_size=12))
+def test_clipped_sum_moves_by_at_most_the_bound_when_a_record_goes(seed, rest, record):
+    generator = np.random.default_rng(seed)
+    scales = 10.0 ** generator.integers(-20, 20, (rest, 1))
+    others = torch.from_numpy(generator.normal(0, scales, (rest, 12)).astype(np.float32))
+    mine = torch.tensor([record], dtype=torch.float32)
+    moved = private_sum(torch.cat([others, mine])) - private_sum(others)
+    assert np.linalg.norm(moved) <= 1.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ADVERSARIAL, min_size=24, max_size=24))
+def test_clipped_sum_moves_by_at_most_twice_the_bound_when_a_record_is_replaced(records):
+    pair = torch.tensor(records, dtype=torch.float32).reshape(2, 12)
+    assert np.linalg.norm(private_sum(pair[:1]) - private_sum(pair[1:])) <= 2.0
+
+
+def private_sum(rows, bound=1.0):
+    split = [rows[:, :5].reshape(-1, 5, 1), rows[:, 5:]]
+    sums = [torch.zeros(each.shape[1:], dtype=torch.float64) for each in split]
+    assert add_clipped(sums, split, bound) == len(rows)
+    return stack(sums)
+
+
+def test_a_float32_sum_would_move_by_more_than_the_bound():
+    # Why sums are float64: next to 4096 a float32 rounds 0.31623 up to 0.31641 in every entry.
+    others = torch.full((1 << 14, 10), 0.25)
+    rows = torch.cat([others, torch.full((1, 10), math.sqrt(0.1))])
+    in_float32 = rows.sum(dim=0) - others.sum(dim=0)
+    assert in_float32.double().norm() > 1.0005
+    assert np.linalg.norm(private_sum(rows) - private_sum(others)) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"l2_bound": 0.0},
+        {"l2_bound": math.nan},
+        {"expected_batch_size": 0.0},
+        {"noise_multiplier": 0.0},
+        {"sampling_probability": 1.1},
+        {"relation": "swap"},
+    ],
+)
+def test_settings_outside_their_domain_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"Expected|swap"):
+        mechanism(**wrong)
+
+
+def opacus_step():
+    """Noise that Opacus adds to an all-zero gradient of 4,000 parameters, from one fixed seed."""
+    from opacus.grad_sample import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4_000, 1, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    model = GradSampleModule(layer)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        noise_multiplier=1.5,
+        max_grad_norm=2.0,
+        expected_batch_size=4,
+    )
+    model(torch.zeros(4, 4_000)).sum().backward()
+    optimizer.step()
+    return layer.weight.detach().flatten().double().numpy() * 4
+
+
+@pytest.mark.statistical
+def test_opacus_draws_our_noise_inside_the_context_and_its_own_outside(monkeypatch):
+    calls = []
+    original = noise.secure_uniform.random
+    monkeypatch.setattr(
+        noise.secure_uniform, "random", lambda size: calls.append(size) or original(size)
+    )
+    np.testing.assert_array_equal(opacus_step(), opacus_step())
+    assert not calls
+    with secure_opacus_noise():
+        first, second = opacus_step(), opacus_step()
+    assert sum(calls) == 2 * 4 * 4_000
+    assert not (first == second).any()
+    assert stats.kstest(first, "norm", args=(0, 3.0)).pvalue > FALSE_ALARM
+    np.testing.assert_array_equal(opacus_step(), opacus_step())
+
+
+def test_opacus_gets_its_noise_back_after_an_error():
+    from opacus.optimizers import optimizer
+
+    original = optimizer._generate_noise
+
+    def failing_step():
+        with secure_opacus_noise():
+            assert optimizer._generate_noise is not original
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing_step()
+    assert optimizer._generate_noise is original
+
+
+def test_every_opacus_optimizer_draws_our_noise():
+    import sys
+
+    with secure_opacus_noise():
+        held = {
+            name: module._generate_noise
+            for name, module in sys.modules.items()
+            if name.startswith("opacus") and hasattr(module, "_generate_noise")
+        }
+    assert len(held) >= 4
+    assert len(set(held.values())) == 1
+
+
+def test_an_opacus_that_draws_noise_otherwise_is_refused(monkeypatch):
+    from dpsynth_assets.privacy import opacus_noise
+
+    monkeypatch.setattr(opacus_noise, "_NAME", "_no_such_function")
+    with pytest.raises(RuntimeError, match="opacus"), secure_opacus_noise():
+        pass

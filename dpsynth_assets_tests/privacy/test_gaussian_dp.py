@@ -1,0 +1,111 @@
+import math
+import sys
+
+import dp_accounting
+import pytest
+from hypothesis import given, strategies as st
+
+from dpsynth_assets.privacy.gaussian_dp import (
+    compose_mu,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+)
+
+MUS = st.floats(1e-3, 30.0)
+DELTAS = st.floats(1e-15, 0.3)
+
+# (records, noise multiplier of each of ten rounds, ε printed by the notebook of Aug-PE);
+# δ = 1 / (n ln n). Printed with six decimals.
+NOTEBOOK = [
+    (1939290, 15.34, 1.004455),
+    (1939290, 8.03, 2.002377),
+    (1939290, 4.24, 4.005258),
+    (8396, 11.6, 0.999986),
+    (8396, 6.22, 1.996654),
+    (8396, 3.38, 3.992231),
+]
+
+
+@pytest.mark.parametrize(("records", "noise_multiplier", "printed"), NOTEBOOK)
+def test_the_public_notebook_of_aug_pe_is_reproduced(records, noise_multiplier, printed):
+    delta = 1 / (records * math.log(records))
+    mu = compose_mu([1 / noise_multiplier] * 10)
+    assert gaussian_epsilon(mu, delta) == pytest.approx(printed, abs=2e-6)
+
+
+def test_appendix_d_of_amin_2024_is_reproduced():
+    # A mean of 250 probability vectors at ε = 0.04, δ = 1e-6: printed 0.34.
+    assert 1 / 250 / gaussian_mu(0.04, 1e-6) == pytest.approx(0.3409394, abs=1e-6)
+
+
+@given(MUS, st.floats(0.0, 50.0))
+def test_delta_is_the_area_between_two_normal_densities(mu, epsilon):
+    # Second route: Φ(a) − e^ε Φ(b) in 60 digits.
+    import mpmath
+
+    with mpmath.workdps(60):
+        a = mpmath.mpf(mu) / 2 - mpmath.mpf(epsilon) / mpmath.mpf(mu)
+        exact = mpmath.ncdf(a) - mpmath.exp(epsilon) * mpmath.ncdf(a - mpmath.mpf(mu))
+    delta = gaussian_delta(mu, epsilon)
+    assert delta >= exact
+    assert delta <= float(exact) * (1 + 1e-9) + sys.float_info.min
+
+
+@given(MUS, DELTAS)
+def test_epsilon_is_rounded_up_and_agrees_with_the_library(mu, delta):
+    epsilon = gaussian_epsilon(mu, delta)
+    assert gaussian_delta(mu, epsilon) <= delta
+    assert epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(1 / mu, delta), rel=1e-6)
+
+
+@given(st.floats(1e-3, 100.0), DELTAS)
+def test_mu_is_rounded_down_and_turns_epsilon_back(epsilon, delta):
+    mu = gaussian_mu(epsilon, delta)
+    assert gaussian_delta(mu, epsilon) <= delta < gaussian_delta(mu * (1 + 1e-6), epsilon)
+    assert gaussian_epsilon(mu, delta) <= epsilon * (1 + 1e-12)
+
+
+@given(MUS, MUS, DELTAS)
+def test_epsilon_grows_with_mu_and_falls_with_delta(first, second, delta):
+    low, high = sorted([first, second])
+    assert gaussian_epsilon(low, delta) <= gaussian_epsilon(high, delta)
+    assert gaussian_epsilon(high, delta) >= gaussian_epsilon(high, min(0.9, 2 * delta))
+
+
+@given(st.lists(MUS, max_size=5))
+def test_composition_adds_squares_and_rounds_up(mus):
+    total = compose_mu(mus)
+    assert total**2 == pytest.approx(sum(mu**2 for mu in mus))
+    assert compose_mu([total]) >= total
+    assert compose_mu([3.0, 4.0]) >= 5.0
+
+
+def test_no_noise_to_see_through_costs_nothing():
+    assert gaussian_epsilon(0.0, 1e-9) == 0.0
+    assert gaussian_delta(0.0, 0.0) == 0.0
+    assert gaussian_epsilon(1e-12, 1e-6) == 0.0
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(40.0, 1e-300), (1e3, 1e-30), (1e-6, 1e-300)])
+def test_extreme_arguments_stay_finite_and_consistent(mu, delta):
+    epsilon = gaussian_epsilon(mu, delta)
+    assert 0 < epsilon < math.inf
+    assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: gaussian_delta(-1.0, 1.0), lambda: compose_mu([math.nan])]
+)
+def test_a_mu_out_of_domain_is_refused(call):
+    with pytest.raises(ValueError, match="mu"):
+        call()
+
+
+def test_epsilon_and_delta_out_of_domain_are_refused():
+    with pytest.raises(ValueError, match="finite epsilon"):
+        gaussian_delta(1.0, math.inf)
+    with pytest.raises(ValueError, match="epsilon"):
+        gaussian_mu(-1.0, 1e-6)
+    with pytest.raises(ValueError, match="delta"):
+        gaussian_epsilon(1.0, 0.0)

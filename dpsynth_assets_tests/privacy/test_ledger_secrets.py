@@ -1,0 +1,240 @@
+"""Laws of secret protection in the ledger: apart from every ε, bounded as one composition."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.ledger import app
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import (
+    BudgetExceededError,
+    PlanChangedError,
+    PrivacyError,
+)
+from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent, MixtureGaussianEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, PlannedRelease, SecretTerms
+from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
+from dpsynth_assets.privacy.ledger.schema import LedgerEntry
+from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
+from dpsynth_assets.privacy.secret_protection import posterior_of_events
+from dpsynth_assets_tests.privacy.ledger_cases import (
+    HALF_RHO,
+    make_request,
+    make_terms,
+    sqlite_url,
+)
+
+DELTA = 1e-6
+PRIOR = 1e-4
+MIXTURE = MixtureGaussianEvent(noise_std=2.0, shifts=(0.0, 1.0), probabilities=(0.5, 0.5))
+SECRET = PlannedRelease("tickets/centres", MIXTURE)
+HISTOGRAM = PlannedRelease("tickets/histogram", GaussianEvent(noise_multiplier=10.0))
+PLAN = [HISTOGRAM, SECRET]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(sqlite_url(tmp_path))
+
+
+def posterior(*events, occurrences=1):
+    return posterior_of_events(events, PRIOR, occurrences=occurrences)
+
+
+def terms(bound=0.01, occurrences=1, **changes):
+    secret = SecretTerms(prior=PRIOR, posterior=bound, occurrences=occurrences)
+    return make_terms(**{"accountant": "tight", "secret": secret, **changes})
+
+
+def secret_request(**changes):
+    fields = {"asset": SECRET.asset, "event": MIXTURE, "guarantee": GuaranteeType.SECRET}
+    return make_request(**{**fields, **changes})
+
+
+def histogram_request(**changes):
+    return make_request(asset=HISTOGRAM.asset, event=HISTOGRAM.event, **changes)
+
+
+def test_a_secret_release_costs_no_epsilon_and_ends_the_dp_total(ledger):
+    ledger.reserve(secret_request(), terms(), PLAN)
+    spend = ledger.spend("tickets")
+    assert (spend.epsilon, spend.rho, spend.remaining_epsilon) == (0.0, 0, 8.0)
+    assert spend.total_guarantee == SECRET_TOTAL
+    assert ledger.dataset_spend("tickets").total_guarantee == SECRET_TOTAL
+
+
+def test_the_epsilon_beside_a_secret_release_is_that_of_the_dp_lines(ledger):
+    ledger.reserve(secret_request(), terms(), PLAN)
+    ledger.reserve(histogram_request(), terms(), PLAN)
+    assert ledger.spend("tickets").epsilon == epsilon_of([HISTOGRAM.event], DELTA, "tight")
+
+
+def test_the_posterior_is_of_secret_and_dp_events_together(ledger):
+    ledger.reserve(secret_request(), terms(occurrences=3), PLAN)
+    spend = ledger.spend("tickets")
+    together = posterior(HISTOGRAM.event, MIXTURE, occurrences=3)
+    assert spend.secret_posterior == pytest.approx(together)
+    assert together > posterior(MIXTURE, occurrences=3)
+    assert spend.secret_prior == PRIOR
+
+
+@pytest.mark.parametrize("first", [secret_request(), histogram_request()])
+def test_a_plan_that_tells_too_much_together_is_refused_at_its_first_charge(ledger, first):
+    alone, together = posterior(MIXTURE), posterior(HISTOGRAM.event, MIXTURE)
+    with pytest.raises(BudgetExceededError, match="would tell too much of the secrets"):
+        ledger.reserve(first, terms((alone + together) / 2), PLAN)
+    assert ledger.entries() == []
+    ledger.reserve(first, terms(together), PLAN)
+
+
+def test_a_second_copy_of_a_secret_release_is_composed_not_added(ledger):
+    strong = MixtureGaussianEvent(noise_std=1.0, shifts=(1.0,), probabilities=(1.0,))
+    once, twice = posterior(strong), posterior(strong, strong)
+    assert twice > 2 * once, "otherwise adding would have sufficed"
+    plan = [PlannedRelease(SECRET.asset, strong)]
+    for name in ("1", "2"):
+        ledger.reserve(secret_request(event=strong, release=name), terms(twice), plan)
+    assert ledger.spend("tickets").secret_posterior == pytest.approx(twice)
+    with pytest.raises(BudgetExceededError, match="tell too much"):
+        ledger.reserve(secret_request(event=strong, release="3"), terms(twice), plan)
+
+
+def test_a_preview_tells_the_posterior(ledger):
+    told = ledger.preview(secret_request(), terms(), PLAN)
+    assert told.admitted
+    assert told.requested_epsilon == 0.0
+    assert told.secret_posterior == pytest.approx(posterior(HISTOGRAM.event, MIXTURE))
+
+
+def test_secret_releases_need_terms_and_a_fixed_plan(ledger):
+    with pytest.raises(PrivacyError, match="Declare prior, posterior and occurrences"):
+        ledger.reserve(secret_request(), make_terms(accountant="tight"), PLAN)
+    with pytest.raises(PrivacyError, match="Set `accountant: tight`"):
+        ledger.reserve(secret_request(), terms(accountant="zcdp"), PLAN)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("guarantee", [GuaranteeType.DP, GuaranteeType.EX_POST])
+@pytest.mark.parametrize("event", [MIXTURE, ComposedEvent(events=(HALF_RHO, MIXTURE))])
+def test_an_event_of_secrets_is_never_charged_as_epsilon(ledger, guarantee, event):
+    request = make_request(event=event, guarantee=guarantee)
+    with pytest.raises(PrivacyError, match="Expected guarantee secret"):
+        ledger.reserve(request, make_terms(accepts_ex_post=True))
+
+
+@pytest.mark.parametrize("event", [HALF_RHO, ComposedEvent(events=(MIXTURE, HALF_RHO))])
+def test_an_event_of_records_is_never_charged_as_secret(ledger, event):
+    plan = [PlannedRelease(SECRET.asset, event)]
+    with pytest.raises(PrivacyError, match="Expected mixture-of-Gaussians events"):
+        ledger.reserve(secret_request(event=event), terms(), plan)
+
+
+def test_leaving_the_plan_would_end_the_bound_and_is_refused(ledger):
+    ledger.reserve(secret_request(), terms(), PLAN)
+    with pytest.raises(BudgetExceededError, match="would end that bound"):
+        ledger.reserve(make_request(), terms(accountant="zcdp"))
+    ex_post = make_request(guarantee=GuaranteeType.EX_POST, event=None)
+    with pytest.raises(BudgetExceededError, match="would end that bound"):
+        ledger.reserve(ex_post, terms(accepts_ex_post=True), PLAN)
+    assert len(ledger.entries()) == 1
+
+
+def test_an_unplanned_past_excludes_a_secret_release(ledger):
+    ledger.reserve(make_request(), make_terms())
+    with pytest.raises(PlanChangedError):
+        ledger.reserve(secret_request(), terms(), PLAN)
+
+
+@pytest.mark.parametrize("changed", [{"occurrences": 2}, {"secret": None}])
+def test_occurrences_are_fixed_by_the_first_secret_release(ledger, changed):
+    ledger.reserve(secret_request(), terms(), PLAN)
+    with pytest.raises(PrivacyError, match="Restore secret occurrences"):
+        ledger.reserve(histogram_request(), terms(**changed), PLAN)
+
+
+def test_secret_terms_without_a_secret_release_bind_nothing(ledger):
+    ledger.reserve(make_request(), terms(accountant="zcdp"))
+    spend = ledger.spend("tickets")
+    assert (spend.secret_posterior, spend.total_guarantee) == (None, "dp")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prior": 0.0, "posterior": 0.1},
+        {"prior": 0.2, "posterior": 0.1},
+        {"prior": 0.1, "posterior": 1.0},
+        {"prior": 0.1, "posterior": 0.2, "occurrences": 0},
+        {"prior": 0.1, "posterior": 0.2, "occurrences": 1.5},
+        {"prior": float("nan"), "posterior": 0.2},
+    ],
+)
+def test_terms_that_bound_nothing_are_refused(fields):
+    with pytest.raises(ValueError, match="Expected"):
+        SecretTerms(**fields)
+
+
+def test_terms_with_secrets_survive_the_ledger(ledger):
+    ledger.reserve(secret_request(), terms(occurrences=3), PLAN)
+    assert ledger.entries()[0].terms == terms(occurrences=3)
+    assert ledger.verify(ledger.head()).ok
+
+
+OLD_TERMS = (
+    '{"accepts_ex_post":false,"accountant":"zcdp","delta":1e-06,"epsilon":8.0,"public_facts":[],'
+    '"relation":"add-remove","unit":{"column":null,"max_records":1}}'
+)
+
+
+# As written and hashed before terms could name secrets.
+OLD_KEY = "116f410c43f58654e187aa743e7fd6ea4016b5aa32a4c89327431b1a62c68fab"
+OLD_HASH = "33f751c9737b8791b33867596357f5432faee33938ef2436699dbec89bd5cde3"
+
+
+def test_an_entry_from_before_secret_terms_keeps_its_key_and_its_hash():
+    old = LedgerEntry(
+        seq=1,
+        recorded_at="2026-01-01T00:00:00+00:00",
+        kind="reserve",
+        reservation="4b7a7b7e51230de9aab02b870b79d403",
+        key=OLD_KEY,
+        cohort="tickets",
+        dataset="tickets",
+        asset="tickets/mean/corpus",
+        mechanism="mean",
+        guarantee="dp",
+        event_json='{"noise_multiplier":1.0,"type":"gaussian"}',
+        parameters_json='{"clip_bound":10.0}',
+        code_version="1",
+        data_version="2026-01",
+        release="1",
+        run_id="",
+        terms_json=OLD_TERMS,
+        plan_digest=None,
+        plan_json=None,
+        artifact_digest=None,
+        artifact_uri=None,
+        ex_post_epsilon=None,
+        previous_hash="0" * 64,
+        hash="",
+    )
+    assert BudgetTerms.from_json(OLD_TERMS) == make_terms()
+    assert make_terms().to_json() == OLD_TERMS
+    assert old.request() == make_request()
+    assert make_request().key(make_terms().relation, make_terms().unit) == OLD_KEY
+    assert sealed(old).hash == OLD_HASH
+    assert verify_chain([sealed(old)], OLD_HASH).ok
+
+
+def test_show_keeps_the_posterior_apart(tmp_path, ledger):
+    ledger.reserve(secret_request(), terms(), PLAN)
+    ledger.reserve(histogram_request(), terms(), PLAN)
+    arguments = ["show", "--ledger", sqlite_url(tmp_path)]
+    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    (spend,) = document["cohorts"]
+    assert spend["secret_posterior"] == ledger.spend("tickets").secret_posterior
+    assert [charge["epsilon_alone"] is None for charge in document["charges"]] == [True, False]
+    told = CliRunner().invoke(app, arguments, env={"COLUMNS": "240"}).stdout
+    assert "secret releases (posterior" in told

@@ -1,0 +1,190 @@
+"""Laws of verification on both databases: every edit behind the triggers is found and named."""
+
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.ledger import app
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, PlannedRelease
+from dpsynth_assets_tests.privacy.ledger_cases import (
+    HALF_RHO,
+    edit,
+    make_request,
+    make_terms,
+    release,
+    sqlite_url,
+)
+
+ROWS = 7
+COLUMNS = [name for name in LedgerEntry._fields if name not in ("seq", "kind")]
+OTHERS = ", ".join(COLUMNS)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def ledger(url):
+    """Entries 1 and 2 adaptive, 3 and 4 ex-post, 5 and 6 of a plan; 7 was never committed."""
+    ledger = Ledger(url)
+    release(ledger)
+    ex_post = make_request(cohort="mail", guarantee=GuaranteeType.EX_POST, event=None)
+    reservation = ledger.reserve(ex_post, make_terms(accepts_ex_post=True))
+    stored = {"artifact_digest": "d2", "artifact_uri": "median.parquet"}
+    ledger.commit(reservation, **stored, ex_post_epsilon=0.1)
+    request = make_request(cohort="planned")
+    plan = [PlannedRelease(request.asset, HALF_RHO)]
+    reservation = ledger.reserve(request, make_terms(accountant="tight"), plan)
+    ledger.commit(reservation, **stored)
+    ledger.reserve(make_request(release="2"), make_terms(epsilon=20.0))
+    return ledger
+
+
+@pytest.fixture
+def tamper(url, tmp_path):
+    """Runs statements with the triggers out of the way, and puts the triggers back."""
+
+    def run(*statements):
+        if url.startswith("sqlite"):
+            edit(tmp_path, *statements)
+            return
+        engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE privacy_ledger DISABLE TRIGGER USER")
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+            connection.exec_driver_sql("ALTER TABLE privacy_ledger ENABLE TRIGGER USER")
+
+    return run
+
+
+@pytest.fixture
+def found(url):
+    """Numbers of the entries that verification names, alike from Python and the terminal."""
+
+    def verify(witness=None):
+        report = Ledger(url).verify(witness)
+        assert not report.ok
+        arguments = ["verify", "--ledger", url, *(["--head", witness] if witness else [])]
+        told = CliRunner().invoke(app, arguments)
+        assert told.exit_code == 1
+        assert told.output.splitlines() == [str(problem) for problem in report.problems]
+        return {problem.seq for problem in report.problems}
+
+    return verify
+
+
+def literal(value):
+    if value is None:
+        return "NULL"
+    return str(value) if isinstance(value, int | float) else f"'{value}'"
+
+
+def altered(name, value):
+    """SQL for another value that the column accepts."""
+    if name == "ex_post_epsilon":
+        return "0.25" if value is None else literal(value / 2)
+    return "'forged'" if value is None else literal(f"{value[:-1]}~")
+
+
+def each(url, entries):
+    """Every row of a file; the first, a middle and the last one where each costs round trips."""
+    return entries if url.startswith("sqlite") else [entries[0], entries[3], entries[-1]]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_an_altered_column_of_any_row_is_found(url, ledger, tamper, found, name):
+    for entry in each(url, ledger.entries()):
+        value = getattr(entry, name)
+        where = f"WHERE seq = {entry.seq}"
+        tamper(f"UPDATE privacy_ledger SET {name} = {altered(name, value)} {where}")
+        assert entry.seq in found()
+        tamper(f"UPDATE privacy_ledger SET {name} = {literal(value)} {where}")
+    assert ledger.verify().ok, "the table was not put back"
+
+
+NULLABLE = ["event_json", "parameters_json", "terms_json", "plan_digest", "plan_json"]
+NULLABLE += ["artifact_digest", "artifact_uri", "ex_post_epsilon"]
+
+
+@pytest.mark.parametrize("name", NULLABLE)
+def test_an_emptied_column_of_any_row_is_found(ledger, tamper, found, name):
+    filled = [entry for entry in ledger.entries() if getattr(entry, name) is not None]
+    assert filled
+    for entry in filled:
+        where = f"WHERE seq = {entry.seq}"
+        tamper(f"UPDATE privacy_ledger SET {name} = NULL {where}")
+        assert entry.seq in found()
+        tamper(f"UPDATE privacy_ledger SET {name} = {literal(getattr(entry, name))} {where}")
+
+
+@pytest.mark.parametrize("seq", range(1, ROWS + 1))
+def test_a_renumbered_row_is_found(ledger, tamper, found, seq):
+    tamper(f"UPDATE privacy_ledger SET seq = {seq + 100} WHERE seq = {seq}")
+    assert seq + 100 in found()
+
+
+@pytest.mark.parametrize("seq", [0, -5])
+def test_a_row_slipped_in_before_the_first_is_found(ledger, tamper, found, seq):
+    tamper(
+        f"INSERT INTO privacy_ledger (seq, kind, {OTHERS}) SELECT {seq}, kind, "
+        f"{OTHERS.replace('reservation', chr(39) + 'forged' + chr(39))} "
+        "FROM privacy_ledger WHERE seq = 1"
+    )
+    assert seq in found()
+
+
+def test_a_charge_turned_into_a_commit_is_found(ledger, tamper, found):
+    tamper(f"UPDATE privacy_ledger SET kind = 'commit' WHERE seq = {ROWS}")
+    assert ROWS in found()
+
+
+@pytest.mark.parametrize("seq", range(1, ROWS))
+def test_a_commit_turned_into_a_charge_or_back_is_refused_by_the_table(ledger, tamper, seq):
+    kind = "commit" if seq % 2 else "reserve"
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        tamper(f"UPDATE privacy_ledger SET kind = '{kind}' WHERE seq = {seq}")
+
+
+@pytest.mark.parametrize("seq", range(1, ROWS))
+def test_a_removed_row_is_found_at_the_next(ledger, tamper, found, seq):
+    tamper(f"DELETE FROM privacy_ledger WHERE seq = {seq}")
+    assert seq + 1 in found()
+
+
+@pytest.mark.parametrize("seq", range(1, ROWS))
+def test_a_removed_row_is_found_when_later_ones_close_the_gap(ledger, tamper, found, seq):
+    later = range(seq + 1, ROWS + 1)
+    moves = [f"UPDATE privacy_ledger SET seq = {n - 1} WHERE seq = {n}" for n in later]
+    tamper(f"DELETE FROM privacy_ledger WHERE seq = {seq}", *moves)
+    assert seq in found()
+
+
+@pytest.mark.parametrize(("one", "two"), [(1, 2), (1, 3), (2, 5), (6, 7)])
+def test_swapped_rows_are_found(ledger, tamper, found, one, two):
+    moves = [(one, 99), (two, one), (99, two)]
+    tamper(*(f"UPDATE privacy_ledger SET seq = {to} WHERE seq = {at}" for at, to in moves))
+    assert {one, two} <= found()
+
+
+@pytest.mark.parametrize("count", [1, 2, ROWS])
+def test_removed_last_rows_are_found_against_a_witnessed_head(ledger, tamper, found, count):
+    witness = ledger.head()
+    assert ledger.verify(witness).ok
+    tamper(f"DELETE FROM privacy_ledger WHERE seq > {ROWS - count}")
+    assert ledger.verify().ok, "without a witness a shorter ledger is a valid one"
+    assert found(witness) == {0}
+
+
+def test_a_rewritten_tail_is_found_against_a_witnessed_head(url, ledger, tamper, found):
+    witness = ledger.head()
+    tamper(f"DELETE FROM privacy_ledger WHERE seq = {ROWS}")
+    fresh = Ledger(url)
+    fresh.reserve(make_request(release="cheaper"), make_terms(epsilon=20.0))
+    assert fresh.verify().ok
+    assert found(witness) == {0}

@@ -1,0 +1,276 @@
+"""Laws of sampling and noise for secrets, and the numbers of SecPE's toy of Figure 3.
+
+The toy: 8000 records, 400 secrets, each in each record with probability 0.01. Its incidence is
+simulated; where the linear program leaves several secrets in one sampled record, or shares out a
+secret's weight, the noise depends on the vertex that the solver returns, and is tested as a bound.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+
+from dpsynth_assets.privacy.secret_noise import joint_factor, secret_noise_std, shift_event
+from dpsynth_assets.privacy.secret_protection import (
+    gaussian_budget,
+    gaussian_posterior,
+    poisson_binomial,
+    posterior_of_events,
+)
+from dpsynth_assets.privacy.secret_sampling import (
+    SecretSampling,
+    dominating_law,
+    sampling_probabilities,
+    secret_weights,
+)
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+PRIOR = 1e-4
+CERTAIN = np.array([0.0, 1.0])
+
+
+@pytest.fixture(scope="module")
+def toy():
+    incidence = np.random.default_rng(0).random((8000, 400)) < 0.01
+    records = [np.flatnonzero(incidence[:, secret]) for secret in range(400)]
+    return records, incidence.any(axis=1)
+
+
+def toy_probabilities(toy, ratio, rule):
+    records, holds_a_secret = toy
+    mu = gaussian_budget(PRIOR, ratio * PRIOR)
+    weights = secret_weights(records, [mu] * 400, 8000) * holds_a_secret
+    return sampling_probabilities(weights, rule)
+
+
+def largest_noise(laws, ratio):
+    """σ of the most exposed secret, for one release of counts alone."""
+    largest = 1e-3
+    for law in laws:
+        event = shift_event(count_probabilities=law, noise_std=largest, steps=1)
+        if posterior_of_events([event], PRIOR) > ratio * PRIOR:
+            largest = secret_noise_std(
+                count_probabilities=law,
+                prior=PRIOR,
+                posterior=ratio * PRIOR,
+                steps=1,
+                noise_floor=1e-3,
+            )
+    return largest / math.sqrt(2)
+
+
+# ----------------------------------------------------------------------------- linear program
+
+
+def test_the_program_samples_as_much_as_capacities_allow():
+    # Records 0 and 1 share secret 0, records 1 and 2 secret 1, record 3 holds none.
+    weights = secret_weights([np.array([0, 1]), np.array([1, 2])], [0.8, 0.6], 4)
+    assert weights == pytest.approx([0.8, 0.0, 0.6, 1.0], abs=1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_no_capacity_is_exceeded(data):
+    records = [
+        np.array(data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=5, unique=True)))
+        for _ in range(3)
+    ]
+    capacities = data.draw(st.lists(st.floats(0.01, 3), min_size=3, max_size=3))
+    weights = secret_weights(records, capacities, 8)
+    assert ((weights >= 0) & (weights <= 1)).all()
+    for indices, capacity in zip(records, capacities, strict=True):
+        assert weights[indices].sum() <= capacity * (1 + 1e-6)
+
+
+def test_without_secrets_everybody_is_sampled():
+    assert secret_weights([], [], 3).tolist() == [1, 1, 1]
+
+
+def test_the_printed_probabilities_leave_the_data_unused():
+    weights = np.array([0.5, 0.25, 0.0, 0.25])
+    printed = sampling_probabilities(weights, "algorithm-1")
+    assert printed.sum() == pytest.approx(1 / weights.max())
+    assert sampling_probabilities(weights).tolist() == [1.0, 0.5, 0.0, 0.5]
+
+
+# ------------------------------------------------------------------------------------- figure 3
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected_records", "noise", "noise_if_all_used"),
+    [(2, 5.588693832, 0.8206432132, 5.588693832), (10, 1.590370803, 0.3505829636, 1.590370803)],
+)
+def test_noise_of_figure_3(toy, ratio, expected_records, noise, noise_if_all_used):
+    records, _ = toy
+    printed = toy_probabilities(toy, ratio, "algorithm-1")
+    assert printed.sum() == pytest.approx(expected_records, rel=1e-6)
+    laws = [poisson_binomial(printed[indices]) for indices in records]
+    assert largest_noise(laws, ratio) == pytest.approx(noise, rel=1e-5)
+    used = toy_probabilities(toy, ratio, "inclusion")
+    assert used.sum() == pytest.approx(341, rel=1e-6)
+    laws = [poisson_binomial(used[indices]) for indices in records]
+    needed = largest_noise(laws, ratio)
+    assert needed == pytest.approx(noise_if_all_used, rel=1e-5)
+    # Once the data is used, secrets need the noise of a single record under Gaussian DP.
+    assert needed == pytest.approx(1 / gaussian_budget(PRIOR, ratio * PRIOR), rel=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [50, 400])
+def test_at_loose_bounds_figure_3_compares_noise_with_none(toy, ratio):
+    records, _ = toy
+    printed = toy_probabilities(toy, ratio, "algorithm-1")
+    assert printed.sum() == pytest.approx(1.0, rel=1e-6)
+    assert largest_noise([poisson_binomial(printed[i]) for i in records], ratio) < 1e-3
+    used = toy_probabilities(toy, ratio, "inclusion")
+    needed = largest_noise([poisson_binomial(used[i]) for i in records], ratio)
+    assert needed > 1 / gaussian_budget(PRIOR, ratio * PRIOR)
+
+
+@pytest.mark.parametrize(("ratio", "attained"), [(2, 163.5), (10, 47.5)])
+def test_a_single_gaussian_in_place_of_the_mixture_protects_nothing(toy, ratio, attained):
+    records, _ = toy
+    printed = toy_probabilities(toy, ratio, "algorithm-1")
+    mu = gaussian_budget(PRIOR, ratio * PRIOR)
+    noise_std = max(printed[indices].sum() for indices in records) / mu
+    worst = 0.0
+    for indices in records:
+        event = shift_event(
+            count_probabilities=poisson_binomial(printed[indices]),
+            noise_std=noise_std * math.sqrt(2),
+            steps=1,
+        )
+        worst = max(worst, posterior_of_events([event], PRIOR))
+    assert attained <= worst / PRIOR <= 1.01 * attained
+
+
+# ------------------------------------------------------------------------------------ shifts
+
+
+def test_counts_and_sums_are_paid_for_together():
+    assert joint_factor(ADD_REMOVE) == joint_factor(ZERO_OUT) == pytest.approx(math.sqrt(2))
+    assert joint_factor(ADD_REMOVE) ** 2 > 2
+    assert joint_factor(REPLACE_ONE) == 2.0
+
+
+def test_removed_records_move_the_release_by_the_number_sampled():
+    event = shift_event(count_probabilities=np.array([0.7, 0.2, 0.1]), noise_std=3.0, steps=5)
+    assert event.shifts == pytest.approx((0, math.sqrt(2), 2 * math.sqrt(2)))
+    assert event.probabilities == (0.7, 0.2, 0.1)
+    assert (event.noise_std, event.steps) == (3.0, 5)
+
+
+def test_replaced_records_move_it_as_if_all_were_sampled():
+    event = shift_event(
+        count_probabilities=np.array([0.7, 0.2, 0.1]), noise_std=3.0, steps=5, relation=REPLACE_ONE
+    )
+    assert (event.shifts, event.probabilities) == ((4.0,), (1.0,))
+
+
+# -------------------------------------------------------------------------------- calibration
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise"), [(2, 24.993398627922478), (10, 7.11235444896899), (50, 3.911989240064926)]
+)
+def test_ten_rounds_of_a_certain_record_have_the_gaussian_noise(ratio, noise):
+    found = secret_noise_std(
+        count_probabilities=CERTAIN, prior=PRIOR, posterior=ratio * PRIOR, steps=10
+    )
+    assert noise * (1 - 1e-9) <= found <= noise * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_noise_is_the_smallest_that_meets_the_posterior(steps):
+    law = poisson_binomial(np.full(3, 0.3))
+
+    def attained(noise_std):
+        event = shift_event(count_probabilities=law, noise_std=noise_std, steps=steps)
+        return posterior_of_events([event], PRIOR)
+
+    found = secret_noise_std(count_probabilities=law, prior=PRIOR, posterior=1e-3, steps=steps)
+    assert attained(found) <= 1e-3 < attained(found * (1 - 2e-3))
+
+
+def test_nearly_certain_records_meet_the_posterior_too():
+    law = np.array([1e-12, 1 - 1e-12])
+    found = secret_noise_std(count_probabilities=law, prior=PRIOR, posterior=1e-3, steps=2)
+    event = shift_event(count_probabilities=law, noise_std=found, steps=2)
+    assert posterior_of_events([event], PRIOR) <= 1e-3
+
+
+def test_replacement_needs_twice_the_distance_of_a_certain_record():
+    settings = {"count_probabilities": CERTAIN, "prior": PRIOR, "posterior": 1e-3, "steps": 1}
+    replaced = secret_noise_std(**settings, relation=REPLACE_ONE)
+    assert replaced == pytest.approx(2 / gaussian_budget(PRIOR, 1e-3), rel=1e-5)
+
+
+def test_rarely_sampled_secrets_still_get_the_floor():
+    rarely = {"count_probabilities": np.array([1 - 1e-4, 1e-4]), "prior": PRIOR, "posterior": 1e-3}
+    assert secret_noise_std(**rarely, steps=1) == 1.0
+    assert secret_noise_std(**rarely, steps=1, noise_floor=1e-3) == 1e-3
+    event = shift_event(count_probabilities=rarely["count_probabilities"], noise_std=1e-3, steps=1)
+    # Without a floor the bound is met by publishing the secret once in ten thousand runs.
+    assert posterior_of_events([event], PRIOR) == pytest.approx(2e-4, rel=1e-3)
+
+
+# ----------------------------------------------------------------------------------- sampling
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_one_law_covers_all_secrets(coins):
+    laws = [poisson_binomial(chances) for chances in coins]
+    covering = dominating_law(laws)
+    assert covering.sum() == pytest.approx(1.0, abs=1e-12)
+    assert (covering >= 0).all()
+    for law in laws:
+        exceeded = covering[::-1].cumsum()[::-1][: len(law)]
+        assert (exceeded >= law[::-1].cumsum()[::-1] - 1e-12).all()
+        settings = {"noise_std": 2.0, "steps": 1}
+        own = posterior_of_events([shift_event(count_probabilities=law, **settings)], 0.01)
+        assert own <= posterior_of_events(
+            [shift_event(count_probabilities=covering, **settings)], 0.01
+        ) * (1 + 1e-9)
+
+
+def test_a_capped_secret_is_sampled_binomially():
+    sampling = SecretSampling.capped(probability=0.2, max_occurrences=4)
+    assert sampling.probabilities == 0.2
+    expected = stats.binom.pmf(np.arange(5), 4, 0.2)
+    assert sampling.count_probabilities == pytest.approx(expected)
+
+
+def test_public_incidence_covers_the_most_exposed_secret():
+    chances = np.array([0.5, 0.1, 0.9])
+    sampling = SecretSampling.from_public_incidence(chances, [np.array([0, 1]), np.array([2])])
+    assert sampling.count_probabilities == pytest.approx([0.1, 0.85, 0.05])
+    assert "0.9" not in repr(sampling)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: secret_weights([np.array([0])], [], 2),
+        lambda: secret_weights([np.array([0])], [0.0], 2),
+        lambda: sampling_probabilities(np.zeros(3)),
+        lambda: sampling_probabilities(np.ones(3), "printed"),
+        lambda: SecretSampling.capped(probability=0.1, max_occurrences=0),
+        lambda: SecretSampling.capped(probability=1.1, max_occurrences=1),
+        lambda: secret_noise_std(count_probabilities=CERTAIN, prior=0.1, posterior=0.1, steps=1),
+        lambda: secret_noise_std(
+            count_probabilities=CERTAIN, prior=0.1, posterior=0.2, steps=1, noise_floor=0
+        ),
+    ],
+)
+def test_settings_outside_their_domain_are_refused(refused):
+    with pytest.raises(ValueError, match="Expected"):
+        refused()
+
+
+def test_record_level_noise_does_not_protect_a_repeated_secret():
+    # μ-GDP for a record is m μ for a secret in m of them: not the same guarantee.
+    mu = gaussian_budget(PRIOR, 1e-3)
+    assert gaussian_posterior(5 * mu, PRIOR) > 250 * PRIOR

@@ -1,0 +1,401 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from dpsynth_assets.privacy import clipping, sparse_vector
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import PureEvent
+from dpsynth_assets.privacy.sparse_vector import (
+    STEPS_PER_RECORD,
+    PublicTokenTest,
+    above_threshold_epsilon,
+    break_even_share,
+    distance_oracle,
+    draw_public_tokens,
+    log_normaliser,
+)
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+VOCABULARY = 257
+RELATIONS = list(NeighboringRelation)
+
+
+def public_test(**changes):
+    fields = {
+        "expected_batch_size": 4,
+        "noise_scale": 0.2,
+        "threshold": 0.5,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+    return PublicTokenTest(**(fields | changes))
+
+
+def batches(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(20, VOCABULARY, generator=generator) * 6
+    public = torch.randn(6, VOCABULARY, generator=generator) * 6
+    batch_of_row = torch.randint(0, 6, (20,), generator=generator)
+    batch_of_row[batch_of_row == 2] = 3  # batch 2 is empty
+    return logits, public, batch_of_row
+
+
+@pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
+def block_entries(request, monkeypatch):
+    monkeypatch.setattr(clipping, "BLOCK_ENTRIES", request.param)
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    """Integer noise of zero, and a list of (values, scale) of each call for noise."""
+    calls = []
+
+    def exact(values, scale):
+        calls.append((list(values), scale))
+        return list(values)
+
+    monkeypatch.setattr(sparse_vector, "discrete_laplace", exact)
+    return calls
+
+
+class Unread:
+    def __getattr__(self, name):
+        raise AssertionError("logits were read without a paid instance")
+
+
+def one_batch(distance):
+    """Logits of one row whose law has about this distance, 0 or 2, from the public law; s = 1."""
+    public = torch.tensor([[60.0, -60.0, -60.0]])
+    private = public if distance == 0 else public.roll(1, dims=1)
+    return private, public, torch.zeros(1, dtype=torch.int64)
+
+
+# Price
+
+
+@pytest.mark.parametrize(
+    ("relation", "records", "expected"),
+    [("add-remove", 1, 0.1), ("zero-out", 1, 0.1), ("replace-one", 1, 0.2), ("add-remove", 3, 0.3)],
+)
+def test_epsilon_is_two_over_s_sigma_for_each_changed_vector(relation, records, expected):
+    epsilon = above_threshold_epsilon(
+        expected_batch_size=100, noise_scale=0.2, relation=relation, max_records_per_unit=records
+    )
+    assert epsilon == pytest.approx(expected, rel=1e-12)
+
+
+@given(
+    st.integers(1, 5000),
+    st.floats(1e-3, 10.0),
+    st.sampled_from(RELATIONS),
+    st.integers(1, 5),
+    st.sampled_from([0.0, 1e-4, 0.25]),
+)
+def test_integer_noise_costs_exactly_the_stated_epsilon(size, sigma, relation, records, slack):
+    tested = public_test(
+        expected_batch_size=size,
+        noise_scale=sigma,
+        relation=relation,
+        max_records_per_unit=records,
+        logit_slack=slack,
+    )
+    changes = relation.records_changed * records
+    scale = Fraction(tested.noise_steps)
+    cost = changes * tested.sensitivity_steps * (1 / scale + 2 / (2 * scale))
+    assert Fraction(tested.epsilon) * (1 - Fraction(1, 10**12)) <= cost <= tested.epsilon
+
+
+def test_the_lattice_enlarges_the_noise_by_less_than_a_ten_thousandth():
+    tested = public_test(expected_batch_size=255)
+    ideal = 0.2 * 255 * STEPS_PER_RECORD
+    assert 1 <= tested.noise_steps / ideal < 1 + 1e-4
+
+
+def test_numerical_slack_and_replaced_contexts_are_charged():
+    free = public_test().epsilon
+    assert public_test(logit_slack=0.01).epsilon == pytest.approx(free * (1 + 4 * 4 * 0.01))
+    assert public_test(contexts_changed="replace").epsilon == pytest.approx(2 * free)
+
+
+def test_event_prices_one_pure_instance_for_each_private_token():
+    assert public_test().event(7) == PureEvent(epsilon=public_test().epsilon, count=7)
+
+
+@pytest.mark.parametrize(
+    ("size", "temperature", "sigma", "rho", "share"),
+    [
+        (255, 2.0, 0.1, 0.00326797385620915, 0.0588),
+        (255, 2.0, 0.2, 0.000961168781237985, 0.2),
+        (1023, 2.0, 0.3, 3.31784615832167e-05, 0.36),
+        (127, 1.5, 0.2, 0.00447778673335124, 0.3077),
+        (2047, 1.5, 0.3, 1.06067369060695e-05, 0.5),
+    ],
+)
+def test_one_private_token_costs_what_theorem_one_says(size, temperature, sigma, rho, share):
+    # r (c²/(2 s² τ²) + 2/(s σ)²) at r = 1, c = 10: settings of the paper's Table 7.
+    token = MeanTokenMechanism(
+        clip_bound=10.0,
+        temperature=temperature,
+        expected_batch_size=size,
+        relation=NeighboringRelation.ADD_REMOVE,
+    ).event(1)
+    asked = public_test(expected_batch_size=size, noise_scale=sigma).event(1)
+    assert float(token.rho + asked.rho) == pytest.approx(rho, rel=1e-9)
+    assert break_even_share(token, asked) == pytest.approx(share, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise_scale": 0.0},
+        {"noise_scale": math.inf},
+        {"noise_scale": math.nan},
+        {"expected_batch_size": 0},
+        {"threshold": -math.inf},
+        {"logit_slack": -1.0},
+        {"max_records_per_unit": 0},
+        {"contexts_changed": "sometimes"},
+    ],
+)
+def test_settings_without_a_price_are_refused(changes):
+    with pytest.raises(ValueError, match="Expected"):
+        public_test(**changes)
+
+
+# Distance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_tensor_distances_match_the_numpy_oracle(block_entries, dtype, masked):
+    logits, public, batch_of_row = batches()
+    logits, active = logits.to(dtype), np.array([5, 2, 0, 3])
+    allowed = np.random.default_rng(0).random(VOCABULARY) < 0.5 if masked else None
+    columns = None if allowed is None else torch.from_numpy(np.flatnonzero(allowed))
+    distances = public_test().private_distances(
+        logits, public[active], batch_of_row, active, columns
+    )
+    keep = slice(None) if allowed is None else allowed
+    for position, batch in enumerate(active):
+        rows = logits[batch_of_row == batch].double().numpy()[:, keep]
+        expected = distance_oracle(rows, public[batch].double().numpy()[keep], 4)
+        assert float(distances[position]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_batch_without_rows_has_distance_one():
+    logits, public, batch_of_row = batches()
+    distance = public_test().private_distances(logits, public[2:3], batch_of_row, np.array([2]))
+    assert float(distance[0]) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_denominator_is_the_expected_batch_size_whatever_the_rows():
+    private, public, _ = one_batch(0)
+    for count in (0, 1, 4, 11):
+        rows = private.repeat(count, 1)
+        distance = public_test().private_distances(
+            rows, public, torch.zeros(count, dtype=torch.int64), np.array([0])
+        )
+        assert float(distance[0]) == pytest.approx(abs(count / 4 - 1), abs=1e-12)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_row_without_a_finite_maximum_contributes_nothing(poison):
+    logits, public, batch_of_row = batches()
+    active = np.array([0, 1, 3])
+    clean = public_test().private_distances(logits, public[active], batch_of_row, active)
+    bad = torch.full((1, VOCABULARY), poison)
+    poisoned = public_test().private_distances(
+        torch.cat([logits, bad]),
+        public[active],
+        torch.cat([batch_of_row, torch.tensor([0])]),
+        active,
+    )
+    torch.testing.assert_close(clean, poisoned, atol=1e-12, rtol=0)
+
+
+def test_normaliser_is_finite_exactly_where_the_maximum_is(block_entries):
+    rows = torch.zeros(5, VOCABULARY)
+    rows[1, 200], rows[2, 3], rows[3] = math.nan, math.inf, -math.inf
+    rows[4, :256] = -math.inf
+    normaliser = log_normaliser(rows, None)
+    assert torch.isfinite(normaliser).tolist() == [True, False, False, False, True]
+    assert float(normaliser[0]) == pytest.approx(math.log(VOCABULARY))
+    assert float(normaliser[4]) == 0.0
+
+
+def test_rounding_of_the_sums_stays_far_below_one_lattice_step():
+    # Any order of summation is allowed, so a neighbour's other rows may round differently.
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(64, 50_000, generator=generator) * 4
+    public = torch.randn(1, 50_000, generator=generator) * 4
+    tested = public_test(expected_batch_size=64)
+    zeros, active = torch.zeros(64, dtype=torch.int64), np.array([0])
+    forward = tested.private_distances(logits, public, zeros, active)
+    order = torch.randperm(64, generator=generator)
+    shuffled = tested.private_distances(logits[order], public, zeros, active)
+    assert abs(float(forward - shuffled)) * 64 * STEPS_PER_RECORD < 1e-4
+
+
+def test_stated_memory_never_holds_a_copy_of_the_logits():
+    rows, vocabulary = 2048, 256_000
+    assert public_test().peak_extra_bytes(rows, vocabulary, 32) < rows * vocabulary * 8 / 20
+
+
+# Instances
+
+
+def test_noise_is_integer_with_the_stated_scales_and_a_fresh_threshold(noiseless):
+    tested = public_test(expected_batch_size=1)
+    opened = tested.open(PrivateTokenMeter(2, 1))
+    answers = [
+        bool(opened.needs_private_token(*one_batch(distance), np.array([0]))[0])
+        for distance in (0, 0, 2, 0)
+    ]
+    assert answers == [False, False, True, False]
+    scale, end = tested.noise_steps, 2 * STEPS_PER_RECORD
+    expected = [
+        (tested.threshold_steps, scale),
+        (0, 2 * scale),
+        (0, 2 * scale),
+        (end, 2 * scale),
+        (tested.threshold_steps, scale),
+        (0, 2 * scale),
+    ]
+    assert [call[1] for call in noiseless] == [call[1] for call in expected]
+    for (values, _), (value, _) in zip(noiseless, expected, strict=True):
+        assert values == pytest.approx([value], abs=1)
+        assert isinstance(values[0], int)
+
+
+def test_distance_equal_to_the_noisy_threshold_is_far(noiseless, monkeypatch):
+    tested = public_test(expected_batch_size=1, threshold=1.0)
+    monkeypatch.setattr(
+        PublicTokenTest, "private_distances", lambda *_: torch.ones(1, dtype=torch.float64)
+    )
+    opened = tested.open(PrivateTokenMeter(1, 1))
+    assert opened.needs_private_token(*one_batch(0), np.array([0])).tolist() == [True]
+
+
+def test_answers_are_aligned_with_active(noiseless):
+    near, public, _ = one_batch(0)
+    far = one_batch(2)[0]
+    opened = public_test(expected_batch_size=1).open(PrivateTokenMeter(1, 10))
+    answers = opened.needs_private_token(
+        torch.cat([far, near]), public.repeat(2, 1), torch.tensor([9, 4]), np.array([4, 9])
+    )
+    assert answers.tolist() == [False, True]
+
+
+def test_both_laws_are_conditioned_on_the_allowed_tokens(noiseless):
+    logits, public, _ = batches()
+    allowed = np.arange(VOCABULARY) % 3 == 0
+    opened = public_test(expected_batch_size=1).open(PrivateTokenMeter(1, 1))
+    where = torch.zeros(1, dtype=torch.int64), np.array([0])
+    opened.needs_private_token(logits[:1], public[:1], *where, allowed)
+    rows, law = logits[:1].double().numpy()[:, allowed], public[0].double().numpy()[allowed]
+    expected = math.floor(distance_oracle(rows, law, 1) * STEPS_PER_RECORD)
+    assert noiseless[-1][0] == pytest.approx([expected], abs=1)
+
+
+def test_no_instance_opens_beyond_r_even_if_private_answers_are_ignored(noiseless):
+    opened = public_test(expected_batch_size=1).open(PrivateTokenMeter(3, 1))
+    for _ in range(3):
+        assert opened.needs_private_token(*one_batch(2), np.array([0])).all()
+    with pytest.raises(UnaccountedReleaseError):
+        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0]))
+    assert opened.opened.tolist() == [3]
+
+
+def test_nothing_is_asked_after_the_last_private_token(noiseless):
+    meter = PrivateTokenMeter(2, 2)
+    opened = public_test(expected_batch_size=1).open(meter)
+    opened.needs_private_token(*one_batch(0), np.array([0]))  # an instance stays open
+    meter.spend(np.array([0, 0]))
+    with pytest.raises(UnaccountedReleaseError):
+        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3), st.lists(st.tuples(st.booleans(), st.booleans()), max_size=14))
+def test_no_loop_can_run_more_instances_than_the_plan_pays(tokens, steps):
+    meter = PrivateTokenMeter(tokens, 1)
+    opened = public_test(expected_batch_size=1, noise_scale=0.01).open(meter)
+    finished = 0
+    for far, draws in steps:
+        try:
+            finished += int(opened.needs_private_token(*one_batch(2 * far), np.array([0]))[0])
+            meter.spend(np.array([0] * draws))
+        except UnaccountedReleaseError:
+            continue
+    assert finished <= int(opened.opened[0]) <= tokens
+    if meter.exhausted[0]:
+        with pytest.raises(UnaccountedReleaseError):
+            opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0]))
+
+
+def test_refused_question_opens_nothing_for_any_batch(noiseless):
+    meter = PrivateTokenMeter(1, 2)
+    opened = public_test().open(meter)
+    meter.spend(np.array([1]))
+    with pytest.raises(UnaccountedReleaseError):
+        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0, 1]))
+    assert opened.opened.tolist() == [0, 0]
+    assert noiseless == []
+
+
+@pytest.mark.parametrize("batch", [-1, 2])
+def test_batches_unknown_to_the_meter_are_refused(batch):
+    opened = public_test().open(PrivateTokenMeter(1, 2))
+    with pytest.raises(UnaccountedReleaseError):
+        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([batch]))
+
+
+def test_a_meter_pays_for_one_test_only():
+    meter = PrivateTokenMeter(1, 2)
+    public_test().open(meter)
+    with pytest.raises(UnaccountedReleaseError, match="without a public-token test"):
+        public_test().open(meter)
+
+
+def test_noisy_thresholds_do_not_show():
+    opened = public_test().open(PrivateTokenMeter(1, 1))
+    assert "threshold" not in repr(opened)
+
+
+@pytest.mark.parametrize(
+    ("public", "batch_of_row", "active", "match"),
+    [
+        (torch.zeros(1, 5), torch.zeros(3, dtype=torch.int64), [0], "batch_of_row"),
+        (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), [0, 0], "distinct"),
+        (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), [0], "public_logits"),
+        (torch.zeros(1, 4), torch.zeros(2, dtype=torch.int64), [0], "public_logits"),
+        (torch.full((1, 5), math.nan), torch.zeros(2, dtype=torch.int64), [0], "finite maxima"),
+    ],
+)
+def test_shapes_that_disagree_are_refused(public, batch_of_row, active, match):
+    opened = public_test().open(PrivateTokenMeter(9, 1))
+    with pytest.raises(ValueError, match=match):
+        opened.needs_private_token(torch.zeros(2, 5), public, batch_of_row, np.array(active))
+
+
+# Public tokens
+
+
+def test_public_tokens_follow_their_temperature_and_mask():
+    logits = torch.tensor([[0.0, 3.0, 1.0]]).repeat(4000, 1)
+    cold = np.bincount(draw_public_tokens(logits, 0.05), minlength=3)
+    assert cold.tolist() == [0, 4000, 0]
+    hot = np.bincount(draw_public_tokens(logits, 50.0), minlength=3) / 4000
+    assert (np.abs(hot - 1 / 3) < 0.1).all()
+    masked = draw_public_tokens(logits, 1.0, np.array([True, False, True]))
+    assert set(masked) == {0, 2}
+
+
+def test_public_tokens_refuse_a_temperature_of_zero():
+    with pytest.raises(ValueError, match="temperature"):
+        draw_public_tokens(torch.zeros(1, 3), 0.0)

@@ -1,0 +1,259 @@
+"""Laws of noisy vector means. False alarm of the statistical test: at most 1e-8."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+
+from dpsynth_assets.privacy import vector_mean
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import l2_sensitivity
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.vector_mean import (
+    VectorMean,
+    release_vector_mean,
+    stacked_l2_sensitivity,
+    unit_directions,
+    vector_mean_event,
+)
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+FALSE_ALARM = 1e-9
+SETTINGS = {"l2_bounds": (1.0, 3.0), "noise_std": 0.02, "records": 100, "relation": ADD_REMOVE}
+
+
+def records(count, dimensions=8, seed=0):
+    return np.random.default_rng(seed).normal(0, 0.5, (count, 2, dimensions))
+
+
+def clipped_mean(vectors, bounds, public_records):
+    """The mean without lattice or noise."""
+    norms = np.linalg.norm(vectors, axis=2, keepdims=True)
+    limits = np.asarray(bounds)[None, :, None]
+    return (vectors * np.minimum(1.0, limits / norms)).sum(axis=0) / public_records
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        vector_mean, "discrete_gaussian", lambda values, scale: drawn.append(scale) or list(values)
+    )
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("relation", "units", "factor"),
+    [
+        (ADD_REMOVE, 1, 1),
+        (ZERO_OUT, 1, 1),
+        (REPLACE_ONE, 1, 2),
+        (ZERO_OUT, 3, 3),
+        (REPLACE_ONE, 2, 4),
+    ],
+)
+def test_worked_sensitivity(relation, units, factor):
+    # Bounds 3 and 4 stack to 5; the mean over ten records moves by 0.5 for each vector.
+    sensitivity = stacked_l2_sensitivity(
+        l2_bounds=[3, 4], records=10, relation=relation, max_records_per_unit=units
+    )
+    assert sensitivity == pytest.approx(0.5 * factor, rel=1e-12)
+    assert sensitivity > 0.5 * factor
+
+
+def test_joint_release_of_equal_layers_costs_the_square_root_of_their_number():
+    alone = stacked_l2_sensitivity(l2_bounds=[5.5], records=500, relation=REPLACE_ONE)
+    joint = stacked_l2_sensitivity(l2_bounds=[5.5] * 4, records=500, relation=REPLACE_ONE)
+    assert joint == pytest.approx(2 * alone)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sampled", "replace_one", "add_remove"),
+    [
+        (11.220475733587218, 1 / 560, 0.015481109267539985, 0.007740554633769992),
+        (5.373781070187557, 0.08, 0.033823178791648936, 0.016911589395824468),
+        (2.9, 1.0, 0.06520964851503987, 0.03260482425751993),
+    ],
+)
+def test_noise_at_the_papers_settings(epsilon, sampled, replace_one, add_remove):
+    # n = 500, C = 5.5, L = 4, δ = 5e-6 after sampling; Equation (2) needs 2.0 to 2.4 times the
+    # replace-one noise.
+    mu = gaussian_mu(epsilon, 5e-6 / sampled)
+    for relation, expected in [(REPLACE_ONE, replace_one), (ADD_REMOVE, add_remove)]:
+        sensitivity = stacked_l2_sensitivity(l2_bounds=[5.5] * 4, records=500, relation=relation)
+        assert sensitivity / mu == pytest.approx(expected, rel=1e-4)
+        event = vector_mean_event(
+            noise_std=expected, l2_bounds=[5.5] * 4, records=500, relation=relation
+        )
+        assert gaussian_epsilon(1 / event.noise_multiplier, 5e-6 / sampled) == pytest.approx(
+            epsilon, rel=1e-3
+        )
+
+
+@pytest.mark.parametrize(
+    ("delta", "add_remove", "replace_one"),
+    [(1e-5, 30.74956613197769, 43.486453460931244), (5e-6, 32.486035257889945, 45.94219164943851)],
+)
+def test_noise_of_the_papers_fixed_shots(delta, add_remove, replace_one):
+    # A histogram at ε = 0.1; the paper does not state its relation (errata B-003.3).
+    for relation, expected in [(ADD_REMOVE, add_remove), (REPLACE_ONE, replace_one)]:
+        noise = l2_sensitivity(relation) / gaussian_mu(0.1, delta)
+        assert noise == pytest.approx(expected, rel=1e-4)
+
+
+@given(st.floats(1e-3, 1e3), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
+def test_event_is_noise_over_sensitivity_and_never_above_it(noise_std, bounds):
+    event = vector_mean_event(
+        noise_std=noise_std, l2_bounds=bounds, records=7, relation=REPLACE_ONE
+    )
+    exact = noise_std * 7 / (2 * math.sqrt(math.fsum(bound**2 for bound in bounds)))
+    assert event.noise_multiplier <= exact * (1 + 1e-15)
+    assert event.noise_multiplier == pytest.approx(exact, rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 30), st.booleans())
+def test_integer_noise_over_integer_sensitivity_is_at_least_the_event(seed, count, replace):
+    # The exact claim: what is drawn, in lattice steps, against how far integer sums can move.
+    generator = np.random.default_rng(seed)
+    bounds = generator.uniform(0.1, 10, 2)
+    relation = REPLACE_ONE if replace else ADD_REMOVE
+    rest = generator.normal(0, 10, (count, 2, 5))
+    unit = generator.normal(0, 10.0 ** generator.integers(-3, 9), (2, 2, 5))
+    settings_ = {**SETTINGS, "l2_bounds": bounds, "relation": relation, "noise_std": 0.2}
+    means = [VectorMean(dimensions=5, **settings_) for _ in range(2)]
+    for mean, extra in zip(means, unit, strict=True):
+        mean.add(rest)
+        if replace or mean is means[0]:
+            mean.add(extra[None])
+    shift = (means[0]._private_sum - means[1]._private_sum).reshape(-1)
+    moved_squared = sum(int(step) ** 2 for step in shift)
+    noise = means[0]._noise_steps
+    if moved_squared:
+        assert noise / math.sqrt(moved_squared) >= means[0].event().noise_multiplier * (1 - 1e-15)
+
+
+def test_clean_means_are_those_of_clipped_records(noiseless):
+    vectors = records(40)
+    release = release_vector_mean(vectors, **SETTINGS)
+    np.testing.assert_allclose(release.value, clipped_mean(vectors, (1.0, 3.0), 100), atol=1e-8)
+    assert noiseless[0] >= 0.02 * 100 / 2.0**-26
+
+
+@pytest.mark.statistical
+def test_every_entry_gets_noise_of_the_stated_deviation():
+    vectors = records(40, dimensions=1_000)
+    release = release_vector_mean(vectors, **SETTINGS)
+    noise = (release.value - clipped_mean(vectors, (1.0, 3.0), 100)) / 0.02
+    for block in noise:
+        assert stats.kstest(block, "norm").pvalue > FALSE_ALARM
+        share = stats.chi2.cdf((block**2).sum(), block.size)
+        assert min(share, 1 - share) > FALSE_ALARM
+
+
+def test_release_carries_its_cost():
+    release = release_vector_mean(records(3), **SETTINGS)
+    assert release.cost.guarantee is GuaranteeType.DP
+    assert release.cost.event == vector_mean_event(**SETTINGS)
+    assert isinstance(release.cost.event, GaussianEvent)
+    assert release.value.shape == (2, 8)
+
+
+def test_the_denominator_is_the_public_number_whatever_came(noiseless):
+    vectors = records(10)
+    ten = release_vector_mean(vectors, **{**SETTINGS, "records": 10, "noise_std": 0.2}).value
+    thousand = release_vector_mean(vectors, **{**SETTINGS, "records": 1_000}).value
+    np.testing.assert_allclose(ten, 100 * thousand)
+
+
+def test_a_stream_of_batches_equals_one_array(noiseless):
+    vectors = records(23)
+    stream = VectorMean(dimensions=8, **SETTINGS)
+    for batch in np.array_split(vectors, [0, 1, 1, 9]):
+        stream.add(batch)
+    whole = release_vector_mean(vectors, **SETTINGS)
+    np.testing.assert_array_equal(stream.release().value, whole.value)
+
+
+def test_no_records_release_pure_noise():
+    release = release_vector_mean(np.empty((0, 2, 8)), **SETTINGS)
+    assert np.isfinite(release.value).all()
+    assert release.value.all()
+
+
+def test_blocks_that_are_not_finite_add_nothing(noiseless):
+    vectors = records(5)
+    broken = np.concatenate([vectors, np.full((2, 2, 8), np.nan), np.full((1, 2, 8), np.inf)])
+    expected = release_vector_mean(vectors, **SETTINGS)
+    np.testing.assert_array_equal(release_vector_mean(broken, **SETTINGS).value, expected.value)
+
+
+def test_nothing_can_be_released_or_added_twice():
+    mean = VectorMean(dimensions=8, **SETTINGS)
+    mean.add(records(5))
+    mean.release()
+    assert not mean._private_sum.any()
+    with pytest.raises(UnaccountedReleaseError, match="second"):
+        mean.release()
+    with pytest.raises(UnaccountedReleaseError, match="second"):
+        mean.add(records(5))
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_sum_cannot_be_copied_to_be_released_again(duplicate):
+    with pytest.raises(TypeError, match="copy"):
+        duplicate(VectorMean(dimensions=8, **SETTINGS))
+
+
+def test_representation_shows_no_sums():
+    mean = VectorMean(dimensions=2, **SETTINGS)
+    mean.add(np.full((1, 2, 2), 0.125))
+    assert "0.125" not in repr(mean)
+    assert "array" not in repr(mean)
+
+
+def test_sums_beyond_64_bits_are_refused(monkeypatch):
+    monkeypatch.setattr(vector_mean, "LARGEST_SUM", 1 << 32)
+    mean = VectorMean(dimensions=8, **{**SETTINGS, "noise_std": 1e-8})
+    with pytest.raises(OverflowError, match="at most"):
+        mean.add(records(100))
+
+
+@pytest.mark.parametrize("noise_std", [1e-12, 1e12])
+def test_noise_that_integers_cannot_carry_is_refused(noise_std):
+    with pytest.raises(ValueError, match="lattice steps"):
+        VectorMean(dimensions=1, **{**SETTINGS, "noise_std": noise_std})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"l2_bounds": bounds} for bounds in ([], [0.0], [math.inf], [math.nan])),
+        {"records": 0},
+        {"max_records_per_unit": 0},
+        {"relation": "swap"},
+        {"noise_std": 0.0},
+    ],
+)
+def test_settings_outside_their_domain_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"Expected|swap"):
+        vector_mean_event(**{**SETTINGS, **wrong})
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (4, 3, 8), (4, 2, 7)])
+def test_vectors_of_another_shape_are_refused(shape):
+    mean = VectorMean(dimensions=8, **SETTINGS)
+    with pytest.raises(ValueError, match="shape"):
+        mean.add(np.zeros(shape))
+
+
+def test_directions_have_norm_one_and_zero_stays_zero():
+    directions = unit_directions(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(directions, [[0.6, 0.8], [0.0, 0.0]])

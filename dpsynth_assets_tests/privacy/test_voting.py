@@ -1,0 +1,153 @@
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import GaussianEvent, flatten
+from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.voting import NO_VOTE, GaussianVoting, threshold_votes
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+
+
+def voting(noise_std=8.0, iterations=3, votes=1, relation=ADD_REMOVE, records=1):
+    return GaussianVoting(
+        noise_std=noise_std,
+        iterations=iterations,
+        votes_per_record=votes,
+        relation=relation,
+        max_records_per_unit=records,
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "noise_std", "epsilon"),
+    [
+        (1939290, 15.34, 1.004455),
+        (1939290, 8.03, 2.002377),
+        (1939290, 4.24, 4.005258),
+        (8396, 11.6, 0.999986),
+        (8396, 6.22, 1.996654),
+        (8396, 3.38, 3.992231),
+    ],
+)
+def test_ten_rounds_cost_what_the_papers_notebook_prints(records, noise_std, epsilon):
+    delta = 1 / (records * math.log(records))
+    assert gaussian_epsilon(math.sqrt(10) / noise_std, delta) == pytest.approx(epsilon, abs=2e-6)
+    event = voting(noise_std, 10).event
+    assert epsilon_of([event], delta, "tight") == pytest.approx(epsilon, abs=2e-6)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(NeighboringRelation),
+    st.data(),
+)
+def test_votes_of_neighbours_differ_by_at_most_the_sensitivity(votes, records, relation, data):
+    ballots = st.lists(
+        st.lists(st.integers(NO_VOTE, 3), min_size=votes, max_size=votes),
+        min_size=records,
+        max_size=records,
+    )
+    others, unit = data.draw(ballots), data.draw(ballots)
+    instead = data.draw(ballots) if relation is REPLACE_ONE else []
+    mechanism = voting(votes=votes, relation=relation, records=records)
+    with_unit = mechanism.count(np.array(others + unit), 4)
+    without = mechanism.count(np.array(others + instead), 4)
+    assert np.linalg.norm(with_unit - without) <= mechanism.l2_sensitivity
+
+
+@pytest.mark.parametrize(
+    ("relation", "distance"), [(ADD_REMOVE, 6.0), (ZERO_OUT, 6.0), (REPLACE_ONE, 6 * math.sqrt(2))]
+)
+def test_the_sensitivity_is_attained_when_a_unit_votes_for_one_candidate(relation, distance):
+    mechanism = voting(votes=3, relation=relation, records=2)
+    with_unit = mechanism.count(np.zeros((2, 3), dtype=int), 2)
+    moved = 1 if relation is REPLACE_ONE else NO_VOTE
+    without = mechanism.count(np.full((2, 3), moved), 2)
+    assert np.linalg.norm(with_unit - without) == pytest.approx(distance)
+    assert mechanism.l2_sensitivity == pytest.approx(distance)
+    assert mechanism.l2_sensitivity >= distance
+    assert mechanism.round_event == GaussianEvent(noise_multiplier=8.0 / mechanism.l2_sensitivity)
+
+
+def test_every_round_is_charged_and_no_other_is_released():
+    mechanism = voting(iterations=3)
+    assert flatten(mechanism.event) == [mechanism.round_event] * 3
+    for released in range(3):
+        assert mechanism.remaining == 3 - released
+        release = mechanism.release(np.zeros(5, dtype=np.int64))
+        assert release.cost.guarantee is GuaranteeType.DP
+        assert release.cost.event == mechanism.round_event
+        assert release.value.shape == (5,)
+
+    class Unread:
+        def __array__(self, *_):
+            raise AssertionError("private votes were read")
+
+    with pytest.raises(UnaccountedReleaseError, match="at most 3 rounds"):
+        mechanism.release(Unread())
+
+
+def test_released_votes_are_the_votes_and_noise_of_the_stated_size():
+    votes = np.full(20_000, 10**9)
+    noise = voting(noise_std=8.0).release(votes).value - votes
+    assert abs(noise.mean()) < 8.0 * 7 / math.sqrt(20_000)
+    assert noise.std() == pytest.approx(8.0, rel=0.04)
+
+
+def test_abstaining_and_repeated_votes_are_counted():
+    choices = np.array([[2, 2], [0, NO_VOTE], [NO_VOTE, NO_VOTE]])
+    assert voting(votes=2).count(choices, 4).tolist() == [1, 0, 2, 0]
+    assert voting(votes=2).count(np.empty((0, 2), dtype=int), 3).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "choices", [np.zeros((4, 3), int), np.zeros(4, int), np.zeros((4, 2)), [[0, 4177]], [[-5, 0]]]
+)
+def test_choices_beyond_what_was_declared_are_refused_without_showing_them(choices):
+    with pytest.raises(ValueError, match="Expected") as refusal:
+        voting(votes=2).count(np.asarray(choices), 4)
+    assert "4177" not in str(refusal.value)
+
+
+def test_thresholding_keeps_what_exceeds_it():
+    assert threshold_votes(np.array([-3, 2, 7]), 2.0).tolist() == [0.0, 0.0, 5.0]
+    with pytest.raises(ValueError, match="threshold"):
+        threshold_votes(np.array([1]), -1.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"noise_std": 0.5},
+        {"noise_std": math.inf},
+        {"iterations": 0},
+        {"votes": 0},
+        {"records": 0},
+        {"relation": "some"},
+    ],
+)
+def test_settings_outside_their_domain_are_refused(settings):
+    with pytest.raises(ValueError, match=r"Expected|is not a valid"):
+        voting(**settings)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_mechanism_cannot_be_copied_to_release_more(duplicate):
+    with pytest.raises(TypeError, match="copy"):
+        duplicate(voting())
+
+
+def test_noise_cannot_be_lowered_after_the_price_was_named():
+    with pytest.raises(AttributeError):
+        voting().noise_std = 1.0
