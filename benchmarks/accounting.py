@@ -1,49 +1,108 @@
-"""Times the tight accountant: `python benchmarks/accounting.py`.
+"""Times the accountants and the calibrations: `python benchmarks/accounting.py`.
 
-Prints seconds and ε of the optimal adaptive composition of token draws beside zCDP, and of a
-plan that mixes tokens with a histogram (one loss distribution each, convolved).
+Prints seconds, of wall and of processor, and the result: optimal adaptive composition of token
+draws beside zCDP, plans that mix kinds of releases (one loss distribution each, convolved), DP-SGD
+by Rényi divergences and by loss distributions, and the noise and batch sizes that a target allows.
 """
 
 import time
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.calibration import largest_token_count
-from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteLaplaceEvent
+from dpsynth_assets.privacy.calibration import (
+    dp_sgd_noise_multiplier,
+    largest_token_count,
+    smallest_batch_size,
+)
+from dpsynth_assets.privacy.events import (
+    BoundedRangeEvent,
+    DiscreteLaplaceEvent,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    PureEvent,
+)
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 DELTA = 1e-6
 ETA = {64: 2 * 9 / (64 * 1.5), 256: 2 * 9 / (256 * 1.5)}
 
 
 def timed(label, function):
-    start = time.perf_counter()
+    wall, processor = time.perf_counter(), time.process_time()
     result = function()
-    print(f"{label:<58} {result:>10.4f} {time.perf_counter() - start:>8.2f} s")
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    print(f"{label:<62} {result:>10.4f} {wall:>8.2f} s {processor:>8.2f} s")
 
 
 def main():
-    print(f"{'c = 9, τ = 1.5, δ = 1e-6':<58} {'result':>10} {'time':>10}")
+    print(f"{'c = 9, τ = 1.5, δ = 1e-6':<62} {'result':>10} {'wall':>10} {'processor':>10}")
+    timed("libraries loaded: one mixed plan", lambda: epsilon_of(mixed(3), DELTA, "tight"))
+    tokens()
+    training()
+    calibration()
+
+
+def mixed(count):
+    return [DiscreteLaplaceEvent(scale=10.0), BoundedRangeEvent(eta=ETA[64], count=count)]
+
+
+def tokens():
     for size, eta in ETA.items():
         for count in (100, 500, 2000):
-            tokens = [BoundedRangeEvent(eta=eta, count=count)]
+            events = [BoundedRangeEvent(eta=eta, count=count)]
             for accountant in ("zcdp", "tight"):
                 label = f"ε of {count} tokens, batches of {size}, {accountant}"
-                timed(label, lambda t=tokens, a=accountant: epsilon_of(t, DELTA, a))
-    mixed = [DiscreteLaplaceEvent(scale=10.0), BoundedRangeEvent(eta=ETA[64], count=400)]
-    timed(
-        "ε of 400 tokens and a Laplace(10) histogram, tight",
-        lambda: epsilon_of(mixed, DELTA, "tight"),
-    )
-    timed("the same again (cached)", lambda: epsilon_of(mixed, DELTA, "tight"))
-    timed(
-        "tokens within ε = 10 beside that histogram, tight",
-        lambda: largest_token_count(
-            eta=ETA[64],
-            target_epsilon=10.0,
-            delta=DELTA,
-            accountant="tight",
-            other_events=mixed[:1],
-        ),
-    )
+                timed(label, lambda e=events, a=accountant: epsilon_of(e, DELTA, a))
+    label = "ε of 400 tokens and a Laplace(10) histogram, tight"
+    timed(label, lambda: epsilon_of(mixed(400), DELTA, "tight"))
+    timed("the same again (cached)", lambda: epsilon_of(mixed(400), DELTA, "tight"))
+    tests = PureEvent(epsilon=2 / (256 * 0.2), count=2000)
+    events = [BoundedRangeEvent(eta=ETA[256], count=500), tests]
+    label = "ε of 500 tokens and 2,000 public-token tests, tight"
+    timed(label, lambda: epsilon_of(events, DELTA, "tight"))
+
+
+def training():
+    for q, sigma, steps in ((0.054, 3.0, 2000), (0.0034, 0.63, 2058)):
+        event = PoissonGaussianEvent(sampling_probability=q, noise_multiplier=sigma, steps=steps)
+        for accountant in ("zcdp", "tight"):
+            label = f"ε of DP-SGD, q = {q}, σ = {sigma}, T = {steps}, {accountant}"
+            timed(label, lambda e=event, a=accountant: epsilon_of([e], DELTA, a))
+
+
+def calibration():
+    histogram = [GaussianEvent(noise_multiplier=10.0)]
+    for q, steps, target in ((0.054, 2000, 4.0), (0.054, 2000, 1.0), (0.0034, 2058, 4.0)):
+        for accountant in ("zcdp", "tight"):
+            label = f"σ of DP-SGD and a histogram, q = {q}, ε = {target:g}, {accountant}"
+            timed(
+                label,
+                lambda q=q, steps=steps, target=target, accountant=accountant: (
+                    dp_sgd_noise_multiplier(
+                        sampling_probability=q,
+                        steps=steps,
+                        target_epsilon=target,
+                        delta=DELTA,
+                        accountant=accountant,
+                        other_events=histogram,
+                    )
+                ),
+            )
+    for accountant in ("zcdp", "tight"):
+        plan = {"target_epsilon": 10.0, "delta": DELTA, "accountant": accountant}
+        timed(
+            f"tokens within ε = 10 beside a Laplace(10) histogram, {accountant}",
+            lambda plan=plan: largest_token_count(eta=ETA[64], other_events=mixed(0)[:1], **plan),
+        )
+        timed(
+            f"batch size for 500 tokens within ε = 10, {accountant}",
+            lambda plan=plan: smallest_batch_size(
+                tokens=500,
+                clip_bound=9.0,
+                temperature=1.5,
+                relation=NeighboringRelation.ADD_REMOVE,
+                **plan,
+            ),
+        )
 
 
 if __name__ == "__main__":

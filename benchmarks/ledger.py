@@ -78,9 +78,8 @@ def main() -> None:
         url = f"sqlite:///{Path(folder) / 'ledger.sqlite'}"
         fill(url, arguments.entries, arguments.distinct)
         print(f"{arguments.entries} entries, {arguments.distinct} distinct events")
-        report(
-            "show (read, replay, last 50 charges)", lambda: history(Ledger(url).entries(), last=50)
-        )
+        report("show (read, replay, last 50 charges)", lambda: history(Ledger(url), last=50))
+        report("show, last 1000 charges", lambda: history(Ledger(url), last=1000))
         ledger, wanted = Ledger(url), request(arguments.entries, arguments.distinct)
         report("first admission of a process", lambda: ledger.preview(wanted, TERMS))
         report("second admission", lambda: ledger.preview(wanted, TERMS))

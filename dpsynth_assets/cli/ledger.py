@@ -51,7 +51,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the last charges and what every cohort has spent."""
-    told = history(open_ledger(ledger).entries(), cohort, last)
+    told = history(open_ledger(ledger), cohort, last)
     if cohort is not None and not told.cohorts:
         raise PrivacyError(f"Expected a cohort of the ledger, got {cohort!r}: it has no entries.")
     if as_json:
@@ -161,9 +161,15 @@ def _total_row(spend: CohortSpend) -> list[str]:
 
 
 def _not_summed(spend: CohortSpend) -> str:
-    if not spend.has_ex_post:
-        return "nothing"
-    return f"ex-post releases (largest bound {_number(spend.ex_post_epsilon_max)})"
+    apart = []
+    if spend.has_ex_post:
+        apart.append(f"ex-post releases (largest bound {_number(spend.ex_post_epsilon_max)})")
+    if spend.secret_posterior is not None:
+        apart.append(
+            f"secret releases (posterior {spend.secret_posterior:.4g} of prior "
+            f"{spend.secret_prior:.4g})"
+        )
+    return ", ".join(apart) or "nothing"
 
 
 def _number(value: float | None) -> str:

@@ -21,7 +21,7 @@ def plan(
 
     spec = find_cohort(cohort)
     planned = plan_dataset(spec)
-    facts = _facts(planned)
+    facts = _facts(planned, spec.budget.rounds)
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -29,7 +29,7 @@ def plan(
     _print(facts)
 
 
-def _facts(planned: Any) -> dict[str, Any]:
+def _facts(planned: Any, rounds: int) -> dict[str, Any]:
     rows = [] if planned.histogram is None else [_histogram_row(planned.histogram)]
     rows.extend(_row(entry) for entry in planned.methods)
     return {
@@ -39,6 +39,7 @@ def _facts(planned: Any) -> dict[str, Any]:
         "accountant": planned.budget.accountant,
         "neighboring_relation": str(planned.budget.relation),
         "privacy_unit": planned.budget.unit.describe(),
+        "rounds": rounds,
         "total_epsilon": planned.total_epsilon,
         "releases": rows,
     }
@@ -77,6 +78,13 @@ def _row(entry: Any) -> dict[str, Any]:
 def _noise(parameters: Any) -> str:
     if "noise" in parameters:
         return str(parameters["noise"])
+    if "break_even_private_fraction" in parameters:
+        share = parameters["break_even_private_fraction"]
+        return (
+            f"softmax sampling, η = {parameters['eta']:.3g}, and a test of "
+            f"ε = {parameters['svt_epsilon']:.3g}, a private token; the test pays off below "
+            f"{share:.0%} private tokens"
+        )
     if "eta" in parameters:
         return f"softmax sampling, η = {parameters['eta']:.3g} a token"
     return ""
@@ -93,8 +101,8 @@ def _print(facts: dict[str, Any]) -> None:
     )
     console.print(
         f"One round of every DP release: ε = {facts['total_epsilon']:.4g} of "
-        f"{facts['budget_epsilon']:g} at δ = {facts['delta']:g} ({facts['accountant']}), "
-        f"{facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
+        f"{facts['budget_epsilon']:g} for {facts['rounds']} round(s) at δ = {facts['delta']:g} "
+        f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
     )
     if facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"

@@ -1,0 +1,170 @@
+"""What an audit is: a claim of the kernel, a measurement of it, and bugs it must notice."""
+
+import importlib.metadata
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM, Separation
+from dpsynth_assets.privacy.events import Event, event_to_json, flatten
+
+EX_POST = "ex_post"
+"""Stands for releases without an accounting event."""
+
+EVERY_RELEASE = "every_release"
+"""Stands for what all releases share: noise source, accountant, ledger."""
+
+ROUNDING = 1e-9
+"""Exact audits compare float64 results; a claim may be exceeded by this share."""
+
+
+class AuditKind(StrEnum):
+    """EXACT: likelihoods or totals are computed, a failure is a proof. STATISTICAL: samples."""
+
+    EXACT = "exact"
+    STATISTICAL = "statistical"
+
+
+class Bug(StrEnum):
+    """Mistakes found in papers, libraries and published code, which the audits must notice."""
+
+    HALVED_NOISE = "halved noise"
+    WRONG_RELATION = "wrong neighbouring relation"
+    PRIVATE_DENOMINATOR = "divides by the private |Z|"
+    EVEN_GAMMA = "printed γ for even batches"
+    SHUFFLED = "shuffling accounted as Poisson sampling"
+    SEPARATE_CALIBRATION = "separate calibration of a joint release"
+    INTEGER_NOISE = "integer noise multiplier"
+    RENOISED = "noise drawn anew at each start"
+    PUBLIC_SEED = "noise from seed 42"
+    UNCLIPPED = "contributions left unclipped"
+    GREEDY = "most likely token instead of a draw"
+    CLASSICAL_GAUSSIAN = "classical Gaussian formula above ε = 1"
+    MEAN_SHIFT = "mixture of shifts replaced by its mean"
+    UNCUT = "cut samples accounted as Poisson sampling"
+    SPREAD_VOTES = "votes of one record taken for votes of several"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one measurement says: it passes where `observed` is at most `claimed`.
+
+    Attributes:
+        claimed: What the kernel promises, in the audit's measure.
+        observed: What was attained, or proven to be attained.
+        note: Where: the false-positive rate of a test, or the worst case.
+    """
+
+    claimed: float
+    observed: float
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim survives."""
+        return self.observed <= self.claimed + ROUNDING * max(1.0, abs(self.claimed))
+
+    @classmethod
+    def of(cls, separation: Separation) -> "Finding":
+        """Reads a statistical test: true-positive rates, allowed and proven."""
+        return cls(
+            claimed=separation.allowed,
+            observed=separation.true_positive_rate,
+            note=f"at a false-positive rate of at most {separation.false_positive_rate:.3f}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """One run of one audit on one installation.
+
+    Attributes:
+        name: The audit.
+        kind: `exact` or `statistical`.
+        claimed: As in `Finding`.
+        observed: As in `Finding`.
+        note: As in `Finding`.
+        passed: Whether the claim survived.
+        seconds: Wall time.
+        version: Installed version of this package.
+        finished_at: UTC, ISO 8601.
+        bug: The bug that was planted; None for the real code.
+    """
+
+    name: str
+    kind: str
+    claimed: float
+    observed: float
+    passed: bool
+    seconds: float
+    version: str
+    finished_at: str
+    note: str = ""
+    bug: str | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether all is well: real code passed, or code with a planted bug did not."""
+        return self.passed == (self.bug is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """A claim of the kernel and how it is tested.
+
+    Attributes:
+        name: Unique, in kebab case.
+        mechanism: The audited mechanism, in words.
+        events: Event types (`event_to_json`) whose releases rest on the claim, or `EX_POST` or
+            `EVERY_RELEASE`.
+        claim: The claim in one sentence.
+        measure: What `claimed` and `observed` count.
+        kind: Whether it is exact.
+        observe: Measures the real code.
+        planted: For each bug, a measurement of code that has it; each must fail.
+    """
+
+    name: str
+    mechanism: str
+    events: tuple[str, ...]
+    claim: str
+    measure: str
+    kind: AuditKind
+    observe: Callable[[], Finding] = field(repr=False)
+    planted: Mapping[Bug, Callable[[], Finding]] = field(repr=False)
+
+    @property
+    def false_alarm(self) -> float:
+        """Probability that correct code fails."""
+        return FALSE_ALARM if self.kind is AuditKind.STATISTICAL else 0.0
+
+    def run(self, bug: Bug | None = None) -> AuditResult:
+        """Measures the real code, or code with one planted bug.
+
+        Raises:
+            KeyError: The audit does not plant this bug.
+        """
+        observe = self.observe if bug is None else self.planted[bug]
+        started = time.perf_counter()
+        finding = observe()
+        return AuditResult(
+            name=self.name,
+            kind=str(self.kind),
+            claimed=float(finding.claimed),
+            observed=float(finding.observed),
+            note=finding.note,
+            passed=bool(finding.passed),
+            seconds=time.perf_counter() - started,
+            version=importlib.metadata.version("dpsynth_assets"),
+            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            bug=None if bug is None else str(bug),
+        )
+
+
+def event_types(event: Event | None) -> tuple[str, ...]:
+    """Names the event types that a ledger entry rests on, sorted; `EX_POST` where it has none."""
+    if event is None:
+        return (EX_POST,)
+    return tuple(sorted({event_to_json(atom)["type"] for atom in flatten(event)}))

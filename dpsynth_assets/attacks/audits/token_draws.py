@@ -1,0 +1,159 @@
+"""Audits of token sampling by the softmax of mean clipped logits.
+
+The range of the log-likelihood ratio is computed exactly from the scores, over batches and
+records made to be hard; the draw itself is tested from samples. Wrong aggregations are written
+out here, since the real mechanism cannot be configured into them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_curve
+from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+VOCABULARY = 32
+EXTREME = 50.0
+BATCH_SIZES = (0, 1, 7, 64, 130)
+DRAWS = 20_000
+ADD_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_REMOVE, NeighboringRelation.REPLACE_ONE
+
+Scores = Callable[[np.ndarray], np.ndarray]
+"""(n, V) logits of one batch to (V,) scores whose softmax is drawn from."""
+
+
+def extreme_row(positions: Any, vocabulary: int = VOCABULARY) -> np.ndarray:
+    """(V,) logits that clip to +c at `positions` and to −c elsewhere."""
+    row = np.full(vocabulary, -EXTREME)
+    row[positions] = EXTREME
+    return row
+
+
+def hard_neighbours(
+    relation: NeighboringRelation, vocabulary: int = VOCABULARY
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields batches (n, V) and (n', V) that differ in one record of the relation.
+
+    Public inputs, hence a seed: ordinary and adversarial batches of several sizes, with a record
+    that pushes one token up, one down, or a random half.
+    """
+    generator = np.random.default_rng(7)
+    for size in BATCH_SIZES:
+        topic = generator.normal(0, 5, vocabulary)
+        ordinary = topic + generator.normal(0, 3, (size, vocabulary))
+        for rows in (ordinary, np.tile(extreme_row([1], vocabulary), (size, 1))):
+            half = generator.random(vocabulary) < 0.5
+            pushed = (np.array([3]), np.arange(1, vocabulary), half)
+            for positions in pushed:
+                added = np.vstack([rows, extreme_row(positions, vocabulary)])
+                if relation is REPLACE_ONE:
+                    yield added, np.vstack([rows, extreme_row([8], vocabulary)])
+                else:
+                    yield added, rows
+
+
+def largest_range(scores: Scores, relation: NeighboringRelation) -> float:
+    """Computes the largest max − min of log P(x) − log P'(x) over `hard_neighbours`."""
+    ranges = [np.ptp(scores(rows) - scores(other)) for rows, other in hard_neighbours(relation)]
+    return float(max(ranges))
+
+
+def mean_mechanism(relation: NeighboringRelation, **changes: Any) -> MeanTokenMechanism:
+    """The setting of Table 10 of Amin et al. 2025: η = 0.1875 under add/remove."""
+    settings = {"clip_bound": 9.0, "temperature": 1.5, "expected_batch_size": 64, **changes}
+    return MeanTokenMechanism(relation=relation, **settings)
+
+
+def _kernel_scores(mechanism: MeanTokenMechanism) -> Scores:
+    """Runs the tensor code of the kernel on one batch, in the logits' usual float32."""
+    import torch
+
+    def scores(rows: np.ndarray) -> np.ndarray:
+        logits = torch.as_tensor(rows, dtype=torch.float32).reshape(-1, VOCABULARY)
+        batch_of_row = torch.zeros(len(logits), dtype=torch.int64)
+        return mechanism.private_scores(logits, batch_of_row, np.array([0]))[0].numpy()
+
+    return scores
+
+
+def _range(claimed: NeighboringRelation, actual: NeighboringRelation) -> Finding:
+    mechanism = mean_mechanism(claimed)
+    observed = largest_range(_kernel_scores(mechanism), actual)
+    return Finding(claimed=mechanism.eta, observed=observed)
+
+
+def _wrong_range(scores: Scores) -> Finding:
+    claimed = mean_mechanism(ADD_REMOVE).eta
+    return Finding(claimed=claimed, observed=largest_range(scores, ADD_REMOVE))
+
+
+def _over_private_rows(rows: np.ndarray) -> np.ndarray:
+    """Planted: Eq. (1) of Amin et al. 2025 as printed, with the private |Z| below the sum."""
+    return clip_logits(rows, 9.0).sum(axis=0) / (max(1, len(rows)) * 1.5)
+
+
+def _unclipped(rows: np.ndarray) -> np.ndarray:
+    """Planted: the mean of logits as the model gave them."""
+    return rows.sum(axis=0) / (64 * 1.5)
+
+
+def _draws(*, temperature: float = 1.0, greedy: bool = False) -> Finding:
+    """Tests drawn tokens against one draw's event: does token 1 tell whether the record is there?
+
+    Each of many batches holds the record, or nobody does; c = s = τ = 1, hence η = 2, and this
+    pair attains the bound. A greedy choice is planted here, as it is no setting of the mechanism.
+    """
+    import torch
+
+    small = {"clip_bound": 1.0, "expected_batch_size": 1}
+    claimed = mean_mechanism(ADD_REMOVE, temperature=1.0, **small)
+    drawing = mean_mechanism(ADD_REMOVE, temperature=temperature, **small)
+    record, batches = torch.tensor(extreme_row([1], 4)), np.arange(DRAWS)
+
+    def count(rows: int) -> int:
+        private_logits, batch_of_row = record.repeat(rows, 1), torch.arange(rows)
+        if greedy:
+            scores = drawing.private_scores(private_logits, batch_of_row, batches)
+            return int((scores.argmax(dim=1) == 1).sum())
+        meter = PrivateTokenMeter(1, DRAWS)
+        return int((drawing.select(private_logits, batch_of_row, batches, meter) == 1).sum())
+
+    curve = event_curve([claimed.event(1)])
+    return Finding.of(audit_event_counts(count(DRAWS), count(0), DRAWS, curve))
+
+
+AUDITS = (
+    Audit(
+        name="mean-token-range",
+        mechanism="token drawn from the softmax of mean clipped logits",
+        events=("bounded_range",),
+        claim="Under add-remove the log-likelihood ratio of a token ranges over at most η.",
+        measure="range of the log-likelihood ratio",
+        kind=AuditKind.EXACT,
+        observe=lambda: _range(ADD_REMOVE, ADD_REMOVE),
+        planted={
+            Bug.WRONG_RELATION: lambda: _range(ADD_REMOVE, REPLACE_ONE),
+            Bug.PRIVATE_DENOMINATOR: lambda: _wrong_range(_over_private_rows),
+            Bug.UNCLIPPED: lambda: _wrong_range(_unclipped),
+        },
+    ),
+    Audit(
+        name="token-draws",
+        mechanism="token drawn from the softmax of mean clipped logits",
+        events=("bounded_range",),
+        claim="A drawn token tells neighbours apart no better than one η-bounded-range event.",
+        measure="true-positive rate",
+        kind=AuditKind.STATISTICAL,
+        observe=_draws,
+        planted={
+            # A softmax has its noise in the temperature.
+            Bug.HALVED_NOISE: lambda: _draws(temperature=0.5),
+            Bug.GREEDY: lambda: _draws(greedy=True),
+        },
+    ),
+)

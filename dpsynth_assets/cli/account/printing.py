@@ -1,0 +1,95 @@
+"""How every price is printed: one JSON object or one sentence, ε always rounded up."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turns what the kernel refuses into one line on stderr and exit code 2.
+
+    The other errors: a setting so extreme that its price is no number, or fits no memory.
+    """
+    try:
+        yield
+    except (ValueError, OverflowError, ZeroDivisionError, MemoryError) as refusal:
+        said = str(refusal) or "Expected settings of a feasible size, got larger ones."
+        typer.echo(" ".join(said.split()), err=True)
+        raise typer.Exit(2) from None
+
+
+def show(result: dict[str, Any], sentences: str | list[str], as_json: bool) -> None:
+    """Prints `result` as one JSON object, or `sentences`, one a line."""
+    if as_json:
+        typer.echo(json.dumps(finite(result), allow_nan=False))
+        return
+    for sentence in [sentences] if isinstance(sentences, str) else sentences:
+        Console().print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def finite(value: Any) -> Any:
+    """Replaces infinite and undefined numbers by null: JSON has neither."""
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def up(value: float) -> str:
+    """Writes ε with four decimals, rounded up: a printed ε never understates."""
+    return f"{math.ceil(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinite"
+
+
+def up_significant(value: float, digits: int = 4) -> str:
+    """Writes δ, a posterior or a noise level with `digits` digits, rounded up.
+
+    What is above a round number by less than a relative 1e-12, one float's rounding, prints as it.
+    """
+    return _significant(value * (1.0 - 1e-12), digits, math.ceil)
+
+
+def down_significant(value: float, digits: int = 4) -> str:
+    """Writes what may be spent (μ, a break-even share) with `digits` digits, rounded down."""
+    return _significant(value * (1.0 + 1e-12), digits, math.floor)
+
+
+def _significant(value: float, digits: int, rounding: Any) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    if places > 300:  # 10**places would overflow: a subnormal number prints as the smallest one
+        return f"{value:.{digits - 1}e}"
+    return f"{rounding(value * 10.0**places) / 10.0**places:.{digits}g}"
+
+
+def unit(max_records_per_unit: int) -> str:
+    """Says the privacy unit in words."""
+    return "one record" if max_records_per_unit == 1 else f"up to {max_records_per_unit} records"
+
+
+def guarantee(relation: NeighboringRelation, max_records_per_unit: int) -> dict[str, Any]:
+    """The keys that say whom every number of a result protects."""
+    return {"relation": str(relation), "max_records_per_unit": max_records_per_unit}
+
+
+def terms(result: dict[str, Any], accountant: str | None = None) -> str:
+    """Says δ, accountant, relation and unit: no ε is printed without them."""
+    by = accountant or f"{result['accountant']} accountant"
+    return (
+        f"δ = {result['delta']:g} ({by}, {result['relation']} of "
+        f"{unit(result['max_records_per_unit'])})"
+    )
+
+
+def say_epsilon(result: dict[str, Any], accountant: str | None = None) -> str:
+    """Says what a mechanism costs."""
+    return f"ε = {up(result['epsilon'])} at {terms(result, accountant)}"

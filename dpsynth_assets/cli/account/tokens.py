@@ -1,0 +1,92 @@
+"""Prices of token draws: softmax sampling of a mean of clipped logits."""
+
+from typing import Annotated, Any
+
+import typer
+
+from dpsynth_assets.cli.account.options import (
+    Accountant,
+    AsJson,
+    BatchSize,
+    ClipBound,
+    ContextsChanged,
+    Delta,
+    LogitSlack,
+    RecordsPerUnit,
+    Relation,
+    Temperature,
+    exactly_one,
+)
+from dpsynth_assets.cli.account.printing import (
+    guarantee,
+    refusals,
+    say_epsilon,
+    show,
+    terms,
+    up,
+)
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.calibration import largest_token_count
+from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+
+def tokens(  # noqa: PLR0913 - one argument an option
+    expected_batch_size: BatchSize,
+    clip_bound: ClipBound,
+    temperature: Temperature,
+    delta: Delta,
+    tokens: Annotated[int | None, typer.Option(help="Private tokens a batch; prints ε.")] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="Target ε; prints the largest number of tokens.")
+    ] = None,
+    accountant: Accountant = "zcdp",
+    logit_slack: LogitSlack = 0.0,
+    contexts_changed: ContextsChanged = "toggle",
+    relation: Relation = NeighboringRelation.ADD_REMOVE,
+    max_records_per_unit: RecordsPerUnit = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Prices private tokens: ε of a number of tokens, or the most tokens within an ε."""
+    with refusals():
+        exactly_one(tokens=tokens, target_epsilon=target_epsilon)
+        eta = bounded_range_eta(
+            clip_bound=clip_bound,
+            expected_batch_size=expected_batch_size,
+            temperature=temperature,
+            relation=relation,
+            max_records_per_unit=max_records_per_unit,
+            logit_slack=logit_slack,
+            contexts_changed=contexts_changed,
+        )
+        if target_epsilon is not None:
+            tokens = largest_token_count(
+                eta=eta, target_epsilon=target_epsilon, delta=delta, accountant=accountant
+            )
+        event = BoundedRangeEvent(eta=eta, count=tokens or 0)
+        epsilon = epsilon_of([event], delta, accountant)
+    result = {
+        "mechanism": "tokens",
+        "expected_batch_size": expected_batch_size,
+        "clip_bound": clip_bound,
+        "temperature": temperature,
+        "logit_slack": logit_slack,
+        "contexts_changed": contexts_changed,
+        **guarantee(relation, max_records_per_unit),
+        "target_epsilon": target_epsilon,
+        "tokens": tokens,
+        "eta": eta,
+        "rho": float(event.rho),
+        "delta": delta,
+        "accountant": accountant,
+        "epsilon": epsilon,
+    }
+    show(result, say_epsilon(result) if target_epsilon is None else _say_tokens(result), as_json)
+
+
+def _say_tokens(result: dict[str, Any]) -> str:
+    return (
+        f"{result['tokens']} private tokens a batch: ε = {up(result['epsilon'])} "
+        f"of {result['target_epsilon']:g} at {terms(result)}"
+    )

@@ -1,0 +1,184 @@
+"""`dpsynth audit`: test the mechanisms of this installation against their own claims."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.paths import home
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.audits import Audit, AuditResult
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Test the privacy mechanisms of this installation against their own claims.",
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def run(
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Name of an audit; may be repeated.")
+    ] = None,
+    with_planted_bugs: Annotated[
+        bool, typer.Option(help="Also check that each audit notices the bugs planted for it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the audits and keep their results; exit code 1 if one fails or misses a bug."""
+    from dpsynth_assets.attacks.audits import run_audits, save_results
+
+    chosen = _chosen(only)
+    with _progress(quiet=as_json) as report:
+        results = run_audits(chosen, report, with_planted_bugs=with_planted_bugs)
+    save_results(home().audits, results)
+    _show(results, as_json=as_json)
+    if not all(result.good for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(as_json: AsJson = False) -> None:
+    """Show the last result of every audit; exit code 1 if one failed or none was run."""
+    from dpsynth_assets.attacks.audits import latest_results
+
+    try:
+        results = latest_results(home().audits, with_planted_bugs=True)
+    except ValueError as problem:
+        _refuse(str(problem))
+    if not results:
+        _refuse(f"Expected audit results, got no file at {home().audits}. Run `dpsynth audit run`.")
+    _show(results, as_json=as_json)
+    if not all(result.good for result in results):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_audits(
+    markdown: Annotated[bool, typer.Option(help="Print the table of docs/audits.md.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what is audited, and which bugs each audit notices."""
+    audits = _chosen(None)
+    if as_json:
+        typer.echo(json.dumps([_facts(audit) for audit in audits], indent=2, ensure_ascii=False))
+        return
+    if markdown:
+        typer.echo(markdown_tables(audits))
+        return
+    table = Table("audit", "claim", "kind", "bugs it notices")
+    for audit in audits:
+        table.add_row(audit.name, audit.claim, str(audit.kind), ", ".join(audit.planted))
+    _console().print(table)
+
+
+def markdown_tables(audits: Sequence["Audit"]) -> str:
+    """Writes two tables: what each audit tests, and which audits notice a bug."""
+    from dpsynth_assets.attacks.audits import Bug
+
+    lines = ["| audit | mechanism | claim | kind | false alarm |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{audit.name}` | {audit.mechanism} | {audit.claim} | {audit.kind} | "
+        f"{audit.false_alarm:g} |"
+        for audit in audits
+    ]
+    lines += ["", "| planted bug | noticed by |", "|---|---|"]
+    for bug in Bug:
+        names = [f"`{audit.name}`" for audit in audits if bug in audit.planted]
+        lines.append(f"| {bug.replace('|', chr(92) + '|')} | {', '.join(names)} |")
+    return "\n".join(lines)
+
+
+def _chosen(names: Sequence[str] | None) -> "tuple[Audit, ...]":
+    from dpsynth_assets.attacks.audits import AUDITS, find_audit
+
+    try:
+        return tuple(find_audit(name) for name in names) if names else AUDITS
+    except ValueError as problem:
+        _refuse(str(problem))
+
+
+def _facts(audit: "Audit") -> dict[str, object]:
+    return {
+        "name": audit.name,
+        "mechanism": audit.mechanism,
+        "events": audit.events,
+        "claim": audit.claim,
+        "measure": audit.measure,
+        "kind": audit.kind,
+        "false_alarm": audit.false_alarm,
+        "planted": list(audit.planted),
+    }
+
+
+def _show(results: Sequence["AuditResult"], *, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "ok": all(result.good for result in results),
+            "results": [asdict(result) for result in results],
+        }
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    _console().print(_table(results), _verdict(results))
+
+
+def _table(results: Sequence["AuditResult"]) -> Table:
+    from dpsynth_assets.attacks.audits import find_audit
+
+    table = Table("audit", "measure", title="Audits", title_justify="left")
+    for name in ("claimed", "observed"):
+        table.add_column(name, justify="right")
+    table.add_column("result")
+    table.add_column("s", justify="right")
+    for result in results:
+        numbers = f"{result.claimed:.4g}", f"{result.observed:.4g}"
+        name = result.name if result.bug is None else f"  planted: {result.bug}"
+        measure = find_audit(result.name).measure if result.bug is None else ""
+        table.add_row(name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}")
+    return table
+
+
+def _outcome(result: "AuditResult") -> str:
+    if result.bug is None:
+        return "[green]passed" if result.passed else "[bold red]FAILED"
+    return "[red]MISSED" if result.passed else "[green]noticed"
+
+
+def _verdict(results: Sequence["AuditResult"]) -> str:
+    audits = [result for result in results if result.bug is None]
+    bugs = [result for result in results if result.bug is not None]
+    sentence = f"{sum(result.passed for result in audits)} of {len(audits)} audits passed"
+    if bugs:
+        noticed = sum(result.good for result in bugs)
+        sentence += f", {noticed} of {len(bugs)} planted bugs noticed"
+    times = sorted(result.finished_at for result in results)
+    return f"{sentence}; {times[0]} to {times[-1]}, version {results[-1].version}."
+
+
+def _console() -> Console:
+    return Console(width=max(120, Console().width), highlight=False)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Shows a bar on stderr, so that stdout holds results alone."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda share, message: bar.update(task, completed=share, description=message)
+
+
+def _refuse(message: str) -> NoReturn:
+    Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(2)
