@@ -113,3 +113,17 @@ def corpus_checks(
             yield dg.AssetCheckResult(check_name=name, asset_key=candidate_key, passed=passed)
 
     return gate
+
+
+def card_check(corpus_key: dg.AssetKey, folder: Path) -> dg.AssetChecksDefinition:
+    """Blocking check of one published corpus: label and card say what the ledger says."""
+
+    @dg.asset_check(asset=corpus_key, name="card_equals_ledger", blocking=True)
+    def card_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
+        """The published label and dataset card equal what the ledger says."""
+        from dpsynth_assets.report.card_check import corpus_problems
+
+        problems = corpus_problems(folder, ledger.open().entries())
+        return dg.AssetCheckResult(passed=not problems, metadata={"problems": problems})
+
+    return card_equals_ledger

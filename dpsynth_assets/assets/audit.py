@@ -1,4 +1,4 @@
-"""The audit stage: a cohort's privacy statement, read from the ledger."""
+"""The audit stage: mechanism audits, a cohort's privacy statement, and checks of what was said."""
 
 import json
 from typing import Any
@@ -7,22 +7,107 @@ import dagster as dg
 
 from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import DatasetPlan
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.accounting import epsilon_of_fixed
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.cards import privacy_statement as render_statement, what_is_not_protected
+from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.report.card_check import (
+    LABEL_FILE,
+    STATEMENT_FILE,
+    releases,
+    statement_problems,
+)
+from dpsynth_assets.report.cards import privacy_statement as render_statement
+from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.tags import PRIVACY, RELEASED
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
 
 AUDIT = "audit"
 
 
+def audits_key(dataset: str) -> dg.AssetKey:
+    """Results of the mechanism audits that concern one dataset."""
+    return dataset_key(dataset, AUDIT, "mechanism_audits")
+
+
 def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
-    """The statement of one cohort, and a check that the ledger's chain is whole."""
+    """Audits of the mechanisms a cohort uses, its statement, and checks of both."""
     key = dataset_key(spec.name, AUDIT, "privacy_statement")
+    return dg.Definitions(
+        assets=[_mechanism_audits(spec, plan), _privacy_statement(spec, plan, key)],
+        asset_checks=[*_statement_checks(spec, key), _audits_pass(spec)],
+    )
+
+
+def planned_events(plan: DatasetPlan) -> list[Event | None]:
+    """Every event the cohort may be charged; None stands for ex-post releases."""
+    events: list[Event | None] = [] if plan.histogram is None else [plan.histogram.event]
+    return events + [planned.plan.event for planned in plan.methods]
+
+
+def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=audits_key(spec.name),
+        group_name=f"{spec.name}/{AUDIT}",
+        owners=spec.owners,
+        tags={PRIVACY: PUBLIC},
+        kinds={"python"},
+        code_version=version_of("audits", [str(event) for event in planned_events(plan)]),
+        description=(
+            "Audits of the mechanisms this dataset uses, run on this installation on made-up "
+            "neighbours: each compares what a mechanism does with what is charged for it. "
+            "Printed on every card."
+        ),
+    )
+    def mechanism_audits(
+        context: dg.AssetExecutionContext, progress: Progress
+    ) -> dg.MaterializeResult:
+        from dpsynth_assets.attacks.audits import audits_for, run_audits, save_results
+
+        chosen = audits_for(planned_events(plan))
+        report = progress.start(context, f"Auditing the mechanisms of {spec.name}")
+        results = run_audits(chosen, report)
+        save_results(home().audits, results)
+        return dg.MaterializeResult(
+            metadata={
+                "dpsynth/audits": dg.MetadataValue.md(_audit_table(results)),
+                "dpsynth/audits_passed": sum(result.passed for result in results),
+                "dpsynth/audits_failed": sum(not result.passed for result in results),
+                "dpsynth/path": dg.MetadataValue.path(str(home().audits)),
+            }
+        )
+
+    return mechanism_audits
+
+
+def _audit_table(results: list[AuditResult]) -> str:
+    lines = ["| audit | kind | claimed | observed | |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {r.name} | {r.kind} | {r.claimed:.4g} | {r.observed:.4g} | "
+        f"{'passed' if r.passed else '**FAILED**'} |"
+        for r in results
+    ]
+    return "\n".join(lines)
+
+
+def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=audits_key(spec.name), name="mechanisms_pass_their_audits", blocking=True)
+    def mechanisms_pass_their_audits() -> dg.AssetCheckResult:
+        """No audit refutes what a mechanism claims."""
+        from dpsynth_assets.attacks.audits import latest_results
+
+        failed = [result.name for result in latest_results(home().audits) if not result.passed]
+        return dg.AssetCheckResult(passed=not failed, metadata={"failed": ", ".join(failed)})
+
+    return mechanisms_pass_their_audits
+
+
+def _privacy_statement(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
+) -> dg.AssetsDefinition:
     upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods]
     if plan.histogram is not None:
         upstream.append(dataset_key(spec.name, SHARED, "cluster_histogram"))
@@ -31,7 +116,7 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
         key=key,
         group_name=f"{spec.name}/{AUDIT}",
         owners=spec.owners,
-        deps=upstream,
+        deps=[*upstream, audits_key(spec.name)],
         tags={PRIVACY: RELEASED},
         kinds={"markdown"},
         code_version=version_of("statement", spec.budget, spec.public_facts),
@@ -41,24 +126,49 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
         ),
     )
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
-        facts = statement_facts(spec, plan, ledger.open())
-        text = render_statement(facts)
+        book = ledger.open()
+        label, text = statement(spec.name, book, audit_results(planned_events(plan)))
         folder = home().released / spec.name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "privacy_statement.md").write_text(text)
-        (folder / "privacy_statement.json").write_text(json.dumps(facts, indent=2))
+        (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
+        (folder / STATEMENT_FILE).write_text(text)
+        cohort = label["cohort"]
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/statement": dg.MetadataValue.md(text),
-                "dpsynth/path": dg.MetadataValue.path(str(folder / "privacy_statement.md")),
-                "dpsynth/epsilon_cumulative": float(facts["epsilon"]),
-                "dpsynth/epsilon_remaining": float(facts["epsilon_remaining"]),
-                "dpsynth/delta": float(facts["delta"]),
-                "dpsynth/cohort_guarantee": facts["cohort_guarantee"],
-                "dpsynth/ledger_head": facts["ledger_head"],
+                "dpsynth/path": dg.MetadataValue.path(str(folder / STATEMENT_FILE)),
+                "dpsynth/privacy_label": dg.MetadataValue.json(label),
+                "dpsynth/epsilon_cumulative": float(cohort["epsilon"]),
+                "dpsynth/epsilon_remaining": max(
+                    0.0, float(cohort["budget_epsilon"]) - float(cohort["epsilon"])
+                ),
+                "dpsynth/delta": float(cohort["delta"]),
+                "dpsynth/cohort_guarantee": cohort["guarantee"],
+                "dpsynth/ledger_head": book.head(),
             }
         )
 
+    return privacy_statement
+
+
+def statement(
+    cohort: str, ledger: Ledger, audits: list[dict[str, Any]]
+) -> tuple[dict[str, Any], str]:
+    """A cohort's label and the statement rendered from it, read from the ledger."""
+    entries: list[LedgerEntry] = ledger.entries()
+    label = cohort_label(entries, cohort, audits)
+    facts = {"releases": releases(entries, label), "ledger_ok": ledger.verify().ok}
+    return label, render_statement(label, facts)
+
+
+def audit_results(events: list[Event | None]) -> list[dict[str, Any]]:
+    """Stored results of the audits that concern these events, for a label."""
+    from dpsynth_assets.attacks.audits import results_for
+
+    return results_for(home().audits, events)
+
+
+def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
     @dg.asset_check(asset=key, name="ledger_chain_valid", blocking=True)
     def ledger_chain_valid(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """Every ledger entry hashes to what the next entry recorded."""
@@ -67,71 +177,10 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
             passed=report.ok, metadata={"entries": report.entries, "head": report.head}
         )
 
-    return dg.Definitions(assets=[privacy_statement], asset_checks=[ledger_chain_valid])
+    @dg.asset_check(asset=key, name="statement_equals_ledger", blocking=True)
+    def statement_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
+        """The published label and statement say what the ledger says."""
+        problems = statement_problems(home().released / spec.name, ledger.open().entries())
+        return dg.AssetCheckResult(passed=not problems, metadata={"problems": problems})
 
-
-def statement_facts(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> dict[str, Any]:
-    """Collects the statement's content; every ε is recomputed from ledger events."""
-    spend = ledger.spend(spec.name, plan.budget)
-    verified = ledger.verify()
-    releases = _releases(ledger, spec)
-    guarantees = {release["guarantee"] for release in releases}
-    return {
-        "cohort": spec.name,
-        "privacy_unit": spec.unit.describe(),
-        "neighboring_relation": str(spec.neighboring_relation),
-        "budget": spec.budget.epsilon,
-        "delta": spec.budget.delta,
-        "accountant": spec.budget.accountant,
-        "epsilon": float(spend.epsilon),
-        "epsilon_remaining": float(spend.remaining_epsilon or 0.0),
-        "cohort_guarantee": spend.total_guarantee,
-        "ledger_entries": verified.entries,
-        "ledger_ok": verified.ok,
-        "ledger_head": verified.head,
-        "releases": releases,
-        "public_facts": [
-            *plan.budget.public_facts,
-            "every parameter in the dataset file and in the ledger",
-            "which public base, language model and clusters were used",
-        ],
-        "not_protected": what_is_not_protected(
-            "ex-post" if GuaranteeType.EX_POST in guarantees else "dp", spec.unit.describe()
-        ),
-        "not_summed": _not_summed(guarantees),
-    }
-
-
-def _releases(ledger: Ledger, spec: PrivateDatasetSpec) -> list[dict[str, Any]]:
-    entries = ledger.entries(spec.name)
-    committed = {entry.reservation for entry in entries if entry.kind == "commit"}
-    rows = []
-    for entry in entries:
-        if entry.kind != "reserve":
-            continue
-        epsilon = None
-        if entry.event is not None:
-            epsilon = epsilon_of_fixed([entry.event], spec.budget.delta, spec.budget.accountant)
-        rows.append(
-            {
-                "at": entry.recorded_at,
-                "asset": entry.asset,
-                "release": entry.release,
-                "mechanism": entry.mechanism,
-                "guarantee": str(entry.guarantee),
-                "epsilon": epsilon,
-                "run_id": entry.run_id,
-                "state": "released" if entry.reservation in committed else "charged only",
-            }
-        )
-    return rows
-
-
-def _not_summed(guarantees: set[str]) -> list[str]:
-    sentences = []
-    if GuaranteeType.EX_POST in guarantees:
-        sentences.append(
-            "Ex-post bounds: they depend on the data, are not sanitised, and are never added to ε."
-        )
-    sentences.append("Outcomes of release gates and internal evaluation scores.")
-    return sentences
+    return [ledger_chain_valid, statement_equals_ledger]

@@ -2,12 +2,14 @@
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.assets.audit import audits_key
 from dpsynth_assets.assets.dataset import (
     SHARED,
     ReleaseConfig,
@@ -17,8 +19,8 @@ from dpsynth_assets.assets.dataset import (
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
 from dpsynth_assets.assets.public import public_key
-from dpsynth_assets.assets.published import publish_corpus
-from dpsynth_assets.checks import corpus_checks, evaluate_gate
+from dpsynth_assets.assets.published import publish_corpus, released_folder
+from dpsynth_assets.checks import card_check, corpus_checks, evaluate_gate
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.base import PublicInputs
@@ -43,7 +45,13 @@ def corpus_definitions(
             _candidate_corpus(spec, plan, planned),
             _corpus(spec, plan, planned),
         ],
-        asset_checks=[corpus_checks(spec, plan.budget, candidate, public_corpus_key(spec))],
+        asset_checks=[
+            corpus_checks(spec, plan.budget, candidate, public_corpus_key(spec)),
+            card_check(
+                dataset_key(spec.name, planned.folder, "corpus"),
+                released_folder(spec.name, planned.folder),
+            ),
+        ],
     )
 
 
@@ -135,11 +143,14 @@ def _candidate_corpus(
 
         def draw(reservation: Reservation) -> Drawn:
             _report_budget(report, book, plan)
-            private = sensitive_store.read_for_release(
-                spec.name,
-                ledger=book,
-                reservation=reservation,
-                with_embeddings=planned.method.needs_embeddings,
+            private = replace(
+                sensitive_store.read_for_release(
+                    spec.name,
+                    ledger=book,
+                    reservation=reservation,
+                    with_embeddings=planned.method.needs_embeddings,
+                ),
+                passes=sensitive_store.passes(spec.name, reservation),
             )
             public = PublicInputs(
                 language_model=models.language_model(public_language_model),
@@ -176,6 +187,7 @@ def _candidate_corpus(
                 terms=plan.budget,
                 plan=plan.releases,
                 draw=draw,
+                passes=lambda reservation: sensitive_store.passes(spec.name, reservation),
             )
         if stored.reservation.reused:
             report(1.0, "stored release reused, nothing charged")
@@ -203,6 +215,7 @@ def _corpus(
 
     @dg.asset(
         **_common(spec, planned, "corpus"),
+        deps=[audits_key(spec.name)],
         ins={
             "candidate_corpus": dg.AssetIn(candidate),
             "public_corpus": dg.AssetIn(public_corpus_key(spec)),
@@ -235,7 +248,7 @@ def _corpus(
                 ),
                 allow_retries=False,
             )
-        published = publish_corpus(spec, plan, planned, candidate_corpus, book)
+        published = publish_corpus(spec, planned, candidate_corpus, book)
         return dg.MaterializeResult(metadata=published.metadata)
 
     return corpus

@@ -26,6 +26,7 @@ from dpsynth_assets.assets.scoring import (
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
@@ -228,15 +229,14 @@ def _published(
     spec: PrivateDatasetSpec, planned: PlannedMethod, sensitive_store: SensitiveStore
 ) -> CorpusToScore:
     rows = read_released(spec.name, planned.folder)
-    label = json.loads(
-        (released_rows_path(spec.name, planned.folder).parents[1] / "privacy.json").read_text()
-    )
+    folder = released_rows_path(spec.name, planned.folder).parents[1]
+    guarantee = json.loads((folder / LABEL_FILE).read_text())["guarantee"]
     private_facts = internal_facts(sensitive_store, spec.name, planned.folder)
     return CorpusToScore(
         name=planned.folder,
         guarantee=str(planned.plan.guarantee),
-        epsilon=label["epsilon"],
-        delta=label["delta"],
+        epsilon=guarantee.get("epsilon"),
+        delta=guarantee.get("delta"),
         rows=rows.with_columns(_composite_label(spec)),
         role="corpus",
         seconds=private_facts.get("seconds"),

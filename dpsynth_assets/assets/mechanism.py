@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import LedgerIntegrityError, UnaccountedReleaseError
 from dpsynth_assets.privacy.ledger import (
     BudgetTerms,
     Ledger,
@@ -21,6 +21,7 @@ from dpsynth_assets.privacy.ledger import (
 )
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import StoredPasses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ def release_once(
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease],
     draw: Callable[[Reservation], Drawn],
+    passes: Callable[[Reservation], StoredPasses] | None = None,
 ) -> StoredRelease:
     """Runs a mechanism exactly once for its payment.
 
@@ -65,6 +67,9 @@ def release_once(
         terms: The cohort's budget.
         plan: Every release the dataset file declares, for fixed-plan accounting.
         draw: Reads private data with the reservation it is given and returns the release.
+        passes: Finished passes of a reservation, for a mechanism that can go on where a killed run
+            stopped. Its charge is then used, not repeated: what that run drew and did not keep
+            was seen by nobody.
 
     Raises:
         PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
@@ -72,10 +77,14 @@ def release_once(
             is discarded and the charge stands.
     """
     _commit_stored_values(ledger, store, request)
-    reservation = ledger.reserve(request, terms, plan)
+    reservation = _interrupted(ledger, request, passes) or ledger.reserve(request, terms, plan)
     if reservation.reused:
         facts, rows = store.load(reservation.id)
+        _assert_unaltered(store, reservation)
         return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+    kept = passes(reservation) if passes is not None else None
+    if kept is not None:
+        kept.begin()
     drawn = draw(reservation)
     _assert_cost_was_charged(drawn.cost, request)
     digest, path = store.save(reservation.id, drawn.facts, drawn.rows)
@@ -85,7 +94,20 @@ def release_once(
         artifact_uri=path,
         ex_post_epsilon=drawn.cost.ex_post_epsilon,
     )
+    if kept is not None:
+        kept.remove()
     return StoredRelease(reservation=reservation, facts=drawn.facts, rows=drawn.rows)
+
+
+def _interrupted(
+    ledger: Ledger,
+    request: ReleaseRequest,
+    passes: Callable[[Reservation], StoredPasses] | None,
+) -> Reservation | None:
+    """The charge of a run of this very request that began to draw and did not live to store."""
+    if passes is None:
+        return None
+    return next((r for r in ledger.pending(request) if passes(r).begun), None)
 
 
 def _commit_stored_values(ledger: Ledger, store: ReleaseStore, request: ReleaseRequest) -> None:
@@ -100,6 +122,15 @@ def _commit_stored_values(ledger: Ledger, store: ReleaseStore, request: ReleaseR
                 artifact_uri=str(store.folder(reservation.id)),
             )
             return
+
+
+def _assert_unaltered(store: ReleaseStore, reservation: Reservation) -> None:
+    """A stored value must be the one whose digest the ledger has sealed."""
+    if store.digest(reservation.id) != reservation.artifact_digest:
+        raise LedgerIntegrityError(
+            f"Expected the stored release {reservation.id} as the ledger recorded it, got altered "
+            "files. Restore its folder from a backup, or ask for a new release by name, which pays."
+        )
 
 
 def _assert_cost_was_charged(cost: Cost, request: ReleaseRequest) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planning import PlannedMethod
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.accounting import epsilon_of_fixed
-from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.cards import dataset_card, what_is_not_protected
+from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
+from dpsynth_assets.report.cards import dataset_card
+from dpsynth_assets.report.label import corpus_label
 
 PROVENANCE = ("method", "batch", "cluster", "n_tokens")
 
@@ -44,23 +45,20 @@ def read_released(dataset: str, folder: str) -> pl.DataFrame:
 
 
 def publish_corpus(
-    spec: PrivateDatasetSpec,
-    plan: DatasetPlan,
-    planned: PlannedMethod,
-    candidate: pl.DataFrame,
-    ledger: Ledger,
+    spec: PrivateDatasetSpec, planned: PlannedMethod, candidate: pl.DataFrame, ledger: Ledger
 ) -> Published:
     """Replaces the published folder with the candidate's rows, a card and a privacy label."""
     rows = published_rows(spec, planned, candidate)
-    label = privacy_label(spec, plan, planned, ledger)
+    reservation = str(candidate["reservation"][0])
+    label = corpus_label(ledger.entries(), reservation, audit_results([planned.plan.event]))
     final = released_folder(spec.name, planned.folder)
     temporary = final.with_name(f".{final.name}.new")
     shutil.rmtree(temporary, ignore_errors=True)
     (temporary / "data").mkdir(parents=True)
     rows.write_parquet(temporary / "data" / "train-00000-of-00001.parquet")
-    (temporary / "privacy.json").write_text(json.dumps(label, indent=2, sort_keys=True))
+    (temporary / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
     card = dataset_card(label, columns=rows.columns, rows=rows.height)
-    (temporary / "README.md").write_text(card)
+    (temporary / CARD_FILE).write_text(card)
     shutil.rmtree(final, ignore_errors=True)
     temporary.replace(final)
     return Published(folder=final, metadata=_metadata(final, rows, label))
@@ -83,39 +81,6 @@ def published_rows(
     return frame.select("text", *columns, "id", *kept)
 
 
-def privacy_label(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod, ledger: Ledger
-) -> dict[str, Any]:
-    """What a reader must know to judge the corpus's guarantee; read from plan and ledger."""
-    events = [*plan.events_behind(planned)]
-    if planned.plan.event is not None:
-        events.append(planned.plan.event)
-    spend = ledger.spend(spec.name, plan.budget)
-    is_dp = planned.plan.event is not None
-    return {
-        "dataset": spec.name,
-        "corpus": planned.folder,
-        "method": planned.method.title,
-        "paper": planned.method.paper,
-        "guarantee": str(planned.plan.guarantee),
-        "epsilon": epsilon_of_fixed(events, spec.budget.delta, spec.budget.accountant)
-        if is_dp
-        else None,
-        "delta": spec.budget.delta if is_dp else None,
-        "accountant": spec.budget.accountant,
-        "privacy_unit": spec.unit.describe(),
-        "neighboring_relation": str(spec.neighboring_relation),
-        "events": [event_to_json(event) for event in events],
-        "parameters": dict(planned.plan.parameters),
-        "public_facts": [*plan.budget.public_facts, "every parameter of this file"],
-        "cohort_epsilon": float(spend.epsilon),
-        "cohort_budget": spec.budget.epsilon,
-        "cohort_guarantee": spend.total_guarantee,
-        "not_protected": what_is_not_protected(str(planned.plan.guarantee), spec.unit.describe()),
-        "random_numbers": "operating-system entropy; no seed",
-    }
-
-
 def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[str, Any]:
     samples = rows.head(5).to_dicts()
     names = [name for name in rows.columns if name not in (*PROVENANCE, "id")]
@@ -124,17 +89,18 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         "| " + " | ".join(str(row[n]).replace("|", "/").replace("\n", " ") for n in names) + " |"
         for row in samples
     ]
-    metadata: dict[str, Any] = {"dpsynth/guarantee": label["guarantee"]}
-    if label["epsilon"] is not None:
+    guarantee, cohort = label["guarantee"], label["cohort"]
+    metadata: dict[str, Any] = {"dpsynth/guarantee": guarantee["type"]}
+    if "epsilon" in guarantee:
         metadata |= {
-            "dpsynth/epsilon": float(label["epsilon"]),
-            "dpsynth/delta": float(label["delta"]),
+            "dpsynth/epsilon": float(guarantee["epsilon"]),
+            "dpsynth/delta": float(guarantee["delta"]),
         }
     return metadata | {
         "dpsynth/epsilon_charged": 0.0,
-        "dpsynth/epsilon_cumulative": label["cohort_epsilon"],
-        "dpsynth/epsilon_remaining": max(0.0, label["cohort_budget"] - label["cohort_epsilon"]),
-        "dpsynth/cohort_guarantee": label["cohort_guarantee"],
+        "dpsynth/epsilon_cumulative": cohort["epsilon"],
+        "dpsynth/epsilon_remaining": max(0.0, cohort["budget_epsilon"] - cohort["epsilon"]),
+        "dpsynth/cohort_guarantee": cohort["guarantee"],
         "dpsynth/privacy_unit": label["privacy_unit"],
         "dpsynth/neighboring_relation": label["neighboring_relation"],
         "dpsynth/folder": dg.MetadataValue.path(str(folder)),

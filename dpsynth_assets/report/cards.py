@@ -1,40 +1,22 @@
-"""Texts that leave with the data: dataset cards and privacy statements, in Markdown."""
+"""Texts that leave with the data: dataset cards and privacy statements, in Markdown.
+
+Both are functions of a privacy label, so that a card can be rendered anew and compared.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-_GUARANTEES = {
-    "dp": "(ε, δ)-differential privacy, for every dataset and every outcome",
-    "ex-post": (
-        "ex-post, data-dependent only: this corpus has no (ε, δ)-DP guarantee. Its realised bound "
-        "is itself computed from private data, is not sanitised, and is therefore withheld"
-    ),
-}
-
-
-def what_is_not_protected(guarantee: str, unit: str) -> list[str]:
-    """Plain sentences on what a guarantee of this kind leaves open."""
-    sentences = [
-        f"Facts that hold for many units: the guarantee hides the presence of {unit}, not trends.",
-        "The set of labels and everything listed under public facts.",
-        "Text that public documents or the public language model already contained.",
-        "The outcome of the release gate (canaries, verbatim spans): up to one bit a check.",
-    ]
-    if guarantee == "ex-post":
-        sentences.append("Anything in the worst case: the ex-post bound varies with the data.")
-    return sentences
 
 
 def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int) -> str:
     """A dataset card with front matter that Hugging Face `datasets` reads.
 
     Args:
-        label: Privacy label of the corpus.
+        label: Privacy label of the corpus (`report.label.corpus_label`).
         columns: Columns of the Parquet file.
         rows: Rows of the Parquet file (released, so public).
     """
-    title = f"{label['dataset']}: synthetic corpus by {label['method']}"
+    title = f"{label['subject']['dataset']}: synthetic corpus by {label['method']['title']}"
     front = [
         "---",
         f"pretty_name: {json.dumps(title)}",
@@ -46,8 +28,65 @@ def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int)
         "  data_files: data/*.parquet",
         "---",
     ]
+    paper = f" ({label['method']['paper']})" if label["method"]["paper"] else ""
     return "\n".join(
-        [*front, "", f"# {title}", "", *_guarantee_lines(label), "", *_content(columns, rows), ""]
+        [
+            *front,
+            "",
+            f"# {title}",
+            "",
+            "## What is guaranteed",
+            "",
+            *_guarantee_lines(label),
+            f"- Method: {label['method']['title']}{paper}.",
+            f"- The whole cohort when this was published: {cohort_line(label['cohort'])}",
+            "",
+            *_label_sections(label, depth="###"),
+            *_content(columns, rows),
+            "",
+        ]
+    )
+
+
+def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """A cohort's statement: what was released, how, under which guarantee, and what was not summed.
+
+    Args:
+        label: Privacy label of the cohort (`report.label.cohort_label`).
+        facts: `releases` (one mapping a charge) and `ledger_ok`, from the audit stage.
+    """
+    verified = "verified" if facts["ledger_ok"] else "NOT VALID"
+    return "\n".join(
+        [
+            f"# Privacy statement of cohort {label['subject']['cohort']}",
+            "",
+            *_guarantee_lines(label),
+            f"- The whole cohort: {cohort_line(label['cohort'])}",
+            f"- Ledger: {label['cohort']['as_of_entry']} entries, chain {verified}, "
+            f"{_head(label['cohort'])}.",
+            "",
+            "## Releases",
+            "",
+            "| when (UTC) | release | mechanism | guarantee | ε alone | state |",
+            "|---|---|---|---|---|---|",
+            *(_release_row(release) for release in facts["releases"]),
+            "",
+            *_label_sections(label, depth="##"),
+        ]
+    )
+
+
+def cohort_line(cohort: Mapping[str, Any]) -> str:
+    """One sentence on the cohort's DP total; releases of other kinds make it void and say so."""
+    total = (
+        f"ε = {cohort['epsilon']:.4g} of {cohort['budget_epsilon']:g} at δ = {cohort['delta']:g} "
+        "over its DP releases."
+    )
+    if cohort["guarantee"] == "dp":
+        return total
+    return (
+        f"{total} It also made releases of another kind, which no DP total covers: as a whole it "
+        f"has {cohort['guarantee']}."
     )
 
 
@@ -59,49 +98,82 @@ def _size_category(rows: int) -> str:
 
 
 def _guarantee_lines(label: Mapping[str, Any]) -> list[str]:
-    lines = [
-        "## What is guaranteed",
-        "",
-        f"- Guarantee: {_GUARANTEES.get(label['guarantee'], label['guarantee'])}.",
-    ]
-    if label["epsilon"] is not None:
+    guarantee = label["guarantee"]
+    lines = [f"- Guarantee: {guarantee['definition']}."]
+    if "epsilon" in guarantee:
+        covered = "everything charged to the cohort"
+        if label["subject"]["kind"] == "corpus":
+            covered = "this release and those it builds on"
         lines.append(
-            f"- ε = {label['epsilon']:.4g} at δ = {label['delta']:g}, including the releases that "
-            f"this corpus builds on ({label['accountant']} accounting)."
+            f"- ε = {guarantee['epsilon']:.4g} at δ = {guarantee['delta']:g} for {covered} "
+            f"({guarantee['accountant']} accounting)."
         )
-    lines += [
+    if "privacy_profile" in guarantee:
+        points = ", ".join(
+            f"({point['epsilon']:g}, {point['delta']:.1e})"
+            for point in guarantee["privacy_profile"]
+            if point["delta"] < 1
+        )
+        lines.append(f"- The same, as (ε, δ) along the privacy profile: {points}.")
+    if "gaussian_dp_mu" in guarantee:
+        lines.append(f"- As Gaussian DP: μ = {guarantee['gaussian_dp_mu']:.4g}.")
+    return [
+        *lines,
         f"- Privacy unit: {label['privacy_unit']}.",
-        f"- Neighbouring relation: {label['neighboring_relation']}.",
-        f"- Method: {label['method']} ({label['paper']}).",
-        f"- The whole cohort so far: {cohort_line(label)}",
+        f"- Neighbouring relation: {label['neighboring_relation']}: "
+        f"{label['neighboring_relation_definition']}.",
         f"- Random numbers: {label['random_numbers']}.",
-        "",
-        "### Public facts relied on",
-        "",
-        *(f"- {fact}" for fact in label["public_facts"]),
-        "",
-        "### What is not protected",
-        "",
-        *(f"- {sentence}" for sentence in label["not_protected"]),
-        "",
-        "### Mechanism",
-        "",
-        "```json",
-        json.dumps({"events": label["events"], "parameters": label["parameters"]}, indent=2),
-        "```",
     ]
-    return lines
 
 
-def cohort_line(label: Mapping[str, Any]) -> str:
-    """One sentence on the cohort's DP total; ex-post releases make it void and say so."""
-    total = f"ε = {label['cohort_epsilon']:.4g} of {label['cohort_budget']:g} over its DP releases."
-    if label["cohort_guarantee"] == "dp":
-        return total
+def _label_sections(label: Mapping[str, Any], *, depth: str) -> list[str]:
+    composition = label["composition"]
+    sections = {
+        "Mechanisms": [_mechanism_line(mechanism) for mechanism in label["mechanisms"]],
+        "Composition": [
+            f"{composition['rule']}.",
+            f"{composition['code']}, {composition['library']}; {composition['rounding']}.",
+        ],
+        "Public facts relied on": label["public_facts"],
+        "What the proof assumes": label["assumptions"],
+        "Choice of settings": [f"{label['selection']}."],
+        "What is not protected": label["not_protected"],
+        "What was not summed": label["not_summed"],
+        "Audits on this installation": _audit_lines(label["audits"]),
+    }
+    return [
+        line
+        for title, points in sections.items()
+        for line in (f"{depth} {title}", "", *(f"- {point}" for point in points), "")
+    ]
+
+
+def _mechanism_line(mechanism: Mapping[str, Any]) -> str:
+    alone = mechanism["epsilon_alone"]
+    cost = "" if alone is None else f" (ε = {alone:.4g} alone)"
+    words = mechanism["in_words"] or f"{mechanism['guarantee']} release"
+    parameters = json.dumps(mechanism["parameters"], sort_keys=True)
     return (
-        f"{total} The cohort also made ex-post releases, which no DP total covers: as a whole it "
-        f"has {label['cohort_guarantee']}."
+        f"`{mechanism['asset']}` ({mechanism['release']}): {mechanism['mechanism']}: {words}{cost}."
+        f" Parameters: `{parameters}`"
     )
+
+
+def _audit_lines(audits: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not audits:
+        return ["None were run here. `dpsynth audit run` runs them."]
+    return [
+        f"{audit['name']}: {'passed' if audit['passed'] else 'FAILED'}, "
+        f"claimed {audit['claimed']:.4g}, observed at least {audit['observed']:.4g} "
+        f"({audit['kind']}). A pass does not prove the claim."
+        for audit in audits
+    ]
+
+
+def _head(cohort: Mapping[str, Any]) -> str:
+    if cohort["ledger_head"] is None:
+        return "head withheld, since it seals ex-post bounds computed from private data"
+    return f"head `{cohort['ledger_head']}`"
 
 
 def _content(columns: Sequence[str], rows: int) -> list[str]:
@@ -120,46 +192,6 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
         "",
         *(f"- `{name}`: {meanings.get(name, 'label that was asked for')}" for name in columns),
     ]
-
-
-def privacy_statement(facts: Mapping[str, Any]) -> str:
-    """A cohort's statement: what was released, how, under which guarantee, and what was not summed.
-
-    Args:
-        facts: Result of the audit stage, all of it read from the ledger and the dataset file.
-    """
-    return "\n".join(
-        [
-            f"# Privacy statement of cohort {facts['cohort']}",
-            "",
-            f"- Privacy unit: {facts['privacy_unit']}; neighbouring relation: "
-            f"{facts['neighboring_relation']}.",
-            f"- DP releases: ε = {facts['epsilon']:.4g} of {facts['budget']:g} at "
-            f"δ = {facts['delta']:g} ({facts['accountant']} accounting, recomputed from events).",
-            f"- Guarantee of the cohort as a whole: {facts['cohort_guarantee']}.",
-            f"- Ledger: {facts['ledger_entries']} entries, chain "
-            f"{'verified' if facts['ledger_ok'] else 'NOT VALID'}, head `{facts['ledger_head']}`.",
-            "",
-            "## Releases",
-            "",
-            "| when (UTC) | release | mechanism | guarantee | ε alone | state |",
-            "|---|---|---|---|---|---|",
-            *(_release_row(release) for release in facts["releases"]),
-            "",
-            "## Public",
-            "",
-            *(f"- {fact}" for fact in facts["public_facts"]),
-            "",
-            "## Not protected",
-            "",
-            *(f"- {sentence}" for sentence in facts["not_protected"]),
-            "",
-            "## Not summed",
-            "",
-            *(f"- {sentence}" for sentence in facts["not_summed"]),
-            "",
-        ]
-    )
 
 
 def _release_row(release: Mapping[str, Any]) -> str:

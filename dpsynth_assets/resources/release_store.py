@@ -45,7 +45,10 @@ class ReleaseStore(dg.ConfigurableResource):
         (temporary / "facts.json").write_text(json.dumps(facts, sort_keys=True))
         if rows is not None:
             rows.write_parquet(temporary / "rows.parquet")
+        for path in (*temporary.iterdir(), temporary):
+            _flush(path)
         temporary.replace(final)
+        _flush(final.parent)
         return self.digest(reservation_id), str(final)
 
     def load(self, reservation_id: str) -> tuple[dict[str, Any], pl.DataFrame | None]:
@@ -69,3 +72,12 @@ class ReleaseStore(dg.ConfigurableResource):
             digest.update(path.name.encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file's or a folder's content is on disk: a commit must never outlive it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

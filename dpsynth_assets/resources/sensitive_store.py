@@ -4,9 +4,11 @@ A mechanism reads with an open reservation in the ledger; internal stages (embed
 scoring against held-out text) read for a stated purpose and may not release what they derive.
 """
 
+import json
 import os
+import shutil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
 import numpy as np
@@ -96,6 +98,10 @@ class SensitiveStore(dg.ConfigurableResource):
             )
         return self._read(dataset, "source", with_embeddings=with_embeddings)
 
+    def passes(self, dataset: str, reservation: Reservation) -> "StoredPasses":
+        """Finished passes of one paid release that is not committed yet."""
+        return StoredPasses(self.folder(dataset) / "passes" / reservation.id)
+
     def read_internal(
         self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
     ) -> PrivateInputs:
@@ -133,6 +139,39 @@ class SensitiveStore(dg.ConfigurableResource):
                 f"Materialise {dataset}/shared/private_records and private_embeddings first."
             )
         return path
+
+
+class StoredPasses:
+    """Passes as JSON files of mode 0600 in a folder of their reservation."""
+
+    def __init__(self, folder: Path) -> None:
+        """Names the folder; it is made when the first pass begins."""
+        self._folder = folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run under this reservation began to draw."""
+        return self._folder.is_dir()
+
+    def begin(self) -> None:
+        """Marks that a run under this reservation begins to draw."""
+        for folder in (self._folder.parent, self._folder):
+            folder.mkdir(exist_ok=True, mode=0o700)
+
+    def load(self, number: int) -> dict[str, Any] | None:
+        """Reads a finished pass; None where it has to be run."""
+        path = self._folder / f"{number}.json"
+        values: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+        return values
+
+    def save(self, number: int, values: dict[str, Any]) -> None:
+        """Keeps a finished pass; it appears whole or not at all."""
+        with _owner_only(self._folder / f"{number}.json") as temporary:
+            temporary.write_text(json.dumps(values))
+
+    def remove(self) -> None:
+        """Forgets the passes, once their release is committed."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _owner_only:  # noqa: N801 - a context manager that reads as a phrase

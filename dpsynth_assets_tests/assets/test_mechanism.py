@@ -4,13 +4,18 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets.mechanism import Drawn, release_once
-from dpsynth_assets.privacy.errors import BudgetExceededError, UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import (
+    BudgetExceededError,
+    LedgerIntegrityError,
+    UnaccountedReleaseError,
+)
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 EVENT = BoundedRangeEvent(eta=0.1, count=100)
 TERMS = BudgetTerms(
@@ -155,3 +160,76 @@ def test_ex_post_value_without_its_realised_bound_is_drawn_again(ledger, store, 
     run(ledger, store, draw, asked)
     assert draw.draws == 2
     assert ledger.spend("tickets", TERMS).ex_post_epsilon_max == pytest.approx(1.5)
+
+
+def test_a_stored_value_that_was_altered_is_not_reused(ledger, store):
+    release = run(ledger, store, Mechanism(ledger))
+    facts = store.folder(release.reservation.id) / "facts.json"
+    facts.write_text(facts.read_text().replace("1", "7"))
+    with pytest.raises(LedgerIntegrityError, match="altered"):
+        run(ledger, store, Mechanism(ledger))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def resumed(ledger, store, sensitive, draw, **changes):
+    return release_once(
+        ledger=ledger,
+        store=store,
+        request=request(**changes),
+        terms=TERMS,
+        plan=(),
+        draw=draw,
+        passes=lambda reservation: sensitive.passes("tickets", reservation),
+    )
+
+
+def test_a_killed_run_is_continued_under_its_own_charge(ledger, store, tmp_path):
+    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+
+    def killed(reservation):
+        sensitive.passes("tickets", reservation).save(0, {"documents": [1]})
+        raise Killed
+
+    with pytest.raises(Killed):
+        resumed(ledger, store, sensitive, killed)
+    paid, begun = spent(ledger), []
+
+    def goes_on(reservation):
+        begun.append(sensitive.passes("tickets", reservation).load(0))
+        return Mechanism(ledger)(reservation)
+
+    release = resumed(ledger, store, sensitive, goes_on)
+    assert begun == [{"documents": [1]}]
+    assert spent(ledger) == paid > 0
+    assert len(ledger.entries()) == 2
+    assert not sensitive.passes("tickets", release.reservation).begun
+
+
+def test_another_request_does_not_continue_a_killed_run(ledger, store, tmp_path):
+    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+
+    def killed(reservation):
+        raise Killed
+
+    with pytest.raises(Killed):
+        resumed(ledger, store, sensitive, killed)
+    paid = spent(ledger)
+    resumed(ledger, store, sensitive, Mechanism(ledger), parameters={"temperature": 2.0})
+    assert spent(ledger) > paid
+
+
+def test_kept_passes_are_for_their_owner_only(ledger, store, tmp_path):
+    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+
+    def killed(reservation):
+        sensitive.passes("tickets", reservation).save(3, {"documents": ["private"]})
+        raise Killed
+
+    with pytest.raises(Killed):
+        resumed(ledger, store, sensitive, killed)
+    paths = list((tmp_path / "sensitive").rglob("*"))
+    assert any(path.name == "3.json" for path in paths)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in paths)

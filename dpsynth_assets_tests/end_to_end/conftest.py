@@ -107,6 +107,15 @@ def private_spec(folder: Path, **changes: Any) -> PrivateDatasetSpec:
             },
             {"method": "mean_clustered", "budget_share": 0.4, "settings": shared},
             {"method": "median_clustered", "settings": {**shared, "matched_epsilon": 24.0}},
+            {
+                "method": "mean_svt",
+                "budget_share": 0.14,
+                "settings": {
+                    **shared,
+                    "min_tokens_for_new_document": 2,
+                    "max_tokens_per_batch": 80,
+                },
+            },
         ],
         "evaluation": {
             "canaries": str(folder / "canaries.txt"),

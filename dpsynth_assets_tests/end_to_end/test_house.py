@@ -11,6 +11,7 @@ import pytest
 from dpsynth_assets.methods.planning import budget_terms, plan_dataset
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.card_check import corpus_problems
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules import refusal_of
 from dpsynth_assets_tests.end_to_end.conftest import (
@@ -26,7 +27,7 @@ from dpsynth_assets_tests.end_to_end.conftest import (
 pytestmark = pytest.mark.slow
 
 DP_METHODS = ("mean_uniform", "mean_clustered")
-METHODS = (*DP_METHODS, "median_clustered")
+METHODS = (*DP_METHODS, "median_clustered", "mean_svt")
 
 
 def ledger():
@@ -35,6 +36,20 @@ def ledger():
 
 def spend(house):
     return ledger().spend(house.spec.name, budget_terms(house.spec))
+
+
+def label_of(house, method):
+    folder = house.home / "released" / "letters" / method
+    return json.loads((folder / "privacy_label.json").read_text())
+
+
+def evaluations(result, name):
+    return [
+        event.asset_check_evaluation_data
+        for event in result.all_events
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        and event.asset_check_evaluation_data.check_name == name
+    ]
 
 
 def step_failures(result):
@@ -75,7 +90,7 @@ def test_every_dp_release_is_in_the_ledger_and_within_budget(house):
 @pytest.mark.parametrize("method", DP_METHODS)
 def test_spend_is_visible_as_asset_metadata(house, method):
     shown = house.metadata("letters", method, "candidate_corpus")
-    assert 0 < shown["dpsynth/epsilon"] <= 0.4 * 60
+    assert 0.4 * 60 < shown["dpsynth/epsilon"] < 60  # shares compose: each is worth more alone
     assert shown["dpsynth/epsilon_with_inputs"] > shown["dpsynth/epsilon"]
     assert shown["dpsynth/delta"] == 1e-5
     assert shown["dpsynth/guarantee"] == "dp"
@@ -91,11 +106,10 @@ def test_ex_post_release_never_enters_the_dp_column(house):
     assert "dpsynth/epsilon" not in shown
     assert shown["dpsynth/epsilon_charged"] == 0.0
     assert spend(house).total_guarantee == "none (ex-post only)"
-    label = json.loads(
-        (house.home / "released" / "letters" / "median_clustered" / "privacy.json").read_text()
-    )
-    assert label["epsilon"] is None
-    assert label["delta"] is None
+    label = label_of(house, "median_clustered")
+    assert label["guarantee"]["type"] == "ex-post"
+    assert not {"epsilon", "delta"} & set(label["guarantee"])
+    assert label["cohort"]["ledger_head"] is None
 
 
 def test_realised_ex_post_bound_is_nowhere_in_what_is_released(house):
@@ -154,12 +168,46 @@ def test_gate_checks_of_every_candidate_passed_and_show_nothing_but_the_outcome(
     assert all(check.passed and not check.metadata for check in gate)
 
 
+def test_every_card_and_the_statement_equal_the_ledger(house):
+    cards = evaluations(house.result, "card_equals_ledger")
+    statements = evaluations(house.result, "statement_equals_ledger")
+    assert len(cards) == len(METHODS)
+    assert len(statements) == 1
+    assert all(check.passed for check in [*cards, *statements])
+
+
+def test_a_card_that_says_another_epsilon_fails_its_check(house):
+    card = house.home / "released" / "letters" / "mean_uniform" / "README.md"
+    text = card.read_text()
+    epsilon = f"{label_of(house, 'mean_uniform')['guarantee']['epsilon']:.4g}"
+    try:
+        card.write_text(text.replace(f"ε = {epsilon}", "ε = 0.1"))
+        assert corpus_problems(card.parent, ledger().entries())
+    finally:
+        card.write_text(text)
+    assert corpus_problems(card.parent, ledger().entries()) == []
+
+
+def test_the_mechanisms_were_audited_and_the_label_says_so(house):
+    (outcome,) = evaluations(house.result, "mechanisms_pass_their_audits")
+    assert outcome.passed
+    audits = {audit["name"]: audit for audit in label_of(house, "mean_clustered")["audits"]}
+    assert audits
+    assert all(audit["passed"] for audit in audits.values())
+
+
+def test_the_test_of_public_tokens_says_which_share_was_private(house):
+    shown = house.metadata("letters", "mean_svt", "candidate_corpus")
+    assert shown["private_tokens"] > 0
+    assert shown["public_tokens"] >= 0
+
+
 def test_candidate_with_a_planted_canary_is_not_published(house):
     key = ["letters", "mean_uniform", "candidate_corpus"]
     path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
     clean = pl.read_parquet(path)
     leak = clean.head(1).with_columns(text=pl.lit(f"my code is {CANARY.lower()} ok"))
-    published = house.home / "released" / "letters" / "mean_uniform" / "privacy.json"
+    published = house.home / "released" / "letters" / "mean_uniform" / "privacy_label.json"
     before = published.stat().st_mtime_ns
     try:
         pl.concat([clean, leak]).write_parquet(path)
@@ -194,7 +242,7 @@ def test_statement_lists_every_release_and_what_was_not_summed(house):
     text = (house.home / "released" / "letters" / "privacy_statement.md").read_text()
     for name in ("shared/cluster_histogram", *METHODS):
         assert name in text
-    assert "Not summed" in text
+    assert "What was not summed" in text
     assert "none (ex-post only)" in text
 
 
@@ -257,7 +305,7 @@ def test_schedule_tick_is_skipped_with_the_reason(house):
 
 
 def test_schedule_asks_for_a_new_release_by_name_while_the_budget_allows(house):
-    richer = private_spec(house.folder, budget={**BUDGET, "epsilon": 500.0})
+    richer = private_spec(house.folder, budget={**BUDGET, "epsilon": 500.0, "rounds": 3})
     data = tick(house, definitions_of(public_spec(house.folder), richer))
     (request,) = data.run_requests
     assert request.tags["dpsynth/release"] == "2030-01-01T03:00"

@@ -1,0 +1,111 @@
+"""Compares what was published with the ledger: an edited card, or a number of it, is named."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.report.cards import dataset_card, privacy_statement
+from dpsynth_assets.report.label import cohort_label, corpus_label
+
+LABEL_FILE = "privacy_label.json"
+CARD_FILE = "README.md"
+STATEMENT_FILE = "privacy_statement.md"
+
+
+def corpus_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
+    """Lists how a published corpus's label and card differ from the ledger; empty if they agree.
+
+    Args:
+        folder: Folder of one published corpus: label, card and `data/*.parquet`.
+        entries: All ledger entries, in order.
+    """
+    label, problems = _read_label(folder)
+    if label is None:
+        return problems
+    try:
+        seen = _as_of(label, entries)
+        recomputed = corpus_label(seen, str(label["subject"].get("reservation")), label["audits"])
+    except PrivacyError as refusal:
+        return [f"{LABEL_FILE}: {refusal}"]
+    rows = pl.read_parquet(folder / "data")
+    card = dataset_card(recomputed, columns=rows.columns, rows=rows.height)
+    return [*_differences(label, recomputed), *_text_problem(folder / CARD_FILE, card)]
+
+
+def statement_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
+    """Lists how a cohort's published statement differs from the ledger; empty if they agree."""
+    label, problems = _read_label(folder)
+    if label is None:
+        return problems
+    try:
+        seen = _as_of(label, entries)
+        recomputed = cohort_label(seen, str(label["subject"].get("cohort")), label["audits"])
+    except PrivacyError as refusal:
+        return [f"{LABEL_FILE}: {refusal}"]
+    facts = {"releases": releases(seen, recomputed), "ledger_ok": True}
+    text = privacy_statement(recomputed, facts)
+    return [*_differences(label, recomputed), *_text_problem(folder / STATEMENT_FILE, text)]
+
+
+def releases(entries: Sequence[LedgerEntry], label: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every charge of a cohort as the statement lists it, aligned with the label's mechanisms."""
+    cohort = label["subject"]["cohort"]
+    committed = {entry.reservation for entry in entries if entry.kind == "commit"}
+    charges = [e for e in entries if e.kind == "reserve" and e.cohort == cohort]
+    return [
+        {
+            "at": entry.recorded_at,
+            "asset": entry.asset,
+            "release": entry.release,
+            "mechanism": entry.mechanism,
+            "guarantee": entry.guarantee,
+            "epsilon": mechanism["epsilon_alone"],
+            "run_id": entry.run_id,
+            "state": "released" if entry.reservation in committed else "charged only",
+        }
+        for entry, mechanism in zip(charges, label["mechanisms"], strict=True)
+    ]
+
+
+def _read_label(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    path = folder / LABEL_FILE
+    try:
+        label = json.loads(path.read_text())
+        _ = label["subject"]["kind"], label["cohort"]["as_of_entry"], label["audits"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, [f"{LABEL_FILE}: expected a privacy label, got none that can be read."]
+    return label, []
+
+
+def _as_of(label: dict[str, Any], entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """The ledger as it was when the label was written."""
+    last = label["cohort"]["as_of_entry"]
+    if not isinstance(last, int) or not 0 < last <= len(entries):
+        raise PrivacyError(
+            f"expected a ledger of {last} entries or more, got {len(entries)}: the ledger is "
+            "another one, or its tail was removed."
+        )
+    return list(entries[:last])
+
+
+def _differences(label: dict[str, Any], recomputed: dict[str, Any]) -> list[str]:
+    """Names the sections of the label that the ledger contradicts."""
+    normal = json.loads(json.dumps(recomputed))
+    names = sorted({*label, *normal})
+    return [
+        f"{LABEL_FILE}: {name} differs from the ledger. Publish again from the ledger."
+        for name in names
+        if label.get(name) != normal.get(name)
+    ]
+
+
+def _text_problem(path: Path, expected: str) -> list[str]:
+    found = path.read_text() if path.exists() else ""
+    if found == expected:
+        return []
+    return [f"{path.name}: differs from what the ledger says. Publish again from the ledger."]

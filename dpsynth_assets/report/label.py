@@ -1,0 +1,261 @@
+"""The privacy label: what a reader must know to judge a release, recomputed from the ledger.
+
+Everything a label states about privacy is a function of ledger entries, so it can be built again
+by anyone who holds the ledger, and a card that was edited no longer equals it.
+"""
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed, privacy_profile
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import (
+    Event,
+    GaussianEvent,
+    MixtureGaussianEvent,
+    event_to_json,
+    flatten,
+)
+from dpsynth_assets.privacy.gaussian_dp import compose_mu
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry, SecretTerms
+from dpsynth_assets.privacy.ledger.accounts import Book
+from dpsynth_assets.privacy.ledger.statement import cohort_spend
+from dpsynth_assets.privacy.pld import DISCRETIZATION
+from dpsynth_assets.report.label_texts import (
+    COMPOSITION,
+    DEFINITIONS,
+    RELATIONS,
+    SELECTION,
+    assumptions,
+    mechanism_sentence,
+    not_protected,
+    not_summed,
+)
+
+SCHEMA = "dpsynth/privacy-label/1"
+PROFILE_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+Label = dict[str, Any]
+
+
+def corpus_label(
+    entries: Sequence[LedgerEntry], reservation: str, audits: Sequence[Mapping[str, Any]] = ()
+) -> Label:
+    """States what one released corpus guarantees, with the releases it builds on.
+
+    Args:
+        entries: The ledger up to the moment of the label, of all cohorts, in order.
+        reservation: The charge that paid for the corpus.
+        audits: Results of mechanism audits on this installation, already public.
+
+    Raises:
+        PrivacyError: The ledger holds no such charge.
+    """
+    charges = {entry.reservation: entry for entry in entries if entry.kind == "reserve"}
+    if reservation not in charges:
+        raise PrivacyError(
+            f"Expected a charge of the ledger, got reservation {reservation!r}. A label is "
+            "written from the ledger that paid: name it with DPSYNTH_LEDGER_URL."
+        )
+    paid = charges[reservation]
+    builds_on = [charges[name] for name in _inputs(paid) if name in charges]
+    subject = {
+        "kind": "corpus",
+        "dataset": paid.dataset,
+        "cohort": paid.cohort,
+        "asset": paid.asset,
+        "release": paid.release,
+        "reservation": reservation,
+        "data_version": paid.data_version,
+        "code_version": paid.code_version,
+    }
+    method = REGISTRY.get(paid.mechanism)
+    described = {
+        "name": paid.mechanism,
+        "title": method.title if method else paid.mechanism,
+        "paper": method.paper if method else "",
+    }
+    return _label(entries, [*builds_on, paid], subject, GuaranteeType(paid.guarantee), audits) | {
+        "method": described
+    }
+
+
+def cohort_label(
+    entries: Sequence[LedgerEntry], cohort: str, audits: Sequence[Mapping[str, Any]] = ()
+) -> Label:
+    """States what everything charged to one cohort guarantees together.
+
+    Raises:
+        PrivacyError: Nothing was charged to the cohort.
+    """
+    charges = [e for e in entries if e.kind == "reserve" and e.cohort == cohort]
+    if not charges:
+        raise PrivacyError(
+            f"Expected charges of cohort {cohort!r} in the ledger, got none. Release first."
+        )
+    kinds = {GuaranteeType(entry.guarantee) for entry in charges}
+    worst = next(
+        (kind for kind in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if kind in kinds),
+        GuaranteeType.DP,
+    )
+    subject = {"kind": "cohort", "dataset": charges[0].dataset, "cohort": cohort}
+    return _label(entries, charges, subject, worst, audits)
+
+
+def _label(
+    entries: Sequence[LedgerEntry],
+    charges: Sequence[LedgerEntry],
+    subject: Mapping[str, Any],
+    guarantee: GuaranteeType,
+    audits: Sequence[Mapping[str, Any]],
+) -> Label:
+    terms = charges[-1].terms
+    if terms is None:
+        raise PrivacyError("Expected terms in a ledger charge, got none. Verify the ledger.")
+    spend = _spend(entries, charges[-1].cohort)
+    events = [entry.event for entry in charges if entry.event is not None]
+    kinds = {str(entry.guarantee) for entry in charges}
+    whole = subject["kind"] == "cohort"
+    return {
+        "schema": SCHEMA,
+        "subject": dict(subject),
+        "guarantee": _guarantee(events, terms, guarantee, spend if whole else None),
+        "privacy_unit": terms.unit.describe(),
+        "neighboring_relation": str(terms.relation),
+        "neighboring_relation_definition": RELATIONS[terms.relation],
+        "mechanisms": [_mechanism(entry, terms) for entry in charges],
+        "composition": _composition(spend if whole else None, terms),
+        "public_facts": [
+            *spend.public_facts,
+            "every parameter named in this label, and the dataset file",
+            "which public base, language model and clusters were used",
+        ],
+        "assumptions": assumptions([atom for event in events for atom in flatten(event)]),
+        "selection": SELECTION,
+        "not_protected": not_protected(kinds, terms.unit.describe()),
+        "not_summed": not_summed(kinds),
+        "random_numbers": (
+            "operating-system entropy for every private draw; no seed exists. Public steps "
+            "(clusters, public text, hashes of record ids) are seeded and disclosed"
+        ),
+        "audits": [dict(result) for result in audits],
+        "cohort": _cohort(spend, entries),
+    }
+
+
+def _guarantee(
+    events: Sequence[Event],
+    terms: BudgetTerms,
+    guarantee: GuaranteeType,
+    whole: CohortSpend | None,
+) -> dict[str, Any]:
+    stated: dict[str, Any] = {"type": str(guarantee), "definition": DEFINITIONS[guarantee]}
+    if guarantee is GuaranteeType.SECRET and terms.secret is not None:
+        stated |= _secret(events, terms.secret)
+    dp_events = [event for event in events if not isinstance(event, MixtureGaussianEvent)]
+    if (guarantee is not GuaranteeType.DP and whole is None) or not dp_events:
+        return stated
+    accountant = terms.accountant if whole is None else whole.accountant
+    epsilon = (
+        epsilon_of_fixed(dp_events, terms.delta, accountant) if whole is None else whole.epsilon
+    )
+    name = "epsilon" if guarantee is GuaranteeType.DP else "epsilon_of_its_dp_releases_alone"
+    stated |= {
+        name: epsilon,
+        "delta": terms.delta,
+        "accountant": accountant,
+        "privacy_profile": _profile(dp_events, accountant),
+    }
+    atoms = [atom for event in dp_events for atom in flatten(event)]
+    if all(isinstance(atom, GaussianEvent) for atom in atoms):
+        stated["gaussian_dp_mu"] = compose_mu(
+            [1 / atom.noise_multiplier for atom in atoms if isinstance(atom, GaussianEvent)]
+        )
+    return stated
+
+
+def _secret(events: Sequence[Event], secret: SecretTerms) -> dict[str, Any]:
+    """(p, r) of the composed dominating pairs, DP releases after group privacy included."""
+    from dpsynth_assets.privacy.secret_protection import posterior_of_events
+
+    return {
+        "prior": secret.prior,
+        "posterior": posterior_of_events(events, secret.prior, occurrences=secret.occurrences),
+        "occurrences": secret.occurrences,
+    }
+
+
+def _profile(events: Sequence[Event], accountant: str) -> list[dict[str, float]]:
+    deltas = privacy_profile(events, PROFILE_EPSILONS, accountant)
+    return [
+        {"epsilon": epsilon, "delta": float(delta)}
+        for epsilon, delta in zip(PROFILE_EPSILONS, deltas, strict=True)
+    ]
+
+
+def _mechanism(entry: LedgerEntry, terms: BudgetTerms) -> dict[str, Any]:
+    event = entry.event
+    alone = None
+    if event is not None and entry.guarantee == GuaranteeType.DP:
+        alone = epsilon_of_fixed([event], terms.delta, terms.accountant)
+    return {
+        "asset": entry.asset,
+        "release": entry.release,
+        "mechanism": entry.mechanism,
+        "guarantee": entry.guarantee,
+        "in_words": "" if event is None else mechanism_sentence(event),
+        "event": None if event is None else event_to_json(event),
+        "epsilon_alone": alone,
+        "parameters": entry.parameters,
+    }
+
+
+def _composition(whole: CohortSpend | None, terms: BudgetTerms) -> dict[str, Any]:
+    accountant = terms.accountant if whole is None else whole.accountant
+    return {
+        "accountant": accountant,
+        "rule": COMPOSITION[accountant],
+        "library": f"dp_accounting {importlib.metadata.version('dp_accounting')}",
+        "code": f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}",
+        "discretization": DISCRETIZATION if accountant == "tight" else None,
+        "rounding": "every bound is rounded up",
+    }
+
+
+def public_head(entries: Sequence[LedgerEntry]) -> str | None:
+    """Hash of the last entry, where it may be published; None where it may not.
+
+    A realised ex-post bound is a column of its commit and so is sealed by every later hash. It is
+    a function of private data without noise, and a hash of it would let a guess be checked.
+    """
+    if any(entry.ex_post_epsilon is not None for entry in entries):
+        return None
+    return entries[-1].hash
+
+
+def _spend(entries: Sequence[LedgerEntry], cohort: str) -> CohortSpend:
+    """What a cohort had spent when the last of these entries was written."""
+    book = Book()
+    for entry in entries:
+        book.post(entry)
+    return cohort_spend(cohort, book.accounts[cohort])
+
+
+def _cohort(spend: CohortSpend, entries: Sequence[LedgerEntry]) -> dict[str, Any]:
+    return {
+        "name": spend.cohort,
+        "epsilon": spend.epsilon,
+        "delta": spend.delta,
+        "budget_epsilon": spend.budget_epsilon,
+        "guarantee": spend.total_guarantee,
+        "as_of_entry": entries[-1].seq,
+        "ledger_head": public_head(entries),
+    }
+
+
+def _inputs(entry: LedgerEntry) -> list[str]:
+    """Names of the releases that an entry's parameters say it builds on."""
+    return [str(value) for value in dict(entry.parameters.get("inputs") or {}).values() if value]

@@ -1,0 +1,152 @@
+"""The sentences of a privacy label. Each is a fact about code in this package, said once."""
+
+from collections.abc import Collection, Sequence
+
+from dpsynth_assets.privacy.events import (
+    BoundedRangeEvent,
+    ComposedEvent,
+    DiscreteLaplaceEvent,
+    Event,
+    GaussianEvent,
+    MixtureGaussianEvent,
+    PoissonGaussianEvent,
+    PureEvent,
+    TruncatedPoissonGaussianEvent,
+)
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+DEFINITIONS = {
+    GuaranteeType.DP: (
+        "(ε, δ)-differential privacy: for every two neighbouring datasets and every set of "
+        "outcomes S, P[S] <= e^ε P'[S] + δ"
+    ),
+    GuaranteeType.EX_POST: (
+        "ex-post, data-dependent only: no (ε, δ)-DP guarantee. The realised bound holds for the "
+        "data at hand and the text that came out; it is itself computed from private data, is not "
+        "sanitised, and is therefore withheld"
+    ),
+    GuaranteeType.SECRET: (
+        "(p, r)-secret protection: an adversary who would guess a declared secret with "
+        "probability at most p succeeds with probability at most r after seeing the release. "
+        "Nothing is promised about records, about other content, or about undetected secrets"
+    ),
+}
+
+RELATIONS = {
+    NeighboringRelation.ADD_REMOVE: "one dataset holds one privacy unit more than the other",
+    NeighboringRelation.ZERO_OUT: (
+        "one privacy unit's records are replaced by null records that keep their places; the "
+        "number of records is public"
+    ),
+    NeighboringRelation.REPLACE_ONE: (
+        "one privacy unit's records have other content; the number of records is public"
+    ),
+}
+
+COMPOSITION = {
+    "zcdp": (
+        "a filter: zCDP, or Rényi DP at one order fixed by the budget; valid when later releases "
+        "are chosen after seeing earlier ones"
+    ),
+    "tight": (
+        "a plan fixed before the first charge: privacy-loss distributions convolved, token draws "
+        "by the optimal adaptive composition of bounded-range mechanisms"
+    ),
+}
+
+SELECTION = (
+    "Nothing is charged for choosing settings. The settings came from the dataset file; if they "
+    "were chosen after looking at internal scores of earlier corpora of the same records, that "
+    "choice is not covered"
+)
+
+
+def mechanism_sentence(event: Event) -> str:
+    """Says in words what an accounting event did, with its public numbers."""
+    match event:
+        case DiscreteLaplaceEvent():
+            return (
+                f"integer counts with discrete Laplace noise of scale {event.scale:.4g}; a unit "
+                f"moves them by at most {event.sensitivity} in L1"
+            )
+        case GaussianEvent():
+            return (
+                "Gaussian noise whose standard deviation is "
+                f"{event.noise_multiplier:.4g} times the L2 distance between neighbours"
+            )
+        case BoundedRangeEvent():
+            return (
+                f"{event.count} tokens a batch drawn from a softmax whose log-likelihood ratio "
+                f"ranges over at most η = {event.eta:.4g} between neighbours; batches share no unit"
+            )
+        case PureEvent():
+            return f"{event.count} adaptive releases, each pure {event.epsilon:.4g}-DP"
+        case PoissonGaussianEvent():
+            return (
+                f"{event.steps} Gaussian releases of noise multiplier {event.noise_multiplier:.4g}"
+                f", each over a Poisson sample of rate {event.sampling_probability:.4g}"
+            )
+        case TruncatedPoissonGaussianEvent():
+            return (
+                f"{event.steps} Gaussian releases of noise multiplier {event.noise_multiplier:.4g}"
+                f", each over a Poisson sample of rate {event.sampling_probability:.4g} cut to at "
+                f"most {event.max_batch_size} of {event.records} records"
+            )
+        case MixtureGaussianEvent():
+            return (
+                f"{event.steps} Gaussian releases of standard deviation {event.noise_std:.4g} "
+                "dominated by a mixture of shifts, for the neighbours of one secret"
+            )
+        case ComposedEvent():
+            return "; ".join(mechanism_sentence(part) for part in event.events)
+
+
+def assumptions(atoms: Sequence[Event]) -> list[str]:
+    """What the proofs take for granted about arithmetic and about the machine."""
+    sentences = ["Operating-system random numbers are unpredictable."]
+    if any(isinstance(atom, BoundedRangeEvent) for atom in atoms):
+        sentences.append(
+            "A record's logits move by at most `logit_slack` when its batch mates change; the "
+            "slack is charged, and a test measures the real difference."
+        )
+    if any(isinstance(a, PoissonGaussianEvent | TruncatedPoissonGaussianEvent) for a in atoms):
+        sentences.append(
+            "Training gradients are clipped and noised in floating point; the sampling that is "
+            "charged is the sampling that runs: an independent draw for each record and step."
+        )
+    if any(isinstance(atom, MixtureGaussianEvent) for atom in atoms):
+        sentences.append("Every occurrence of a declared secret was detected.")
+    return sentences
+
+
+def not_protected(kinds: Collection[str], unit: str) -> list[str]:
+    """Plain sentences on what guarantees of these kinds leave open."""
+    sentences = [
+        f"Facts that hold for many units: the guarantee hides the presence of {unit}, not trends.",
+        "The set of labels and everything listed under public facts.",
+        "Text that public documents or the public language model already contained.",
+        "The outcome of the release gate (canaries, verbatim spans): up to one bit a check.",
+        "Running time, and whoever can read the machine.",
+    ]
+    if GuaranteeType.EX_POST in kinds:
+        sentences.append("Anything in the worst case: the ex-post bound varies with the data.")
+    if GuaranteeType.SECRET in kinds:
+        sentences.append("Whatever is no declared secret: content, membership, undetected secrets.")
+    return sentences
+
+
+def not_summed(kinds: Collection[str]) -> list[str]:
+    """What was deliberately left out of ε."""
+    sentences = []
+    if GuaranteeType.EX_POST in kinds:
+        sentences.append(
+            "Ex-post bounds: they depend on the data, are not sanitised, and are never added to ε."
+        )
+    if GuaranteeType.SECRET in kinds:
+        sentences.append(
+            "Secret protection: it composes as a dominating pair for each secret and is never "
+            "added to ε."
+        )
+    sentences.append("Outcomes of release gates and internal evaluation scores.")
+    return sentences

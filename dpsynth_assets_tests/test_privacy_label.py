@@ -1,0 +1,229 @@
+"""Laws of the privacy label: all of it follows from the ledger, and an edited card is named."""
+
+import json
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteLaplaceEvent, GaussianEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
+from dpsynth_assets.report.cards import dataset_card, privacy_statement
+from dpsynth_assets.report.label import cohort_label, corpus_label
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
+
+HISTOGRAM = DiscreteLaplaceEvent(scale=5.0)
+TOKENS = BoundedRangeEvent(eta=0.1, count=100)
+SECTIONS = {
+    "schema",
+    "subject",
+    "method",
+    "guarantee",
+    "privacy_unit",
+    "neighboring_relation",
+    "neighboring_relation_definition",
+    "mechanisms",
+    "composition",
+    "public_facts",
+    "assumptions",
+    "selection",
+    "not_protected",
+    "not_summed",
+    "random_numbers",
+    "audits",
+    "cohort",
+}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(sqlite_url(tmp_path))
+
+
+def histogram_and_corpus(ledger, **changes):
+    """Releases a histogram and a corpus that builds on it; returns the corpus's reservation."""
+    behind = release(ledger, asset="tickets/shared/cluster_histogram", event=HISTOGRAM)
+    fields = {"event": TOKENS, "mechanism": "mean_clustered"}
+    parameters = {"clip_bound": 10.0, "inputs": {"cluster_histogram": behind, "clusters": "abc"}}
+    return release(ledger, **(fields | {"parameters": parameters} | changes))
+
+
+def publish(folder, ledger, reservation):
+    rows = pl.DataFrame({"text": ["a letter"], "id": ["tickets-0"]})
+    (folder / "data").mkdir(parents=True)
+    rows.write_parquet(folder / "data" / "train-00000-of-00001.parquet")
+    label = corpus_label(ledger.entries(), reservation)
+    (folder / "privacy_label.json").write_text(json.dumps(label))
+    (folder / "README.md").write_text(dataset_card(label, columns=rows.columns, rows=1))
+    return label
+
+
+def state(folder, ledger):
+    folder.mkdir()
+    label = cohort_label(ledger.entries(), "tickets")
+    facts = {"releases": releases(ledger.entries(), label), "ledger_ok": True}
+    (folder / "privacy_label.json").write_text(json.dumps(label))
+    (folder / "privacy_statement.md").write_text(privacy_statement(label, facts))
+
+
+def test_a_label_has_every_section_an_honest_report_needs(ledger):
+    reservation = histogram_and_corpus(ledger)
+    label = corpus_label(ledger.entries(), reservation)
+    assert set(label) == SECTIONS
+    assert label["guarantee"]["type"] == "dp"
+    assert label["method"]["paper"].startswith("Amin et al. 2025")
+    assert json.loads(json.dumps(label)) == label
+
+
+def test_a_corpus_states_its_own_cost_with_what_it_builds_on_and_nothing_else(ledger):
+    reservation = histogram_and_corpus(ledger)
+    release(ledger, asset="tickets/other/corpus", event=GaussianEvent(noise_multiplier=3.0))
+    label = corpus_label(ledger.entries(), reservation)
+    expected = epsilon_of_fixed([HISTOGRAM, TOKENS], 1e-6, "zcdp")
+    assert label["guarantee"]["epsilon"] == pytest.approx(expected)
+    assert [mechanism["asset"] for mechanism in label["mechanisms"]] == [
+        "tickets/shared/cluster_histogram",
+        "tickets/mean/corpus",
+    ]
+    assert label["cohort"]["epsilon"] == ledger.spend("tickets").epsilon
+    assert label["cohort"]["epsilon"] > expected
+
+
+def test_the_profile_passes_through_the_stated_guarantee(ledger):
+    reservation = histogram_and_corpus(ledger)
+    label = corpus_label(ledger.entries(), reservation)
+    deltas = [point["delta"] for point in label["guarantee"]["privacy_profile"]]
+    assert deltas == sorted(deltas, reverse=True)
+    above = [p for p in label["guarantee"]["privacy_profile"] if p["epsilon"] > 4]
+    assert above[0]["delta"] < 1e-6
+
+
+def test_gaussian_releases_state_their_mu(ledger):
+    reservation = release(ledger, event=GaussianEvent(noise_multiplier=2.0))
+    label = corpus_label(ledger.entries(), reservation)
+    assert label["guarantee"]["gaussian_dp_mu"] == pytest.approx(0.5)
+
+
+def test_an_ex_post_release_states_no_epsilon_and_no_bound(ledger):
+    terms = make_terms(accepts_ex_post=True)
+    request = make_request(guarantee=GuaranteeType.EX_POST, event=None)
+    reservation = ledger.reserve(request, terms)
+    bound = 1.2345678
+    ledger.commit(reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=bound)
+    release(ledger, terms, asset="tickets/dp/corpus")
+    corpus = corpus_label(ledger.entries(), reservation.id)
+    whole = cohort_label(ledger.entries(), "tickets")
+    assert "epsilon" not in corpus["guarantee"]
+    assert "epsilon" not in whole["guarantee"]
+    assert whole["guarantee"]["epsilon_of_its_dp_releases_alone"] > 0
+    assert "1.23" not in json.dumps([corpus, whole])
+    assert any("Ex-post" in sentence for sentence in whole["not_summed"])
+
+
+def test_a_head_that_seals_a_private_bound_is_withheld(ledger):
+    release(ledger)
+    assert cohort_label(ledger.entries(), "tickets")["cohort"]["ledger_head"] == ledger.head()
+    terms = make_terms(accepts_ex_post=True)
+    request = make_request(guarantee=GuaranteeType.EX_POST, event=None, asset="tickets/median")
+    reservation = ledger.reserve(request, terms)
+    ledger.commit(reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=0.5)
+    label = cohort_label(ledger.entries(), "tickets")
+    assert label["cohort"]["ledger_head"] is None
+    hashes = {entry.hash for entry in ledger.entries()}
+    assert not any(seal in json.dumps(label) for seal in hashes)
+
+
+def test_an_untouched_card_agrees_with_the_ledger_even_after_later_charges(ledger, tmp_path):
+    folder = tmp_path / "corpus"
+    publish(folder, ledger, histogram_and_corpus(ledger))
+    assert corpus_problems(folder, ledger.entries()) == []
+    release(ledger, asset="tickets/later/corpus")
+    assert corpus_problems(folder, ledger.entries()) == []
+
+
+def test_an_edited_number_on_the_card_is_named(ledger, tmp_path):
+    folder = tmp_path / "corpus"
+    label = publish(folder, ledger, histogram_and_corpus(ledger))
+    card = folder / "README.md"
+    shown = f"{label['guarantee']['epsilon']:.4g}"
+    card.write_text(card.read_text().replace(f"ε = {shown}", "ε = 0.1", 1))
+    assert [problem.split(":")[0] for problem in corpus_problems(folder, ledger.entries())] == [
+        "README.md"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ("guarantee", lambda label: label["guarantee"].update(epsilon=0.1)),
+        ("privacy_unit", lambda label: label.update(privacy_unit="one user")),
+        ("neighboring_relation", lambda label: label.update(neighboring_relation="replace-one")),
+        ("mechanisms", lambda label: label["mechanisms"].pop()),
+        ("public_facts", lambda label: label["public_facts"].pop()),
+        ("not_protected", lambda label: label["not_protected"].clear()),
+        ("cohort", lambda label: label["cohort"].update(epsilon=0.0)),
+    ],
+)
+def test_every_edited_section_of_the_label_is_named(ledger, tmp_path, section, change):
+    folder = tmp_path / "corpus"
+    label = publish(folder, ledger, histogram_and_corpus(ledger))
+    change(label)
+    (folder / "privacy_label.json").write_text(json.dumps(label))
+    problems = corpus_problems(folder, ledger.entries())
+    assert any(problem.startswith(f"privacy_label.json: {section} ") for problem in problems)
+
+
+def test_a_label_of_another_ledger_is_refused(ledger, tmp_path):
+    folder = tmp_path / "corpus"
+    publish(folder, ledger, histogram_and_corpus(ledger))
+    assert corpus_problems(folder, ledger.entries()[:2])
+    other = Ledger(sqlite_url(tmp_path / "other"))
+    histogram_and_corpus(other)
+    assert corpus_problems(folder, other.entries())
+
+
+def test_a_missing_or_broken_label_is_one_problem(ledger, tmp_path):
+    folder = tmp_path / "corpus"
+    publish(folder, ledger, histogram_and_corpus(ledger))
+    (folder / "privacy_label.json").write_text("{")
+    assert len(corpus_problems(folder, ledger.entries())) == 1
+    (folder / "privacy_label.json").unlink()
+    assert len(corpus_problems(folder, ledger.entries())) == 1
+
+
+def test_a_statement_is_compared_in_the_same_way(ledger, tmp_path):
+    folder = tmp_path / "statement"
+    histogram_and_corpus(ledger)
+    state(folder, ledger)
+    assert statement_problems(folder, ledger.entries()) == []
+    text = folder / "privacy_statement.md"
+    text.write_text(text.read_text().replace("released", "charged only", 1))
+    assert statement_problems(folder, ledger.entries())
+
+
+def test_audits_are_printed_on_the_card(ledger):
+    audit = {
+        "name": "mean-token",
+        "kind": "exact",
+        "claimed": 0.1,
+        "observed": 0.1,
+        "passed": True,
+    }
+    reservation = histogram_and_corpus(ledger)
+    label = corpus_label(ledger.entries(), reservation, [audit])
+    card = dataset_card(label, columns=["text"], rows=1)
+    assert "mean-token: passed" in card
+    assert "None were run here" in dataset_card(
+        corpus_label(ledger.entries(), reservation), columns=["text"], rows=1
+    )
+
+
+def test_a_label_needs_a_charge_of_this_ledger(ledger):
+    release(ledger)
+    with pytest.raises(PrivacyError, match="reservation"):
+        corpus_label(ledger.entries(), "no-such-charge")
+    with pytest.raises(PrivacyError, match="charges"):
+        cohort_label(ledger.entries(), "nobody")
