@@ -17,7 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpsynth_assets.methods.private_prediction.loop import GenerationRules, generate_documents
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
 from dpsynth_assets.models.decoding import PackedContexts, SamplingRules
 from dpsynth_assets.models.decoding.sampling import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -61,9 +65,11 @@ def decode_privately(model, prompts, arguments) -> tuple[float, float]:
     generate_documents(
         model,
         prompts,
-        lambda logits, rows, active: mechanism.select(logits, rows, active, meter),
+        lambda logits, rows, active, _: Draws.all_private(
+            mechanism.select(logits, rows, active, meter)
+        ),
         rules,
-        on_step=lambda _: ticks.append(now()),
+        on_step=lambda *_: ticks.append(now()),
     )
     return per_step(ticks)
 

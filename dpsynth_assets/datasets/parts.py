@@ -36,6 +36,11 @@ class ColumnsSpec(Declaration):
     """Which columns of the source are read. Every other column is ignored."""
 
     text: str = Field(default="text", min_length=1, description="Column of the text.")
+    object: list[str] = Field(
+        default_factory=list,
+        description="Columns that make up the text instead: one compact JSON object a record, in "
+        "this order, numbers and lists kept. Empty: the text is a column.",
+    )
     labels: list[str] = Field(
         default_factory=list,
         description="Label columns, in the order in which prompts name them; empty: no labels.",
@@ -53,9 +58,17 @@ class ColumnsSpec(Declaration):
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        names = [self.text, *self.labels, *([self.id] if self.id else [])]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            refuse("", "distinct columns", f"{repeated[0]!r} twice", "Name each column once.")
+        single = [*self.labels, *([self.id] if self.id else [])]
+        # A label may also be a field of the object; a text that is a label is a mistake.
+        for names in (self.object, single) if self.object else ([self.text, *single],):
+            if repeated := sorted({name for name in names if names.count(name) > 1}):
+                refuse("", "distinct columns", f"{repeated[0]!r} twice", "Name each column once.")
+        return self
+
+    @model_validator(mode="after")
+    def _one_text(self) -> Self:
+        if self.object and "text" in self.model_fields_set:
+            refuse("object", "columns.text or columns.object", "both", "Drop one of them.")
         return self
 
 
@@ -106,6 +119,11 @@ class PublicFactsSpec(Declaration):
     records: int | None = Field(
         default=None, ge=1, description="Number of records (>= 1), if it is public."
     )
+    slots: bool = Field(
+        default=False,
+        description="Whether the label, the public cluster and the place of every record are "
+        "public; then only what a record says is protected. Needs neighboring_relation: zero-out.",
+    )
 
     @model_validator(mode="after")
     def _usable_labels(self) -> Self:
@@ -136,6 +154,13 @@ class BudgetSpec(Declaration):
         lt=1,
         description="Total δ of the cohort: a public constant below 1e-3 and, where the number of "
         "records n is public, at most 1 / (10 n).",
+    )
+    rounds: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="How often everything may be released anew within ε (>= 1): each round gets an "
+        "equal part of the budget. A schedule needs as many rounds as it is to run.",
     )
     accountant: Literal["zcdp", "tight"] = Field(
         default="zcdp",

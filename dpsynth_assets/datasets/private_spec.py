@@ -19,6 +19,8 @@ from dpsynth_assets.datasets.parts import (
     ScheduleSpec,
     SourceSpec,
 )
+from dpsynth_assets.datasets.prompting import PromptSpec
+from dpsynth_assets.datasets.structure import StructuredSpec
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 
@@ -29,6 +31,12 @@ class PrivateDatasetSpec(Declaration):
     description: str = Field(default="", description="What the records are, in a sentence.")
     source: SourceSpec = Field(description="Where the records lie.")
     columns: ColumnsSpec = Field(default_factory=ColumnsSpec, description="Columns that are read.")
+    structured: StructuredSpec | None = Field(
+        default=None, description="Structure of texts that are JSON records; none: free text."
+    )
+    prompt: PromptSpec | None = Field(
+        default=None, description="Templates of the prompts; none: the model's document format."
+    )
     privacy_unit: PrivacyUnitSpec = Field(
         default_factory=PrivacyUnitSpec, description="Whose presence is hidden; default: a record."
     )
@@ -109,12 +117,23 @@ class PrivateDatasetSpec(Declaration):
 
     @model_validator(mode="after")
     def _unit_is_no_text(self) -> Self:
-        if self.privacy_unit.column == self.columns.text:
+        if not self.columns.object and self.privacy_unit.column == self.columns.text:
             refuse(
                 "privacy_unit.column",
                 "another column than the text",
                 repr(self.columns.text),
                 "Drop it: without a column the unit is one record.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _prompt_knows_schema(self) -> Self:
+        if self.prompt is not None and self.prompt.uses_schema and self.structured is None:
+            refuse(
+                "structured",
+                "a schema for the {schema} of a prompt template",
+                "none",
+                "Declare structured.json_schema, or drop {schema}.",
             )
         return self
 
@@ -171,5 +190,17 @@ class PrivateDatasetSpec(Declaration):
                 "the public number of records, which zero-out neighbours share",
                 "none",
                 "Declare public_facts.records, or use neighboring_relation: add-remove.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _slots_are_kept(self) -> Self:
+        zero_out = self.neighboring_relation is NeighboringRelation.ZERO_OUT
+        if self.public_facts.slots and not zero_out:
+            refuse(
+                "public_facts.slots",
+                "neighboring_relation: zero-out, whose neighbours keep every record's place",
+                str(self.neighboring_relation),
+                "Set neighboring_relation: zero-out, or drop slots.",
             )
         return self

@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
@@ -40,8 +41,10 @@ class CohortTerms:
         labels: Public composite label values, in declared order; ("",) where there are none.
         label_texts: How each label is written in a prompt, aligned with `labels`.
         public_records: Number of records, if declared public.
+        public_slots: Whether label, cluster and place of every record are declared public.
         accepts_ex_post: Whether the dataset file accepts ex-post releases.
         has_cluster_histogram: Whether the dataset file releases a cluster histogram.
+        prompts: The dataset file's prompt templates, public; None for the model's document format.
     """
 
     cohort: str
@@ -53,8 +56,10 @@ class CohortTerms:
     labels: tuple[str, ...]
     label_texts: tuple[str, ...]
     public_records: int | None = None
+    public_slots: bool = False
     accepts_ex_post: bool = False
     has_cluster_histogram: bool = False
+    prompts: PromptTemplates | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +85,20 @@ class MethodPlan:
     refusal: str | None = None
 
 
+class PassStore(Protocol):
+    """Passes of one paid release that are finished, so that a killed run need not repeat them.
+
+    **Privacy** A finished pass is part of the release that was paid for; it stays sensitive until
+    the whole is committed. What a killed run drew beyond it was seen by nobody and is drawn anew.
+    """
+
+    def load(self, number: int) -> dict[str, Any] | None:
+        """JSON values of a finished pass; None where it has to be run."""
+
+    def save(self, number: int, values: dict[str, Any]) -> None:
+        """Keeps a finished pass, for its owner only."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateInputs:
     """What a mechanism reads after the ledger was charged. Never logged, never returned.
@@ -87,10 +106,12 @@ class PrivateInputs:
     Attributes:
         records: Columns `record_id`, `unit_id`, `text`, `label` (strings); held-out rows excluded.
         embeddings: float32 (N, d), rows aligned with `records`, unit length.
+        passes: Finished passes of this very release, if the caller keeps them.
     """
 
     records: "pl.DataFrame" = field(repr=False)
     embeddings: np.ndarray | None = field(default=None, repr=False)
+    passes: PassStore | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, MethodPla
 from dpsynth_assets.methods.plan_scale import fitted_scale
 from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
 from dpsynth_assets.methods.registry import REGISTRY, get_method
+from dpsynth_assets.models.prompt_templates import declared_templates
 from dpsynth_assets.privacy.accounting import (
     epsilon_of,
     epsilon_of_fixed,
@@ -142,8 +143,10 @@ def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
         labels=labels,
         label_texts=label_texts,
         public_records=spec.public_facts.records,
+        public_slots=spec.public_facts.slots,
         accepts_ex_post=spec.budget.accepts_ex_post,
         has_cluster_histogram=spec.cluster_histogram is not None,
+        prompts=declared_templates(spec),
     )
 
 
@@ -152,6 +155,8 @@ def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:
     facts = [f"label set of {column}" for column in spec.public_facts.labels]
     if spec.public_facts.records is not None:
         facts.append("number of records")
+    if spec.public_facts.slots:
+        facts.append("label, public cluster and place of every record: only its text is protected")
     return BudgetTerms(
         epsilon=spec.budget.epsilon,
         delta=spec.budget.delta,
@@ -174,7 +179,7 @@ def plan_dataset(spec: PrivateDatasetSpec) -> DatasetPlan:
         return _plan_at(spec, terms, 1.0)
 
     def events(scale: float) -> tuple[Event, ...]:
-        return _plan_at(spec, terms, scale).events
+        return _plan_at(spec, terms, scale).events * spec.budget.rounds
 
     return _plan_at(spec, terms, fitted_scale(events, terms.epsilon, terms.delta))
 
@@ -187,15 +192,17 @@ def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[Plann
     """
     declared = {planned.method.name for planned in plan.methods}
     left = 1.0 - _histogram_share(spec)
+    worth = _worth(plan.terms, left / spec.budget.rounds)
     return tuple(
-        _plan_method(MethodSpec(method=name), plan.terms, left, _worth(plan.terms, left))
+        _plan_method(MethodSpec(method=name), plan.terms, left, worth)
         for name in REGISTRY
         if name not in declared
     )
 
 
 def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> DatasetPlan:
-    """Plans with every share multiplied by `scale`."""
+    """Plans one round with every share multiplied by `scale`."""
+    scale /= spec.budget.rounds
     shares = _shares(spec)
     matched = {entry.key: shares[entry.key] for entry in spec.methods}
     for entry in spec.methods:  # What spends nothing is matched to the largest share in quantity.

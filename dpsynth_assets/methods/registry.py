@@ -6,11 +6,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from dpsynth_assets.methods.base import GenerationMethod
+from dpsynth_assets.methods.private_prediction.compared import InvisibleInk, MeanSvt
 from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
 
 REGISTRY: dict[str, GenerationMethod] = {
-    method.name: method for method in (MeanUniform(), MeanClustered(), MedianClustered())
+    method.name: method
+    for method in (MeanUniform(), MeanSvt(), MeanClustered(), MedianClustered(), InvisibleInk())
 }
 """Methods in the order in which interfaces list them."""
 

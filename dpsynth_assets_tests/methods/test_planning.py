@@ -48,6 +48,17 @@ def test_a_plan_without_hand_made_shares_spends_its_budget_and_no_more(accountan
     assert plan.total_epsilon == epsilon_of(plan.events, 1e-6, accountant)
 
 
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_a_budget_for_several_rounds_lasts_for_them_and_no_more(accountant):
+    budget = {"epsilon": 10.0, "delta": 1e-6, "accountant": accountant, "rounds": 3}
+    large = {"expected_batch_size": 256, "max_batches": 8}
+    methods = [{"method": "mean_clustered", "settings": large}]
+    plan = plan_dataset(spec(methods=methods, budget=budget))
+    three = epsilon_of(plan.events * 3, 1e-6, accountant)
+    assert 0.97 * 10 < three <= 10
+    assert epsilon_of(plan.events * 4, 1e-6, accountant) > 10
+
+
 def test_one_token_more_would_overspend():
     plan = plan_dataset(spec())
     histogram, first, second = plan.events

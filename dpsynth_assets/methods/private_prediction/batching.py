@@ -173,6 +173,59 @@ def assign_records(
     return _batches(cells, [_contexts(part, examples_per_context) for part in placed])
 
 
+def fill_slots(
+    records: "pl.DataFrame",
+    labels: np.ndarray,
+    clusters: np.ndarray | None,
+    cells: Sequence[tuple[int, int | None]],
+    *,
+    expected_batch_size: int,
+    examples_per_context: int,
+    max_batches: int,
+) -> list[PrivateBatch]:
+    """Puts the records of each cell, in their public order, into full batches of s contexts.
+
+    What does not fill a batch is left out. When there are more than `max_batches`, that many are
+    kept, in proportion to the cells.
+
+    Args:
+        records: N rows with `text`, in public order.
+        labels: (N,) index of each record's declared label, -1 where it has none of them.
+        clusters: (N,) index of each record's public centre; None for uniform batches.
+        cells: (label, cluster) pairs to fill, in order.
+        expected_batch_size: s.
+        examples_per_context: k.
+        max_batches: Most batches.
+
+    **Privacy** For zero-out neighbours where label, cluster and place of every record are public
+    (`public_facts.slots`): a null record keeps its place and its context counts for nothing, so one
+    record toggles one context, for every k; batches and their number are public.
+
+    **Source** Amin et al. 2025, section 6.1, whose fixed-size batches are sound only for these
+    neighbours (errata B-000.2, design Z).
+    """
+    size = expected_batch_size * examples_per_context
+    cluster_of = clusters if clusters is not None else np.full(len(records), -1)
+    members = [
+        np.flatnonzero((labels == label) & (cluster_of == (-1 if cluster is None else cluster)))
+        for label, cluster in cells
+    ]
+    shares = _proportional([len(rows) // size for rows in members], max_batches)
+    texts = records["text"]
+    filled: list[PrivateBatch] = []
+    for (label, cluster), rows, share in zip(cells, members, shares, strict=True):
+        for start in range(0, share * size, size):
+            chunk = [texts[int(row)] for row in rows[start : start + size]]
+            contexts = tuple(
+                tuple(chunk[i : i + examples_per_context])
+                for i in range(0, size, examples_per_context)
+            )
+            filled.append(
+                PrivateBatch(index=len(filled), label=label, cluster=cluster, contexts=contexts)
+            )
+    return filled
+
+
 def place_record(
     record_id: str, batches: int, expected_batch_size: int, examples_per_context: int, key: bytes
 ) -> tuple[int, int, int]:

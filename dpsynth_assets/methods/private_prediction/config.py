@@ -67,6 +67,14 @@ class PrivatePredictionConfig(MethodConfig):
             "batches x s x vocabulary x 4 bytes."
         ),
     )
+    batching: Literal["hashed", "slots"] = Field(
+        default="hashed",
+        description=(
+            "hashed: a keyed hash of its id puts each record into a batch; nothing about a record "
+            "is public. slots: records fill full batches in their public order; needs zero-out "
+            "neighbours and public_facts.slots, and discloses label, cluster and place."
+        ),
+    )
     on_exhaustion: Literal["finish_publicly", "drop"] = Field(
         default="finish_publicly",
         description=(
@@ -103,10 +111,9 @@ class PrivatePredictionConfig(MethodConfig):
         return self
 
 
-class MeanUniformConfig(PrivatePredictionConfig):
-    """Amin et al. 2024 without public tokens: uniform batches within a label."""
+class UniformBatchesConfig(PrivatePredictionConfig):
+    """Settings of the methods whose batches are uniform within a label."""
 
-    method: Literal["mean_uniform"] = "mean_uniform"
     batches_per_label: int | None = Field(
         default=None,
         ge=1,
@@ -115,6 +122,90 @@ class MeanUniformConfig(PrivatePredictionConfig):
             "Batches into which the records of one label are hashed (batches), a public constant. "
             "Empty: the declared number of records shared equally over the labels, or else the "
             "released cluster histogram's total of each label."
+        ),
+    )
+
+
+class MeanUniformConfig(UniformBatchesConfig):
+    """Amin et al. 2024 without public tokens: uniform batches within a label."""
+
+    method: Literal["mean_uniform"] = "mean_uniform"
+
+
+class MeanSvtConfig(UniformBatchesConfig):
+    """Amin et al. 2024 whole: a token is private only where public text would not do."""
+
+    method: Literal["mean_svt"] = "mean_svt"
+    svt_noise_scale: float = Field(
+        default=0.2,
+        gt=0,
+        le=100,
+        description=(
+            "Noise of the public-token test (sigma, in units of the distance between next-token "
+            "laws): Laplace(sigma) on the threshold, Laplace(2 sigma) on each distance."
+        ),
+    )
+    svt_threshold: float = Field(
+        default=0.5,
+        ge=-2,
+        le=4,
+        description=(
+            "Distance from which a token is drawn privately (theta, L1 distance of next-token "
+            "laws, mostly in [0, 2]). Higher: more free public tokens, less private text."
+        ),
+    )
+    public_temperature: float = Field(
+        default=1.5, gt=0, le=10, description="Temperature of public tokens (no unit)."
+    )
+    max_tokens_per_batch: int = Field(
+        default=2000,
+        ge=2,
+        le=10_000_000,
+        description=(
+            "Tokens a batch may write in all, free ones included (tokens): a public bound on "
+            "compute, since public tokens cost nothing and could go on for ever."
+        ),
+    )
+    min_tokens_for_new_document: int = Field(
+        default=4,
+        ge=1,
+        le=8192,
+        description=(
+            "A batch opens another document only while at least this many private tokens are left "
+            "(tokens); fewer than elsewhere, since public tokens are free."
+        ),
+    )
+
+
+class InvisibleInkConfig(UniformBatchesConfig):
+    """InvisibleInk: clipped differences from public logits, over a public support."""
+
+    method: Literal["invisible_ink"] = "invisible_ink"
+    clip_bound: float = Field(
+        default=1.0,
+        gt=0,
+        le=100,
+        description=(
+            "Bound on each coordinate of a record's difference from the public prompt (C, natural-"
+            "log units). About a tenth of what clipping whole logits needs."
+        ),
+    )
+    expected_batch_size: int = Field(
+        default=8,
+        ge=1,
+        le=4096,
+        description=(
+            "Contexts a batch is expected to hold (s, contexts): the fixed denominator. Small "
+            "batches suffice, since only differences are clipped."
+        ),
+    )
+    top_k: int | None = Field(
+        default=100,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Tokens are drawn among those whose public logit reaches the k-th largest less 2C/s "
+            "(tokens). Empty: among all."
         ),
     )
 
@@ -137,4 +228,82 @@ class MedianClusteredConfig(PrivatePredictionConfig):
             "The median draws as many private tokens a batch as the mean could at this epsilon "
             "(no unit). Empty: as many as the largest budget share of this dataset buys the mean."
         ),
+    )
+
+
+class FewShotConfig(MethodConfig):
+    """Tang et al. 2024: a few demonstrations, every token from a fresh sample of the records."""
+
+    method: Literal["few_shot"] = "few_shot"
+    subsets: int = Field(
+        default=16,
+        ge=1,
+        le=4096,
+        description=(
+            "Disjoint subsets of a sample, each one prompt (M, prompts). The noise on mean "
+            "probabilities is sqrt(2) x noise multiplier / M; a step costs M forward passes."
+        ),
+    )
+    examples_per_subset: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description=(
+            "Private records in one prompt (N, records): expected of a subset, and the most that "
+            "are used. A record is sampled with probability M x N x labels / declared records."
+        ),
+    )
+    documents_per_label: int = Field(
+        default=2,
+        ge=1,
+        le=10_000,
+        description=(
+            "Demonstrations of each label (documents). All of them at their greatest length are "
+            "charged, whatever is written."
+        ),
+    )
+    max_document_tokens: int = Field(
+        default=48,
+        ge=2,
+        le=8192,
+        description=(
+            "A demonstration ends at this length (tokens). Every token is a new prompt: costs "
+            "grow with it, and no computation is reused."
+        ),
+    )
+    max_example_tokens: int = Field(
+        default=48,
+        ge=1,
+        le=8192,
+        description="Private examples are cut to this length in a prompt (tokens).",
+    )
+    top_k: int = Field(
+        default=100,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Tokens are chosen among the k most likely ones of the prompt without private records "
+            "(K, tokens)."
+        ),
+    )
+    logit_slack: float = Field(
+        default=1e-4,
+        ge=0,
+        le=10,
+        description=(
+            "How far rounding may let other records move one prompt's logits (sup norm, natural-"
+            "log units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: 0.25."
+        ),
+    )
+    extra_documents: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description=(
+            "Documents that the language model writes after the demonstrations alone (documents "
+            "of all labels together). They cost no privacy."
+        ),
+    )
+    temperature: float = Field(
+        default=1.0, gt=0, le=10, description="Temperature of the extra documents (no unit)."
     )

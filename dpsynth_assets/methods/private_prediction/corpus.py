@@ -1,7 +1,7 @@
 """From a cohort to a corpus: the steps that mean and median share around the loop."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from dpsynth_assets.methods.base import (
     CohortTerms,
     MethodPlan,
+    PassStore,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
@@ -19,25 +20,34 @@ from dpsynth_assets.methods.private_prediction.batching import (
     PrivateBatch,
     assign_records,
     batch_counts,
+    fill_slots,
+    label_batch_counts,
+    uniform_batch_counts,
 )
 from dpsynth_assets.methods.private_prediction.cluster_histogram import (
     ClusterHistogram,
     assign_clusters,
     label_indices,
 )
-from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
+from dpsynth_assets.methods.private_prediction.config import (
+    PrivatePredictionConfig,
+    UniformBatchesConfig,
+)
 from dpsynth_assets.methods.private_prediction.loop import (
     Document,
     GenerationRules,
     TokenSelector,
     generate_documents,
 )
+from dpsynth_assets.methods.private_prediction.plan import batches_per_label
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
     public_prompt,
 )
+from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.models.decoding import SamplingRules, sample_documents
+from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -71,6 +81,7 @@ class GenerationTask:
                 config.examples_per_context,
                 config.max_example_tokens,
             ),
+            max_tokens_per_batch=getattr(config, "max_tokens_per_batch", None),
         )
 
 
@@ -87,23 +98,40 @@ def clustered_batches(task: GenerationTask, private: PrivateInputs) -> list[Priv
             "Expected cluster centres and embeddings, got one or both missing. "
             "Materialise public_clusters and private_embeddings first."
         )
+    labels = label_indices(private.records["label"].to_list(), task.terms.labels)
+    clusters = assign_clusters(private.embeddings, labels, centers, histogram.centers)
+    if task.config.batching == "slots":
+        kept = [(label, center) for label, own in enumerate(histogram.centers) for center in own]
+        return _filled(task, private.records, labels, clusters, kept)
     cells = batch_counts(
         histogram,
         expected_batch_size=task.config.expected_batch_size,
         examples_per_context=task.config.examples_per_context,
         max_batches=task.config.max_batches,
     )
-    labels = label_indices(private.records["label"].to_list(), task.terms.labels)
-    clusters = assign_clusters(private.embeddings, labels, centers, histogram.centers)
     return _assigned(task, private.records, labels, clusters, cells)
 
 
-def uniform_batches(
-    task: GenerationTask, private: PrivateInputs, cells: Sequence[BatchCell]
-) -> list[PrivateBatch]:
-    """Batches within the label, in a public number."""
+def uniform_batches(task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
+    """Batches within the label, in a public, declared or released number."""
     labels = label_indices(private.records["label"].to_list(), task.terms.labels)
-    return _assigned(task, private.records, labels, None, cells)
+    if task.config.batching == "slots":
+        cells = [(label, None) for label in range(len(task.terms.labels))]
+        return _filled(task, private.records, labels, None, cells)
+    return _assigned(task, private.records, labels, None, _uniform_cells(task))
+
+
+def _uniform_cells(task: GenerationTask) -> tuple[BatchCell, ...]:
+    config = cast("UniformBatchesConfig", task.config)
+    per_label = batches_per_label(config, task.terms)
+    if per_label is not None:
+        return uniform_batch_counts(len(task.terms.labels), per_label, config.max_batches)
+    return label_batch_counts(
+        released_histogram(task),
+        expected_batch_size=config.expected_batch_size,
+        examples_per_context=config.examples_per_context,
+        max_batches=config.max_batches,
+    )
 
 
 def generate_corpus(
@@ -111,40 +139,112 @@ def generate_corpus(
     batches: Sequence[PrivateBatch],
     selector: SelectorFactory,
     progress: ProgressCallback,
+    *,
+    with_public_prompts: bool = False,
+    passes: PassStore | None = None,
+    costs: RealisedCosts | None = None,
 ) -> SyntheticCorpus:
     """Runs the loop over all batches, pass by pass, and writes rows and facts.
 
-    **Privacy** Rows and facts are functions of drawn tokens and public settings.
+    Args:
+        task: Settings and public inputs.
+        batches: Private batches, empty ones included.
+        selector: Makes the selector of each pass.
+        progress: Told the share of private tokens drawn.
+        with_public_prompts: Whether the selector compares with each label's public prompt.
+        passes: Where finished passes are kept; they are not run again.
+        costs: Realised cost of each draw, which the selector fills in; kept with a pass.
+
+    **Privacy** Rows and facts are functions of drawn tokens and public settings. Realised costs
+    are not: they go into `internal` alone.
     """
-    rules = task.rules
-    planned = max(1, rules.tokens_per_batch * len(batches))
-    drawn = 0
-
-    def on_step(tokens: int) -> None:
-        nonlocal drawn
-        drawn += tokens
-        progress(min(1.0, drawn / planned), f"{drawn} of at most {planned} private tokens")
-
-    documents: list[Document] = []
-    for start in range(0, len(batches), task.config.batches_per_forward):
-        part = batches[start : start + task.config.batches_per_forward]
-        select = selector([batch.index for batch in part])
-        prompts = [_prompts(task, batch, rules.prompt_columns) for batch in part]
-        model = task.public.language_model.model
-        for document in generate_documents(model, prompts, select, rules, on_step):
-            document.batch += start
-            documents.append(document)
+    finished = [
+        _run_pass(task, part, selector, progress_of, with_public_prompts, passes, costs)
+        for part, progress_of in _parts(task, batches, progress)
+    ]
+    documents = [document for written, _ in finished for document in written]
+    drawn = sum((counts for _, counts in finished), np.zeros(2, dtype=np.int64))
+    unfinished = sum(not document.finished for document in documents)
+    internal = {} if costs is None else {"token_cost_by_position": costs.by_position(documents)}
     completed = _complete(task, batches, documents)
     rows = _rows(task, batches, completed)
     facts = {
         "rows": len(rows),
         "tokens": int(rows["n_tokens"].sum()),
         "batches": len(batches),
-        "private_tokens": drawn,
-        "tokens_per_batch": rules.tokens_per_batch,
-        "unfinished_documents": sum(not document.finished for document in documents),
+        "private_tokens": int(drawn[0]),
+        "public_tokens": int(drawn[1]),
+        "tokens_per_batch": task.rules.tokens_per_batch,
+        "unfinished_documents": unfinished,
     }
-    return SyntheticCorpus(rows=rows, facts=facts)
+    return SyntheticCorpus(rows=rows, facts=facts, internal=internal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Batches of one pass: `number`, index of the first, and the batches."""
+
+    number: int
+    start: int
+    batches: Sequence[PrivateBatch]
+
+
+def _parts(
+    task: GenerationTask, batches: Sequence[PrivateBatch], progress: ProgressCallback
+) -> Iterator[tuple[_Part, Callable[[int, int], None]]]:
+    """Cuts batches into passes; each comes with a counter that reports progress over all."""
+    planned = max(1, task.rules.tokens_per_batch * len(batches))
+    drawn = np.zeros(2, dtype=np.int64)
+
+    def on_step(private: int, public: int) -> None:
+        drawn[:] += private, public
+        free = f", {drawn[1]} public ones" if drawn[1] else ""
+        share = min(1.0, drawn[0] / planned)
+        progress(share, f"{drawn[0]} of at most {planned} private tokens{free}")
+
+    size = task.config.batches_per_forward
+    for number, start in enumerate(range(0, len(batches), size)):
+        yield _Part(number=number, start=start, batches=batches[start : start + size]), on_step
+
+
+def _run_pass(
+    task: GenerationTask,
+    part: _Part,
+    selector: SelectorFactory,
+    on_step: Callable[[int, int], None],
+    with_public_prompts: bool,
+    passes: PassStore | None,
+    costs: RealisedCosts | None,
+) -> tuple[list[Document], np.ndarray]:
+    """Runs one pass, or reads it back; returns its documents and its (private, public) tokens."""
+    own = slice(part.start, part.start + len(part.batches))
+    known = passes.load(part.number) if passes is not None else None
+    if known is not None:
+        if costs is not None:
+            costs.restore(own, known)
+        on_step(*known["drawn"])
+        return [Document(**fields) for fields in known["documents"]], np.array(known["drawn"])
+    drawn = np.zeros(2, dtype=np.int64)
+
+    def count(private: int, public: int) -> None:
+        drawn[:] += private, public
+        on_step(private, public)
+
+    select = selector([batch.index for batch in part.batches])
+    prompts = [_prompts(task, batch, task.rules.prompt_columns) for batch in part.batches]
+    public = _public_prompts(task, part.batches) if with_public_prompts else None
+    model = task.public.language_model.model
+    documents = generate_documents(model, prompts, select, task.rules, count, public)
+    for document in documents:
+        document.batch += part.start
+    if passes is not None:
+        values = {
+            "documents": [asdict(document) for document in documents],
+            "drawn": drawn.tolist(),
+            **({} if costs is None else costs.kept(own)),
+        }
+        passes.save(part.number, values)
+    return documents, drawn
 
 
 def released_histogram(task: GenerationTask) -> ClusterHistogram:
@@ -189,6 +289,29 @@ def _assigned(
     )
 
 
+def _filled(
+    task: GenerationTask,
+    records: "pl.DataFrame",
+    labels: np.ndarray,
+    clusters: np.ndarray | None,
+    cells: Sequence[tuple[int, int | None]],
+) -> list[PrivateBatch]:
+    if not task.terms.public_slots:
+        raise UndeclaredPublicFactError(
+            "Expected public_facts.slots in the dataset file for batching: slots, got none. "
+            "Declare it, or use batching: hashed."
+        )
+    return fill_slots(
+        records,
+        labels,
+        clusters,
+        cells,
+        expected_batch_size=task.config.expected_batch_size,
+        examples_per_context=task.config.examples_per_context,
+        max_batches=task.config.max_batches,
+    )
+
+
 def _prompts(task: GenerationTask, batch: PrivateBatch, columns: int) -> list[list[int]]:
     return context_prompts(
         task.public.language_model,
@@ -197,6 +320,12 @@ def _prompts(task: GenerationTask, batch: PrivateBatch, columns: int) -> list[li
         max_example_tokens=task.config.max_example_tokens,
         columns=columns,
     )
+
+
+def _public_prompts(task: GenerationTask, batches: Sequence[PrivateBatch]) -> list[list[int]]:
+    """The prompt without examples of each batch's label."""
+    texts = task.terms.label_texts
+    return [public_prompt(task.public.language_model, texts[batch.label]) for batch in batches]
 
 
 def _complete(

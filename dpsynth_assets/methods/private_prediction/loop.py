@@ -2,13 +2,15 @@
 
 Everything that decides when to stop, restart or open a document is a function of released tokens
 and public settings. Private data enters in one place only: the logits handed to the selector.
+Where a method compares with public text, each batch has a public prompt as well, which follows the
+same released tokens in forward passes of its own.
 
-Letters: B batches of a pass, R rows (all their contexts), V vocabulary.
+Letters: B batches of a pass, R rows (all their contexts), V vocabulary, A batches that draw now.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,21 +23,48 @@ _COMPACT_BELOW = 0.75
 """Rows of finished batches leave the pass once fewer than this share of rows still works."""
 
 
+_PUBLIC_ROWS_PER_PREFILL = 16
+"""Public prompts are few: their passes are smaller than those of private contexts."""
+
+
+class Draws(NamedTuple):
+    """One token for each drawing batch, and which of them were paid for.
+
+    Attributes:
+        tokens: (A,) int64 token ids.
+        private: (A,) bool, True for private tokens; which they are is part of the release.
+    """
+
+    tokens: np.ndarray
+    private: np.ndarray
+
+    @classmethod
+    def all_private(cls, tokens: np.ndarray) -> "Draws":
+        """Draws of a method that knows private tokens only."""
+        return cls(tokens, np.ones(len(tokens), dtype=bool))
+
+
 class TokenSelector(Protocol):
-    """Draws one private token for each active batch and charges it, before it looks at a logit."""
+    """Draws one token for each active batch; private ones are charged before a logit is read."""
 
     def __call__(
-        self, logits: "torch.Tensor", batch_of_row: "torch.Tensor", active: np.ndarray
-    ) -> np.ndarray:
+        self,
+        logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        public_logits: "torch.Tensor | None",
+        /,
+    ) -> Draws:
         """Draws tokens.
 
         Args:
             logits: (R, V), private.
             batch_of_row: (R,) int64 in [0, B).
             active: (A,) int64, ascending: batches that draw now, whether they have rows or not.
+            public_logits: (A, V) of each active batch's public prompt; None without prompts.
 
         Returns:
-            (A,) int64 token ids.
+            A draws, aligned with `active`.
         """
 
 
@@ -50,6 +79,8 @@ class GenerationRules:
         end_token_id: Ends a document; drawing it costs a private token like any other.
         pad_token_id: Filler of prompts.
         prompt_columns: P, public pad length.
+        max_tokens_per_batch: Tokens a batch may write in all, free public ones included: without
+            private tokens to count, nothing else would end a batch. None: no such limit.
     """
 
     tokens_per_batch: int
@@ -58,6 +89,7 @@ class GenerationRules:
     end_token_id: int
     pad_token_id: int
     prompt_columns: int
+    max_tokens_per_batch: int | None = None
 
 
 @dataclass
@@ -66,12 +98,14 @@ class Document:
 
     Attributes:
         batch: Index of the batch in the pass.
-        tokens: Private draws, each charged.
+        tokens: Draws, in order.
+        private_tokens: How many draws were private, the end token included.
         finished: False if the batch's tokens ran out before the document ended.
     """
 
     batch: int
     tokens: list[int] = field(default_factory=list)
+    private_tokens: int = 0
     finished: bool = False
 
 
@@ -80,7 +114,8 @@ def generate_documents(
     prompts: Sequence[Sequence[Sequence[int]]],
     select: TokenSelector,
     rules: GenerationRules,
-    on_step: Callable[[int], None] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+    public_prompts: Sequence[Sequence[int]] | None = None,
 ) -> list[Document]:
     """Generates from B batches until each has spent its private tokens.
 
@@ -90,7 +125,9 @@ def generate_documents(
             all the same. (To skip it would reveal that it is empty.)
         select: Draws and charges tokens.
         rules: Public rules.
-        on_step: Told the number of private tokens drawn in each step.
+        on_step: Told the numbers of private and of public tokens drawn in each step.
+        public_prompts: For each batch, the public prompt it is compared with; None where the
+            method compares with nothing.
 
     Returns:
         Documents in the order in which they ended.
@@ -98,17 +135,19 @@ def generate_documents(
     **Privacy** Adaptive composition of at most r draws for each batch; batches share no record.
     The number of steps, restarts and documents depends on drawn tokens and on `rules` alone.
 
-    **Source** Amin et al. 2024, Algorithm 1, without its public tokens, and Amin et al. 2025,
-    Algorithm 1. The budget is tested before every token, not between documents (errata B-001.1).
+    **Source** Amin et al. 2024, Algorithm 1, and Amin et al. 2025, Algorithm 1. The budget is
+    tested before every token, not between documents (errata B-001.1).
     """
-    wave = _Wave(model, prompts, rules)
+    wave = _Wave(model, prompts, rules, public_prompts)
     documents: list[Document] = []
     while wave.active.any():  # [amin2024 A1:L3] [amin2025 A1:L2] side by side
         drawing = np.flatnonzero(wave.active)
-        tokens = select(wave.next_logits(), wave.batch_of_row, drawing)
-        documents += wave.append(drawing, tokens)
+        logits = wave.next_logits()
+        draws = select(logits, wave.batch_of_row, drawing, wave.public_logits(drawing))
+        documents += wave.append(drawing, draws)
         if on_step is not None:
-            on_step(len(drawing))
+            paid = int(draws.private.sum())
+            on_step(paid, len(drawing) - paid)
     return documents  # [amin2024 A1:L22] [amin2025 A1:L11]
 
 
@@ -120,6 +159,7 @@ class _Wave:
         model: Any,
         prompts: Sequence[Sequence[Sequence[int]]],
         rules: GenerationRules,
+        public_prompts: Sequence[Sequence[int]] | None,
     ) -> None:
         import torch
 
@@ -133,11 +173,13 @@ class _Wave:
         )
         sizes = torch.tensor([len(batch) for batch in prompts], dtype=torch.long)
         self.batch_of_row = torch.repeat_interleave(torch.arange(len(prompts)), sizes)
+        self._public = _public_contexts(model, public_prompts, rules)
         self._open = [Document(batch) for batch in range(len(prompts))]
         self._spent = np.zeros(len(prompts), dtype=np.int64)
+        self._total = np.zeros(len(prompts), dtype=np.int64)
         self._written = np.zeros(len(prompts), dtype=np.int64)
         self._last_token = np.full(len(prompts), rules.pad_token_id, dtype=np.int64)
-        self.active = self._may_open(self._spent)
+        self.active = self._may_open(np.arange(len(prompts)))
 
     def next_logits(self) -> "torch.Tensor":
         """Logits of every context after its batch's text so far.
@@ -152,34 +194,57 @@ class _Wave:
         # [amin2024 A1:L9] [amin2025 A1:L6]
         return self._contexts.next_logits(last[self.batch_of_row], written[self.batch_of_row])
 
-    def append(self, drawing: np.ndarray, tokens: np.ndarray) -> Iterator[Document]:
+    def public_logits(self, drawing: np.ndarray) -> "torch.Tensor | None":
+        """Logits (A, V) of the public prompts of the drawing batches after their texts so far.
+
+        **Privacy** A forward pass without private rows, of a shape that released tokens fix: the
+        logits are public to the last bit.
+        """
+        import torch
+
+        if self._public is None:
+            return None
+        last, written = torch.from_numpy(self._last_token), torch.from_numpy(self._written)
+        return self._public.next_logits(last, written)[torch.from_numpy(drawing)]
+
+    def append(self, drawing: np.ndarray, draws: Draws) -> Iterator[Document]:
         """Appends one token to each drawing batch; yields the documents that this closes."""
         rules = self._rules
-        self._spent[drawing] += 1
+        self._spent[drawing] += draws.private
+        self._total[drawing] += 1
         self._written[drawing] += 1
-        self._last_token[drawing] = tokens
-        for batch, token in zip(drawing.tolist(), tokens.tolist(), strict=True):
+        self._last_token[drawing] = draws.tokens
+        for batch, token, private in zip(*map(np.ndarray.tolist, (drawing, *draws)), strict=True):
             document = self._open[batch]
+            document.private_tokens += private
             if token != rules.end_token_id:
                 document.tokens.append(token)  # [amin2024 A1:L20] [amin2025 A1:L9]
             document.finished = (  # [amin2024 A1:L8]
                 token == rules.end_token_id or len(document.tokens) >= rules.max_document_tokens
             )
-            if document.finished or self._spent[batch] >= rules.tokens_per_batch:
+            if document.finished or self._is_spent(batch):
                 self._open[batch] = Document(batch)
                 self._written[batch] = 0  # [amin2024 A1:L7] [amin2025 A1:L4]
                 yield document  # [amin2024 A1:L21] [amin2025 A1:L10]
         self._stop_spent(drawing)
 
+    def _is_spent(self, batch: int) -> bool:
+        """Whether a batch must stop at once, in the middle of a document if need be."""
+        limit = self._rules.max_tokens_per_batch
+        written_out = limit is not None and self._total[batch] >= limit
+        return bool(self._spent[batch] >= self._rules.tokens_per_batch or written_out)
+
     def _stop_spent(self, drawing: np.ndarray) -> None:
         """Retires batches that stand between documents and may not open another."""
-        between = self._written[drawing] == 0
-        closed = drawing[between]
-        self.active[closed] = self._may_open(self._spent[closed])
+        closed = drawing[self._written[drawing] == 0]
+        self.active[closed] = self._may_open(closed)
 
-    def _may_open(self, spent: np.ndarray) -> np.ndarray:
-        left = self._rules.tokens_per_batch - spent  # [amin2024 A1:L6]
-        allowed: np.ndarray = left >= self._rules.min_tokens_for_new_document
+    def _may_open(self, batches: np.ndarray) -> np.ndarray:
+        rules = self._rules
+        left = rules.tokens_per_batch - self._spent[batches]  # [amin2024 A1:L6]
+        allowed: np.ndarray = left >= rules.min_tokens_for_new_document
+        if rules.max_tokens_per_batch is not None:
+            allowed &= self._total[batches] < rules.max_tokens_per_batch
         return allowed
 
     def _compact(self) -> None:
@@ -190,3 +255,19 @@ class _Wave:
         if len(working) and working.float().mean() < _COMPACT_BELOW:
             self._contexts.keep(working.nonzero()[:, 0])
             self.batch_of_row = self.batch_of_row[working]
+
+
+def _public_contexts(
+    model: Any, public_prompts: Sequence[Sequence[int]] | None, rules: GenerationRules
+) -> PackedContexts | None:
+    """One public context for each batch; it stays in the pass when its batch has finished."""
+    if public_prompts is None:
+        return None
+    return PackedContexts(
+        model,
+        public_prompts,
+        prompt_columns=max(len(prompt) for prompt in public_prompts),
+        max_new_tokens=rules.max_document_tokens,
+        pad_token_id=rules.pad_token_id,
+        rows_per_prefill=_PUBLIC_ROWS_PER_PREFILL,
+    )

@@ -15,12 +15,7 @@ from dpsynth_assets.methods.base import (
     PublicInputs,
     SyntheticCorpus,
 )
-from dpsynth_assets.methods.private_prediction.batching import (
-    BatchCell,
-    PrivateBatch,
-    label_batch_counts,
-    uniform_batch_counts,
-)
+from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
 from dpsynth_assets.methods.private_prediction.config import MeanClusteredConfig, MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
@@ -28,10 +23,9 @@ from dpsynth_assets.methods.private_prediction.corpus import (
     clustered_batches,
     generate_corpus,
     planned_tokens,
-    released_histogram,
     uniform_batches,
 )
-from dpsynth_assets.methods.private_prediction.loop import TokenSelector
+from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.plan import (
     batches_per_label,
     mean_mechanism,
@@ -78,7 +72,8 @@ class MeanPrediction(GenerationMethod):
             )
         task = GenerationTask(config=config, terms=terms, public=public, tokens_per_batch=tokens)
         batches = self.batches(task, private)
-        corpus = generate_corpus(task, batches, mean_selector(task, mechanism), progress)
+        selector = mean_selector(task, mechanism)
+        corpus = generate_corpus(task, batches, selector, progress, passes=private.passes)
         return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))
 
     @abstractmethod
@@ -96,23 +91,11 @@ class MeanUniform(MeanPrediction):
 
     def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:
         """Only where neither a constant nor a declared number of records gives batch counts."""
-        return batches_per_label(config, terms) is None
+        return config.batching != "slots" and batches_per_label(config, terms) is None
 
     def batches(self, task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
         """Hashes each label's records into a public, declared or released number of batches."""
-        return uniform_batches(task, private, self._cells(task))
-
-    def _cells(self, task: GenerationTask) -> tuple[BatchCell, ...]:
-        config = task.config
-        per_label = batches_per_label(config, task.terms)  # type: ignore[arg-type]
-        if per_label is not None:
-            return uniform_batch_counts(len(task.terms.labels), per_label, config.max_batches)
-        return label_batch_counts(
-            released_histogram(task),
-            expected_batch_size=config.expected_batch_size,
-            examples_per_context=config.examples_per_context,
-            max_batches=config.max_batches,
-        )
+        return uniform_batches(task, private)
 
 
 class MeanClustered(MeanPrediction):
@@ -140,8 +123,8 @@ def mean_selector(task: GenerationTask, mechanism: MeanTokenMechanism) -> Select
     def for_pass(batches: Sequence[int]) -> TokenSelector:
         meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
 
-        def select(logits: Any, batch_of_row: Any, active: np.ndarray) -> np.ndarray:
-            return mechanism.select(logits, batch_of_row, active, meter)
+        def select(logits: Any, batch_of_row: Any, active: np.ndarray, _public: Any) -> Draws:
+            return Draws.all_private(mechanism.select(logits, batch_of_row, active, meter))
 
         return select
 

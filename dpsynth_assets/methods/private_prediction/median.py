@@ -23,8 +23,9 @@ from dpsynth_assets.methods.private_prediction.corpus import (
     generate_corpus,
     planned_tokens,
 )
-from dpsynth_assets.methods.private_prediction.loop import TokenSelector
+from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.plan import plan_median
+from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -76,12 +77,15 @@ class MedianClustered(GenerationMethod):
         task = GenerationTask(config=config, terms=terms, public=public, tokens_per_batch=tokens)
         batches = clustered_batches(task, private)
         mechanism = median_mechanism(config, terms)
-        costs = np.zeros(len(batches))
-        corpus = generate_corpus(task, batches, median_selector(task, mechanism, costs), progress)
-        bound = mechanism.realised_epsilon(costs)
-        internal = {"ex_post_epsilon_by_batch": costs, "ex_post_epsilon": bound}
+        costs = RealisedCosts.of_nothing(len(batches), tokens)
+        selector = median_selector(task, mechanism, costs.by_batch, costs.by_draw)
+        corpus = generate_corpus(
+            task, batches, selector, progress, passes=private.passes, costs=costs
+        )
+        bound = mechanism.realised_epsilon(costs.by_batch)
+        internal = {"ex_post_epsilon_by_batch": costs.by_batch, "ex_post_epsilon": bound}
         return Release(
-            value=replace(corpus, internal=internal),
+            value=replace(corpus, internal={**corpus.internal, **internal}),
             cost=Cost(guarantee=self.guarantee, ex_post_epsilon=bound),
         )
 
@@ -98,7 +102,10 @@ def median_mechanism(config: MedianClusteredConfig, terms: CohortTerms) -> Media
 
 
 def median_selector(
-    task: GenerationTask, mechanism: MedianTokenMechanism, costs: np.ndarray
+    task: GenerationTask,
+    mechanism: MedianTokenMechanism,
+    costs: np.ndarray,
+    draw_costs: np.ndarray | None = None,
 ) -> SelectorFactory:
     """Binds the mechanism to a meter of r tokens and adds what each token cost to `costs`.
 
@@ -106,16 +113,20 @@ def median_selector(
         task: Settings and public inputs.
         mechanism: Draws tokens and bounds what they cost.
         costs: (batches,) float64, ex-post ε of each batch so far; updated in place.
+        draw_costs: (batches, r) float64, ex-post ε of each draw in drawn order; filled in place.
     """
 
     def for_pass(batches: Sequence[int]) -> TokenSelector:
         meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
         indices = np.asarray(batches, dtype=np.int64)
 
-        def select(logits: Any, batch_of_row: Any, active: np.ndarray) -> np.ndarray:
+        def select(logits: Any, batch_of_row: Any, active: np.ndarray, _public: Any) -> Draws:
+            draw = meter.spent[active]
             tokens, gamma = mechanism.select(logits, batch_of_row, active, meter)
             costs[indices[active]] += gamma
-            return tokens
+            if draw_costs is not None:
+                draw_costs[indices[active], draw] = gamma
+            return Draws.all_private(tokens)
 
         return select
 

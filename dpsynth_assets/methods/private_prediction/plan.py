@@ -1,17 +1,24 @@
 """Prices private prediction from declared facts: how many private tokens a batch may draw."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms, MethodPlan
 from dpsynth_assets.methods.private_prediction.batching import uniform_batch_counts
 from dpsynth_assets.methods.private_prediction.config import (
-    MeanUniformConfig,
+    InvisibleInkConfig,
+    MeanSvtConfig,
     MedianClusteredConfig,
     PrivatePredictionConfig,
+    UniformBatchesConfig,
 )
-from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
 from dpsynth_assets.privacy.calibration import largest_token_count
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 
@@ -29,6 +36,103 @@ def mean_mechanism(config: PrivatePredictionConfig, terms: CohortTerms) -> MeanT
         relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
         logit_slack=config.logit_slack,
+    )
+
+
+def public_token_test(config: MeanSvtConfig, terms: CohortTerms) -> PublicTokenTest:
+    """Builds the test of public tokens; one record toggles one context, as for the mean."""
+    return PublicTokenTest(
+        expected_batch_size=config.expected_batch_size,
+        noise_scale=config.svt_noise_scale,
+        threshold=config.svt_threshold,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+        logit_slack=config.logit_slack,
+    )
+
+
+def difference_mechanism(
+    config: InvisibleInkConfig, terms: CohortTerms
+) -> DifferenceTokenMechanism:
+    """Builds the token mechanism of clipped differences; one record toggles one context."""
+    return DifferenceTokenMechanism(
+        clip_bound=config.clip_bound,
+        temperature=config.temperature,
+        expected_batch_size=config.expected_batch_size,
+        relation=terms.relation,
+        top_k=config.top_k,
+        max_records_per_unit=terms.unit.max_records,
+        logit_slack=config.logit_slack,
+    )
+
+
+def plan_svt(config: MeanSvtConfig, terms: CohortTerms, target_epsilon: float) -> MethodPlan:
+    """Plans mean aggregation with the public-token test: the most private tokens a batch.
+
+    Every private token is paid with the AboveThreshold instance that led to it. Whether that is
+    worth it depends on the text: the test pays off while the share of private tokens stays below
+    `break_even_private_fraction`.
+
+    **Source** Amin et al. 2024, Theorem 1; break-even from its two terms.
+    """
+    mechanism, test = mean_mechanism(config, terms), public_token_test(config, terms)
+    each, tested = float(mechanism.event(1).rho), float(test.event(1).rho)
+    plan = _plan_private_tokens(
+        lambda tokens: svt_event(mechanism, test, tokens), config, terms, target_epsilon
+    )
+    extra = {
+        "eta": mechanism.eta,
+        "svt_epsilon": test.epsilon,
+        "break_even_private_fraction": each / (each + tested),
+    }
+    return replace(plan, parameters={**plan.parameters, **extra})
+
+
+def svt_event(mechanism: MeanTokenMechanism, test: PublicTokenTest, tokens: int) -> Event:
+    """Prices `tokens` private tokens of every batch, each with its test."""
+    return ComposedEvent(events=(mechanism.event(tokens), test.event(tokens)))
+
+
+def plan_differences(
+    config: InvisibleInkConfig, terms: CohortTerms, target_epsilon: float
+) -> MethodPlan:
+    """Plans difference clipping: the most private tokens a batch that `target_epsilon` allows."""
+    mechanism = difference_mechanism(config, terms)
+    plan = _plan_private_tokens(mechanism.event, config, terms, target_epsilon)
+    return replace(plan, parameters={**plan.parameters, "eta": mechanism.eta})
+
+
+def _plan_private_tokens(
+    event_of: Callable[[int], Event],
+    config: PrivatePredictionConfig,
+    terms: CohortTerms,
+    target_epsilon: float,
+) -> MethodPlan:
+    """Plans the most private tokens a batch, r, by ρ: r tokens cost r times the ρ of one."""
+    tokens = 0
+    if target_epsilon > 0:
+        tokens = int(zcdp_rho(target_epsilon, terms.delta) / float(event_of(1).rho))
+        if tokens and epsilon_of([event_of(tokens)], terms.delta, "zcdp") > target_epsilon:
+            tokens -= 1  # The quotient was rounded up to a whole number.
+    parameters = config.model_dump(mode="json") | {"tokens_per_batch": tokens}
+    refusal = _refusal(config, terms, tokens, target_epsilon)
+    if refusal is not None:
+        return MethodPlan(
+            guarantee=GuaranteeType.DP,
+            event=None,
+            parameters=parameters,
+            tokens_per_batch=0,
+            rows_estimate=0,
+            refusal=refusal,
+        )
+    event = event_of(tokens)
+    return MethodPlan(
+        guarantee=GuaranteeType.DP,
+        event=event,
+        parameters=parameters,
+        epsilon=epsilon_of([event], terms.delta, terms.accountant),
+        tokens_per_batch=tokens,
+        rows_estimate=_rows_estimate(config, terms, tokens),
     )
 
 
@@ -92,7 +196,7 @@ def plan_median(
     )
 
 
-def batches_per_label(config: MeanUniformConfig, terms: CohortTerms) -> int | None:
+def batches_per_label(config: UniformBatchesConfig, terms: CohortTerms) -> int | None:
     """Reads the public number of batches of one label; None if nothing public gives it."""
     if config.batches_per_label is not None:
         return config.batches_per_label
@@ -122,8 +226,13 @@ def _refusal(
             f"(min_tokens_for_new_document), got {tokens} at ε={epsilon:g}, δ={terms.delta:g}. "
             "Raise target_epsilon, expected_batch_size or temperature, or lower clip_bound."
         )
-    has_counts = terms.has_cluster_histogram
-    if isinstance(config, MeanUniformConfig):
+    if config.batching == "slots" and not terms.public_slots:
+        return (
+            "Expected public_facts.slots (label, cluster and place of every record are public) for "
+            "batching: slots, got none. Declare it, or use batching: hashed."
+        )
+    has_counts = terms.has_cluster_histogram or config.batching == "slots"
+    if isinstance(config, UniformBatchesConfig):
         has_counts = has_counts or batches_per_label(config, terms) is not None
     if not has_counts:
         return (
@@ -161,7 +270,7 @@ def _rows_estimate(config: PrivatePredictionConfig, terms: CohortTerms, tokens: 
 
 
 def _generating_batches(config: PrivatePredictionConfig, terms: CohortTerms) -> int | None:
-    if isinstance(config, MeanUniformConfig):
+    if isinstance(config, UniformBatchesConfig):
         per_label = batches_per_label(config, terms)
         if per_label is None:
             return None

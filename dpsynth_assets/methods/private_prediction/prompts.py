@@ -13,13 +13,15 @@ def prompt_columns(
     """Computes the pad length P of private prompts from public facts alone.
 
     Args:
-        language_model: `models.language_model.LanguageModel`.
+        language_model: `models.language_model.LanguageModel`, or one with declared templates
+            (`models.prompt_templates.prompted`).
         label_texts: How labels are written.
         examples_per_context: k.
         max_example_tokens: Cut of each example (tokens).
 
     Returns:
-        Length of the longest label's prompt with k examples of full length (tokens).
+        Length of the longest label's prompt with k examples of full length (tokens), or of the
+        longest public prompt if a declared template makes that longer.
 
     **Privacy** The longest prompt at hand would be private, and padding to it lets one long record
     move every other record's logits (PRIVACY B-all).
@@ -29,7 +31,8 @@ def prompt_columns(
         len(language_model.prompt_ids(label_text, empty, max_example_tokens))
         for label_text in label_texts
     ]
-    return max(frames) + examples_per_context * max_example_tokens
+    longest = max(frames) + examples_per_context * max_example_tokens
+    return max(longest, *(len(public_prompt(language_model, text)) for text in label_texts))
 
 
 def context_prompts(
@@ -48,6 +51,6 @@ def context_prompts(
 
 
 def public_prompt(language_model: Any, label_text: str) -> list[int]:
-    """Writes the prompt without any example: the label alone."""
+    """Writes the public prompt: the label alone, or what a declared template says."""
     ids: list[int] = language_model.prompt_ids(label_text, [], 1)
     return ids

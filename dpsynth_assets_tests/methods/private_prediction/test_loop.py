@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.methods.private_prediction.loop import GenerationRules, generate_documents
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, mean_scores_oracle
@@ -53,13 +57,13 @@ class Recorder:
         self.rows = []
         self.tokens = {}
 
-    def __call__(self, logits, batch_of_row, active):
+    def __call__(self, logits, batch_of_row, active, public_logits=None):
         tokens = self.answer(logits, batch_of_row, active)
         self.active.append(active.tolist())
         self.rows.append(len(logits))
         for batch, token in zip(active.tolist(), tokens.tolist(), strict=True):
             self.tokens.setdefault(batch, []).append(token)
-        return tokens
+        return Draws.all_private(tokens)
 
     def count(self, batch):
         return len(self.tokens[batch])
@@ -194,7 +198,9 @@ def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(language_m
         generate_documents(
             language_model.model,
             random_batches([2, 2]),
-            lambda logits, rows, active: mechanism.select(logits, rows, active, meter),
+            lambda logits, rows, active, _: Draws.all_private(
+                mechanism.select(logits, rows, active, meter)
+            ),
             rules(tokens_per_batch=40, end_token_id=-1),
         )
     assert meter.spent.tolist() == [20, 20]

@@ -1,0 +1,112 @@
+"""A killed run goes on where it stopped: finished passes are read back, never drawn again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.methods.private_prediction import corpus
+from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.registry import get_method
+
+HISTOGRAM = ClusterHistogram(
+    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+)
+SETTINGS = {
+    "expected_batch_size": 8,
+    "clip_bound": 2.0,
+    "max_document_tokens": 8,
+    "max_example_tokens": 8,
+    "max_batches": 6,
+    "min_tokens_for_new_document": 3,
+    "batches_per_forward": 2,
+}
+NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the package may catch it."""
+
+
+class MemoryPasses:
+    """Passes in memory, as JSON would keep them."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def load(self, number):
+        return self.kept.get(number)
+
+    def save(self, number, values):
+        self.kept[number] = values
+
+
+@pytest.fixture
+def counted_passes(monkeypatch):
+    """Counts passes that are really run, and dies at the one named by `dies_at`."""
+    state = {"run": 0, "dies_at": None}
+    generate = corpus.generate_documents
+
+    def counting(*arguments):
+        if state["run"] == state["dies_at"]:
+            raise Killed
+        state["run"] += 1
+        return generate(*arguments)
+
+    monkeypatch.setattr(corpus, "generate_documents", counting)
+    return state
+
+
+def generated(name, cases, model, passes):
+    method = get_method(name)
+    svt = {"max_tokens_per_batch": 30, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
+    config = method.config_type(**(SETTINGS | svt))
+    terms = cases.terms(accepts_ex_post=True, public_records=None)
+    plan = method.plan(config, terms, target_epsilon=6.0)
+    assert plan.refusal is None
+    private = replace(cases.private(64), passes=passes)
+    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    return method.generate(plan, config, terms, private, public, cases.silent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_run_keeps_its_finished_passes_and_runs_only_the_rest(
+    name, cases, language_model, counted_passes
+):
+    passes = MemoryPasses()
+    counted_passes["dies_at"] = 2
+    with pytest.raises(Killed):
+        generated(name, cases, language_model, passes)
+    kept = dict(passes.kept)
+    assert sorted(kept) == [0, 1]
+    counted_passes.update(run=0, dies_at=None)
+    release = generated(name, cases, language_model, passes)
+    assert counted_passes["run"] == len(passes.kept) - 2
+    assert {number: passes.kept[number] for number in kept} == kept
+    written = sum(len(values["documents"]) for values in passes.kept.values())
+    assert release.value.facts["rows"] <= written
+    drawn = np.sum([values["drawn"] for values in passes.kept.values()], axis=0)
+    facts = release.value.facts
+    assert [facts["private_tokens"], facts["public_tokens"]] == drawn.tolist()
+
+
+def test_rows_of_kept_passes_are_the_rows_of_the_corpus(cases, language_model, counted_passes):
+    passes = MemoryPasses()
+    first = generated("mean_clustered", cases, language_model, passes)
+    again = generated("mean_clustered", cases, language_model, passes)
+    assert again.value.rows.equals(first.value.rows)
+    assert counted_passes["run"] == len(passes.kept)
+
+
+def test_the_realised_cost_of_kept_passes_counts(cases, language_model):
+    passes = MemoryPasses()
+    first = generated("median_clustered", cases, language_model, passes)
+    again = generated("median_clustered", cases, language_model, passes)
+    assert again.cost.ex_post_epsilon == first.cost.ex_post_epsilon > 0
+
+
+def test_without_a_store_every_pass_is_run(cases, language_model, counted_passes):
+    generated("mean_clustered", cases, language_model, None)
+    once = counted_passes["run"]
+    generated("mean_clustered", cases, language_model, None)
+    assert counted_passes["run"] == 2 * once

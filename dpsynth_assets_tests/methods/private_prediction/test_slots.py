@@ -1,0 +1,115 @@
+"""Batches of public slots: full, in order, and refused unless places are declared public."""
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.methods.private_prediction.batching import fill_slots
+from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+CELLS = ((0, None), (1, None))
+SETTINGS = {
+    "expected_batch_size": 4,
+    "clip_bound": 2.0,
+    "max_document_tokens": 8,
+    "max_example_tokens": 8,
+    "min_tokens_for_new_document": 3,
+    "batching": "slots",
+}
+
+
+def fill(records, *, s=4, k=1, max_batches=100, clusters=None, cells=CELLS):
+    labels = np.array([["x", "y"].index(label) for label in records["label"]])
+    return fill_slots(
+        records,
+        labels,
+        clusters,
+        cells,
+        expected_batch_size=s,
+        examples_per_context=k,
+        max_batches=max_batches,
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_every_batch_is_full_and_no_record_stands_in_two(cases, k):
+    records = cases.records(101)
+    batches = fill(records, k=k)
+    assert len(batches) == 2 * (50 // (4 * k))
+    assert all(len(batch.contexts) == 4 for batch in batches)
+    assert all(len(context) == k for batch in batches for context in batch.contexts)
+    used = [text for batch in batches for context in batch.contexts for text in context]
+    assert len(used) == len(set(used))
+
+
+def test_records_keep_their_order_within_a_label(cases):
+    records = cases.records(40)
+    batches = fill(records)
+    for label, name in enumerate(("x", "y")):
+        texts = [c[0] for b in batches if b.label == label for c in b.contexts]
+        assert texts == records.filter(records["label"] == name)["text"].to_list()[: len(texts)]
+
+
+def test_nulling_a_record_changes_one_context_of_one_batch(cases):
+    records = cases.records(80)
+    for row in range(0, 80, 7):
+        texts = records["text"].to_list()
+        texts[row] = "null"
+        neighbour = records.with_columns(text=np.array(texts, dtype=object))
+        pairs = zip(fill(records, k=2), fill(neighbour, k=2), strict=True)
+        different = [
+            sum(a != b for a, b in zip(one.contexts, other.contexts, strict=True))
+            for one, other in pairs
+        ]
+        assert sum(different) <= 1
+
+
+def test_clusters_are_filled_each_by_itself(cases):
+    records = cases.records(60)
+    clusters = np.arange(60) % 3
+    batches = fill(records, clusters=clusters, cells=((0, 0), (0, 2), (1, 1)))
+    assert {(batch.label, batch.cluster) for batch in batches} == {(0, 0), (0, 2), (1, 1)}
+
+
+def test_at_most_so_many_batches_are_kept_in_proportion(cases):
+    assert len(fill(cases.records(200), max_batches=5)) == 5
+
+
+def test_a_plan_without_declared_places_refuses(cases):
+    method = get_method("mean_uniform")
+    config = method.config_type(**SETTINGS)
+    refused = method.plan(config, cases.terms(), target_epsilon=20.0)
+    assert "public_facts.slots" in refused.refusal
+    terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
+    assert method.plan(config, terms, target_epsilon=20.0).refusal is None
+
+
+def test_generation_refuses_undeclared_places_even_with_a_plan(cases, language_model):
+    method = get_method("mean_uniform")
+    config = method.config_type(**SETTINGS)
+    zero_out = NeighboringRelation.ZERO_OUT
+    plan = method.plan(
+        config, cases.terms(public_slots=True, relation=zero_out), target_epsilon=20.0
+    )
+    with pytest.raises(UndeclaredPublicFactError):
+        method.generate(
+            plan,
+            config,
+            cases.terms(relation=zero_out),
+            cases.private(40),
+            cases.public(language_model),
+            cases.silent,
+        )
+
+
+def test_slots_need_no_histogram_and_generate(cases, language_model):
+    method = get_method("mean_uniform")
+    config = method.config_type(**SETTINGS)
+    terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
+    assert not method.uses_histogram(config, terms)
+    plan = method.plan(config, terms, target_epsilon=20.0)
+    release = method.generate(
+        plan, config, terms, cases.private(40), cases.public(language_model), cases.silent
+    )
+    assert release.value.facts["batches"] == 2 * (20 // 4)
