@@ -108,9 +108,13 @@ def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
 def _privacy_statement(
     spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
 ) -> dg.AssetsDefinition:
+    from dpsynth_assets.assets.attacks import attack_definitions, attack_results
+
     upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods]
     if plan.histogram is not None:
         upstream.append(dataset_key(spec.name, SHARED, "cluster_histogram"))
+    attacks = attack_definitions(spec, plan).assets or ()
+    upstream.extend(asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition))
 
     @dg.asset(
         key=key,
@@ -127,7 +131,8 @@ def _privacy_statement(
     )
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
         book = ledger.open()
-        label, text = statement(spec.name, book, audit_results(planned_events(plan)))
+        audits = [*audit_results(planned_events(plan)), *attack_results(spec.name)]
+        label, text = statement(spec.name, book, audits)
         folder = home().released / spec.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))

@@ -199,13 +199,16 @@ def _candidate_corpus(
 def _output(
     stored: StoredRelease, book: Ledger, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.Output[pl.DataFrame]:
+    from dpsynth_assets.assets.prediction_plots import released_metadata
+
     rows = stored.rows if stored.rows is not None else pl.DataFrame()
     rows = rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
     numbers = {k: v for k, v in stored.facts.items() if isinstance(v, int | float | str)}
     spend = spend_metadata(
         book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
     )
-    return dg.Output(rows, metadata={**spend, **numbers, "dagster/row_count": rows.height})
+    plots = released_metadata(planned.folder, stored.facts, rows) if rows.height else {}
+    return dg.Output(rows, metadata={**spend, **numbers, **plots, "dagster/row_count": rows.height})
 
 
 def _corpus(

@@ -35,6 +35,7 @@ from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
 
 EVALUATION = "evaluation"
+PREDICTION_COSTS = "prediction_costs"
 REFERENCES = "references"
 
 
@@ -151,6 +152,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
             dataset_key(spec.name, REFERENCES, "public_only_corpus")
         )
         deps.append(dataset_key(spec.name, REFERENCES, "non_private_corpus"))
+    deps.append(dataset_key(spec.name, EVALUATION, PREDICTION_COSTS))
 
     @dg.asset(
         **_common(spec, EVALUATION, "evaluation_report", INTERNAL),

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.assets.attacks import attack_results
 from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.methods.planning import PlannedMethod
@@ -18,7 +19,7 @@ from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
 
-PROVENANCE = ("method", "batch", "cluster", "n_tokens")
+PROVENANCE = ("method", "origin", "batch", "cluster", "n_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ def publish_corpus(
     """Replaces the published folder with the candidate's rows, a card and a privacy label."""
     rows = published_rows(spec, planned, candidate)
     reservation = str(candidate["reservation"][0])
-    label = corpus_label(ledger.entries(), reservation, audit_results([planned.plan.event]))
+    audits = [*audit_results([planned.plan.event]), *attack_results(spec.name)]
+    label = corpus_label(ledger.entries(), reservation, audits)
     final = released_folder(spec.name, planned.folder)
     temporary = final.with_name(f".{final.name}.new")
     shutil.rmtree(temporary, ignore_errors=True)

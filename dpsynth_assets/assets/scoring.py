@@ -142,8 +142,10 @@ def write_report(
     corpora: Sequence[CorpusToScore],
 ) -> dict[str, Any]:
     """Writes report and metrics into the owner-only reports folder; returns asset metadata."""
+    from dpsynth_assets.assets.prediction_plots import prediction_pictures
+
     table = report_table(scored)
-    pictures = _pictures(table, scored)
+    pictures = _pictures(table, scored) | prediction_pictures(spec.name)
     context = _context(spec, plan, ledger, embedder_name)
     context["evaluation"] = evaluation_settings(spec, corpora).to_json()
     samples = {

@@ -2,10 +2,12 @@
 
 import dagster as dg
 
+from dpsynth_assets.assets.attacks import attack_definitions
 from dpsynth_assets.assets.audit import audit_definitions
 from dpsynth_assets.assets.corpora import corpus_definitions
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.evaluation import evaluation_definitions
+from dpsynth_assets.assets.prediction_plots import prediction_plot_definitions
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.schedules import regeneration_definitions
@@ -22,6 +24,8 @@ def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
         dataset_definitions(spec, plan),
         *(corpus_definitions(spec, plan, planned) for planned in plan.methods),
         evaluation_definitions(spec, plan),
+        prediction_plot_definitions(spec, plan),
         audit_definitions(spec, plan),
+        attack_definitions(spec, plan),
         regeneration_definitions(spec, plan),
     )

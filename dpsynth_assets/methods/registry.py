@@ -7,12 +7,20 @@ from pydantic import ValidationError
 
 from dpsynth_assets.methods.base import GenerationMethod
 from dpsynth_assets.methods.private_prediction.compared import InvisibleInk, MeanSvt
+from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
 
 REGISTRY: dict[str, GenerationMethod] = {
     method.name: method
-    for method in (MeanUniform(), MeanSvt(), MeanClustered(), MedianClustered(), InvisibleInk())
+    for method in (
+        MeanUniform(),
+        MeanSvt(),
+        MeanClustered(),
+        MedianClustered(),
+        InvisibleInk(),
+        FewShot(),
+    )
 }
 """Methods in the order in which interfaces list them."""
 

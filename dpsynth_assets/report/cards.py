@@ -181,6 +181,7 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
         "text": "synthetic text",
         "id": "number of the row, unrelated to any private id",
         "method": "generation method",
+        "origin": "`demonstration`: drawn from private records; `extra`: written after those",
         "batch": "number of the batch of private contexts that voted on the tokens",
         "cluster": "public cluster of the batch; -1 where batches are not clustered",
         "n_tokens": "tokens of the text",

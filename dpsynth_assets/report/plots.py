@@ -23,17 +23,17 @@ def histogram_plot(groups: Mapping[str, Sequence[float]]) -> bytes:
     Args:
         groups: Counts by label.
     """
-    figure, axes = _axes(width=7.0, height=3.2)
+    figure, axes = new_axes(width=7.0, height=3.2)
     start = 0
     for index, (name, counts) in enumerate(groups.items()):
         shown = np.sort(np.asarray(counts, dtype=float))[::-1][:_MOST_BARS]
         places = np.arange(start, start + len(shown))
-        axes.bar(places, shown, width=0.9, color=COLORS[index % len(COLORS)], label=_short(name))
+        axes.bar(places, shown, width=0.9, color=COLORS[index % len(COLORS)], label=shortened(name))
         start += len(shown) + 2
     axes.axhline(0, color="#444444", linewidth=0.8)
     axes.set(xlabel="cluster, by label, largest first", ylabel="noisy count", xticks=[])
-    _legend(axes, len(groups))
-    return _png(figure)
+    add_legend(axes, len(groups))
+    return to_png(figure)
 
 
 def scores_plot(
@@ -51,7 +51,7 @@ def scores_plot(
         ceiling: Score of the non-private reference.
     """
     shown = [row for row in rows if row.get(metric) is not None][::-1]
-    figure, axes = _axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
+    figure, axes = new_axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
     values = [float(row[metric]) for row in shown]
     spread = [float(row.get(f"{metric}_std") or 0.0) for row in shown]
     places = np.arange(len(shown))
@@ -62,28 +62,28 @@ def scores_plot(
             axes.axvline(value, color=color, linestyle="--", linewidth=1.4, label=name)
     axes.set(xlabel=TITLES.get(metric, metric.replace("_", " ")))
     axes.set_xlim(left=0)
-    _legend(axes, sum(value is not None for value in (floor, ceiling)))
-    return _png(figure)
+    add_legend(axes, sum(value is not None for value in (floor, ceiling)))
+    return to_png(figure)
 
 
 def length_plot(lengths: Mapping[str, Sequence[int]]) -> bytes:
     """Cumulative distribution of words a text, a line a corpus."""
-    figure, axes = _axes(width=6.4, height=3.2)
+    figure, axes = new_axes(width=6.4, height=3.2)
     for index, (name, values) in enumerate(lengths.items()):
         words = np.sort(np.asarray(values, dtype=float))
         if len(words) > 0:
             shares = np.arange(1, len(words) + 1) / len(words)
             style = "-" if index < len(COLORS) else "--"
             color = COLORS[index % len(COLORS)]
-            axes.step(words, shares, style, where="post", color=color, label=_short(name))
+            axes.step(words, shares, style, where="post", color=color, label=shortened(name))
     axes.set(xlabel="words a text", ylabel="share of texts", ylim=(0, 1.02))
-    _legend(axes, len(lengths))
-    return _png(figure)
+    add_legend(axes, len(lengths))
+    return to_png(figure)
 
 
 def epsilon_score_plot(rows: Sequence[Mapping[str, Any]], metric: str = "mauve") -> bytes:
     """Score against ε, for the rows that have a finite positive ε."""
-    figure, axes = _axes(width=5.6, height=3.4)
+    figure, axes = new_axes(width=5.6, height=3.4)
     shown = [
         row for row in rows if _is_positive(row.get("epsilon")) and row.get(metric) is not None
     ]
@@ -94,14 +94,14 @@ def epsilon_score_plot(rows: Sequence[Mapping[str, Any]], metric: str = "mauve")
             yerr=row.get(f"{metric}_std") or None,
             fmt="o",
             color=COLORS[index % len(COLORS)],
-            label=_short(str(row["name"])),
+            label=shortened(str(row["name"])),
         )
     if shown:
         axes.set_xscale("log")
     axes.set(xlabel="ε", ylabel=TITLES.get(metric, metric.replace("_", " ")))
     axes.set_ylim(bottom=0)
-    _legend(axes, len(shown))
-    return _png(figure)
+    add_legend(axes, len(shown))
+    return to_png(figure)
 
 
 def ledger_plot(points: Sequence[tuple[str, float]], budget: float) -> bytes:
@@ -111,16 +111,62 @@ def ledger_plot(points: Sequence[tuple[str, float]], budget: float) -> bytes:
         points: (release, cumulative ε) in order of commitment.
         budget: Declared ε of the cohort.
     """
-    figure, axes = _axes(width=6.4, height=3.2)
+    figure, axes = new_axes(width=6.4, height=3.2)
     values = [0.0, *(float(value) for _, value in points)]
     places = [*range(len(values)), len(values) - 0.5]  # so that the last step shows
     axes.step(places, [*values, values[-1]], where="post", color=COLORS[0], label="spent")
     axes.axhline(budget, color=COLORS[5], linestyle="--", label="budget")
-    names = ["", *(_short(name) for name, _ in points)]
+    names = ["", *(shortened(name) for name, _ in points)]
     axes.set_xticks(range(len(values)), names, rotation=20, ha="right")
     axes.set(xlabel="release", ylabel="cumulative ε", ylim=(0, 1.1 * max(budget, *values)))
-    _legend(axes, 2)
-    return _png(figure)
+    add_legend(axes, 2)
+    return to_png(figure)
+
+
+def reconstruction_plot(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Shares of planted keys and of other keys that were written, with intervals, by method.
+
+    Args:
+        rows: `name`, and for `source` and `held_out` a share with its lower and upper bound.
+    """
+    shown = list(rows)[::-1]
+    figure, axes = new_axes(width=7.2, height=1.2 + 0.42 * max(1, len(shown)))
+    for offset, key, color in ((0.13, "source", COLORS[5]), (-0.13, "held_out", COLORS[0])):
+        shares, low, high = np.array([row[key] for row in shown], dtype=float).reshape(-1, 3).T
+        axes.errorbar(
+            shares,
+            np.arange(len(shown)) + offset,
+            xerr=np.maximum(0.0, [shares - low, high - shares]),
+            fmt="o",
+            markersize=4,
+            capsize=2,
+            color=color,
+            label="planted keys" if key == "source" else "other keys",
+        )
+    axes.set_yticks(range(len(shown)), [shortened(str(row["name"]), 44) for row in shown])
+    axes.set_xscale("symlog", linthresh=1e-4)
+    axes.set(xlabel="share of the keys that was written", xlim=(0, 1.5))
+    add_legend(axes, 2)
+    return to_png(figure)
+
+
+def median_audit_plot(rows: Sequence[tuple[str, float, float, float]]) -> bytes:
+    """Ex-post bound of each batch, and what a crafted and a removed context attain of it.
+
+    Args:
+        rows: (name, bound, attained by a crafted context, attained by a removed one).
+    """
+    figure, axes = new_axes(width=5.6, height=3.2)
+    names = ("sum of γ", "a crafted context", "a removed context")
+    places = np.arange(len(rows))
+    for index, name in enumerate(names):
+        values = [row[index + 1] for row in rows]
+        color = COLORS[(7, 1, 0)[index]]
+        axes.bar(places + 0.27 * (index - 1), values, width=0.25, color=color, label=name)
+    axes.set_xticks(places, [shortened(row[0]) for row in rows])
+    axes.set(ylabel="log-likelihood ratio")
+    add_legend(axes, len(names))
+    return to_png(figure)
 
 
 def to_markdown(png: bytes, alt: str) -> str:
@@ -134,7 +180,8 @@ def data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-def _axes(width: float, height: float) -> tuple[Any, Any]:
+def new_axes(width: float, height: float) -> tuple[Any, Any]:
+    """Opens a figure of this size in inches; returns it with its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -148,7 +195,7 @@ def _axes(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _legend(axes: Any, entries: int) -> None:
+def add_legend(axes: Any, entries: int) -> None:
     """Names the colours above the axes, where they hide no bar; too many names are left out."""
     if 0 < entries <= 2 * len(COLORS):
         axes.legend(
@@ -160,13 +207,15 @@ def _legend(axes: Any, entries: int) -> None:
         )
 
 
-def _png(figure: Any) -> bytes:
+def to_png(figure: Any) -> bytes:
+    """Renders a figure as PNG."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
-def _short(name: str, characters: int = 28) -> str:
+def shortened(name: str, characters: int = 28) -> str:
+    """Cuts a name for a picture, and keeps dollar signs from starting mathematics."""
     shown = name if len(name) <= characters else f"{name[: characters - 1]}…"
     return shown.replace("$", r"\$")  # a dollar sign would start mathematics
 
@@ -174,9 +223,9 @@ def _short(name: str, characters: int = 28) -> str:
 def _row_name(row: Mapping[str, Any]) -> str:
     epsilon = row.get("epsilon")
     if epsilon is None:
-        return _short(str(row["name"]))
+        return shortened(str(row["name"]))
     shown = f"{epsilon:.3g}" if isinstance(epsilon, int | float) else str(epsilon)
-    return f"{_short(str(row['name']))} (ε = {shown})"
+    return f"{shortened(str(row['name']))} (ε = {shown})"
 
 
 def _is_positive(epsilon: Any) -> bool:

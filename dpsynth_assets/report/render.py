@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpsynth_assets.report import prediction_plots
 from dpsynth_assets.report.pages import (
     Block,
     Facts,
@@ -56,6 +57,7 @@ PICTURE_TITLES = {
     "lengths": "Words a text",
     "epsilon": "Score against ε",
     "ledger": "Cumulative ε",
+    **prediction_plots.TITLES,
 }
 READING = (
     "MAUVE is measured against held-out records and compares only between rows of this table. "

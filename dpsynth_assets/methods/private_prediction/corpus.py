@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -65,7 +66,7 @@ class GenerationTask:
     public: PublicInputs
     tokens_per_batch: int
 
-    @property
+    @cached_property
     def rules(self) -> GenerationRules:
         """The loop's public rules."""
         model, config = self.public.language_model, self.config

@@ -20,8 +20,8 @@ def prompt_columns(
         max_example_tokens: Cut of each example (tokens).
 
     Returns:
-        Length of the longest label's prompt with k examples of full length (tokens), or of the
-        longest public prompt if a declared template makes that longer.
+        Length of the longest label's prompt with k examples of full length (tokens). A declared
+        public prompt may be longer: it is padded apart from private ones.
 
     **Privacy** The longest prompt at hand would be private, and padding to it lets one long record
     move every other record's logits (PRIVACY B-all).
@@ -31,8 +31,7 @@ def prompt_columns(
         len(language_model.prompt_ids(label_text, empty, max_example_tokens))
         for label_text in label_texts
     ]
-    longest = max(frames) + examples_per_context * max_example_tokens
-    return max(longest, *(len(public_prompt(language_model, text)) for text in label_texts))
+    return max(frames) + examples_per_context * max_example_tokens
 
 
 def context_prompts(

@@ -1,5 +1,6 @@
 """A killed run goes on where it stopped: finished passes are read back, never drawn again."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -103,6 +104,32 @@ def test_the_realised_cost_of_kept_passes_counts(cases, language_model):
     first = generated("median_clustered", cases, language_model, passes)
     again = generated("median_clustered", cases, language_model, passes)
     assert again.cost.ex_post_epsilon == first.cost.ex_post_epsilon > 0
+
+
+def test_costs_of_single_tokens_are_read_back_with_their_passes(
+    cases, language_model, counted_passes
+):
+    passes = MemoryPasses()
+    counted_passes["dies_at"] = 2
+    with pytest.raises(Killed):
+        generated("median_clustered", cases, language_model, passes)
+    counted_passes.update(run=0, dies_at=None)
+    resumed = generated("median_clustered", cases, language_model, passes).value.internal
+    places = resumed["token_cost_by_position"]
+    assert resumed["ex_post_epsilon_by_batch"][:4].min() > 0  # batches of the two kept passes
+    total = resumed["ex_post_epsilon_by_batch"].sum()
+    assert (places["count"] * places["mean"]).sum() == pytest.approx(total)
+    passes.kept = {number: json.loads(json.dumps(kept)) for number, kept in passes.kept.items()}
+    again = generated("median_clustered", cases, language_model, passes).value.internal
+    for name, values in places.items():
+        assert np.array_equal(again["token_cost_by_position"][name], values)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"median_clustered"}))
+def test_passes_of_a_planned_event_keep_no_costs(name, cases, language_model):
+    passes = MemoryPasses()
+    generated(name, cases, language_model, passes)
+    assert {key for values in passes.kept.values() for key in values} == {"documents", "drawn"}
 
 
 def test_without_a_store_every_pass_is_run(cases, language_model, counted_passes):

@@ -1,0 +1,239 @@
+"""What private prediction cost and how the private records cluster, as pictures for the steward.
+
+Costs of the median, true cluster sizes and V-measures are computed from private data without noise:
+the asset is internal, and nothing released may depend on it. Pictures of released numbers alone
+come from `released_metadata` and may stand at released assets.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.assets.dataset import SHARED
+from dpsynth_assets.assets.evaluation import EVALUATION, PREDICTION_COSTS
+from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.published import read_released, released_folder, released_rows_path
+from dpsynth_assets.assets.scoring import internal_facts
+from dpsynth_assets.clustering import nearest_center
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.planning import DatasetPlan
+from dpsynth_assets.paths import home
+from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import INTERNAL, PRIVACY
+
+if TYPE_CHECKING:
+    from dpsynth_assets.metrics.clusterings import ClusteringScores
+
+KMEANS, PUBLIC_CENTERS, REBALANCED = "k-means, not private", "public centres", "rebalanced centres"
+SCORES_FILE = "clusterings.json"
+SEED = 0
+
+
+def prediction_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
+    """The internal pictures of one dataset."""
+    return dg.Definitions(assets=[_prediction_costs(spec, plan)])
+
+
+def prediction_costs_key(dataset: str) -> dg.AssetKey:
+    """Costs of private prediction and clusterings of one dataset."""
+    return dataset_key(dataset, EVALUATION, PREDICTION_COSTS)
+
+
+def prediction_folder(dataset: str) -> Path:
+    """Owner-only folder of the pictures of one dataset."""
+    return home().reports / dataset / "prediction"
+
+
+def prediction_pictures(dataset: str) -> dict[str, bytes]:
+    """PNG pictures by name in the order of their titles; none before the asset was made."""
+    from dpsynth_assets.report.prediction_plots import TITLES
+
+    paths = {name: prediction_folder(dataset) / f"{name}.png" for name in TITLES}
+    return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
+
+
+def released_metadata(
+    name: str, facts: Mapping[str, Any], rows: pl.DataFrame
+) -> dict[str, dg.MetadataValue]:
+    """Pictures of one corpus for the metadata of a released asset.
+
+    Args:
+        name: Folder of the method.
+        facts: Released facts of the corpus.
+        rows: Its released rows.
+
+    **Privacy** Post-processing of what is released.
+    """
+    from dpsynth_assets.report.prediction_plots import released_pictures
+
+    return _metadata(released_pictures({name: (facts, rows)}))
+
+
+def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    ins = {"public_clusters": dg.AssetIn(public_key(spec.public_data, "public_clusters"))}
+    if plan.histogram is not None:
+        ins["cluster_histogram"] = dg.AssetIn(dataset_key(spec.name, SHARED, "cluster_histogram"))
+
+    @dg.asset(
+        key=prediction_costs_key(spec.name),
+        group_name=f"{spec.name}/{EVALUATION}",
+        owners=spec.owners,
+        tags={PRIVACY: INTERNAL},
+        ins=ins,
+        deps=[
+            dataset_key(spec.name, SHARED, "private_records"),
+            dataset_key(spec.name, SHARED, "private_embeddings"),
+            *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods),
+        ],
+        kinds={"scikitlearn", "matplotlib"},
+        code_version=version_of("prediction costs", spec.methods),
+        description=(
+            "What the median's tokens cost along a text and batch by batch (Amin et al. 2025, "
+            "Figures 3 to 6), sizes and V-measure of clusterings (Figure 2, Table 2), and how "
+            "many tokens were private. Internal."
+        ),
+    )
+    def prediction_costs(
+        context: dg.AssetExecutionContext,
+        public_clusters: np.ndarray,
+        sensitive_store: SensitiveStore,
+        release_store: ReleaseStore,
+        progress: Progress,
+        **upstream: dict,
+    ) -> dg.MaterializeResult:
+        from dpsynth_assets.report.prediction_plots import internal_pictures
+
+        report = progress.start(context, f"{spec.name}: costs and clusterings")
+        histogram = upstream.get("cluster_histogram")
+        with private_section(f"{spec.name}/evaluation/prediction_costs"):
+            report(0.0, "clustering the records")
+            scores = _scored_clusterings(spec, plan, public_clusters, histogram, sensitive_store)
+            facts = {
+                planned.folder: internal_facts(sensitive_store, spec.name, planned.folder)
+                for planned in plan.methods
+            }
+            pictures = internal_pictures(facts, scores)
+            pictures |= _released_pictures(spec, plan, histogram, release_store)
+            folder = _write(prediction_folder(spec.name), pictures, scores)
+            report(1.0, "pictures written")
+        path = dg.MetadataValue.path(str(folder))
+        return dg.MaterializeResult(metadata={"dpsynth/folder": path, **_metadata(pictures)})
+
+    return prediction_costs
+
+
+def _scored_clusterings(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    centers: np.ndarray,
+    histogram: Mapping[str, Any] | None,
+    store: SensitiveStore,
+) -> "list[ClusteringScores]":
+    """Sizes and agreement of the clusterings of Table 2 that are there."""
+    from dpsynth_assets.metrics.clusterings import private_kmeans, score_clusterings
+
+    records, embeddings = store.read_for_scoring(spec.name, "source")
+    labels = records["label"].to_list()
+    clusterings = {}
+    if (found := private_kmeans(embeddings, clusters=len(centers), seed=SEED)) is not None:
+        clusterings[KMEANS] = found
+    clusterings[PUBLIC_CENTERS] = nearest_center(embeddings, centers).astype(np.int64)
+    if histogram is not None:
+        clusterings[REBALANCED] = _rebalanced(plan, labels, embeddings, centers, histogram)
+    return score_clusterings(clusterings, labels, reference=KMEANS)
+
+
+def _rebalanced(
+    plan: DatasetPlan,
+    labels: Sequence[str],
+    embeddings: np.ndarray,
+    centers: np.ndarray,
+    histogram: Mapping[str, Any],
+) -> np.ndarray:
+    """(N,) nearest centre among those that the released histogram kept for the record's label.
+
+    One centre kept for two labels is one cluster here, though it makes two batches: clusters that
+    told labels apart by definition would agree with them whatever the records say.
+    """
+    from dpsynth_assets.methods.private_prediction.cluster_histogram import (
+        assign_clusters,
+        label_indices,
+    )
+
+    own = label_indices(labels, plan.terms.labels)
+    return assign_clusters(embeddings, own, centers, histogram["centers"])
+
+
+def _released_pictures(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    histogram: Mapping[str, Any] | None,
+    store: ReleaseStore,
+) -> dict[str, bytes]:
+    """Pictures of released numbers, all published corpora side by side."""
+    from dpsynth_assets.report.prediction_plots import (
+        cluster_size_plot,
+        released_cluster_sizes,
+        released_pictures,
+    )
+
+    pictures = {}
+    if histogram is not None:
+        sizes = released_cluster_sizes(histogram)
+        pictures["noisy_cluster_sizes"] = cluster_size_plot(sizes, "noisy count")
+    corpora = {
+        planned.folder: (
+            _released_facts(spec.name, planned.folder, store),
+            read_released(spec.name, planned.folder),
+        )
+        for planned in plan.methods
+        if released_rows_path(spec.name, planned.folder).exists()
+    }
+    return pictures | released_pictures(corpora)
+
+
+def _released_facts(dataset: str, folder: str, store: ReleaseStore) -> dict[str, Any]:
+    """Facts of the release behind a published corpus; none where the store was cleared."""
+    label = json.loads((released_folder(dataset, folder) / LABEL_FILE).read_text())
+    reservation = label["subject"]["reservation"]
+    return store.load(reservation)[0] if store.has(reservation) else {}
+
+
+def _write(
+    folder: Path, pictures: Mapping[str, bytes], scores: "Sequence[ClusteringScores]"
+) -> Path:
+    """Replaces the pictures and the scores of an earlier run, for their owner only."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    for path in (folder.parent, folder):
+        path.chmod(0o700)
+    rows = [asdict(score) | {"sizes": score.sizes.tolist()} for score in scores]
+    contents = {f"{name}.png": png for name, png in pictures.items()}
+    contents[SCORES_FILE] = json.dumps(rows, indent=2).encode()
+    for name, content in contents.items():
+        path = folder / name
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+    return folder
+
+
+def _metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataValue]:
+    from dpsynth_assets.report.plots import to_markdown
+    from dpsynth_assets.report.prediction_plots import TITLES
+
+    return {
+        f"dpsynth/plot_{name}": dg.MetadataValue.md(to_markdown(png, TITLES[name]))
+        for name, png in pictures.items()
+    }

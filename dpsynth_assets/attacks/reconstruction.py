@@ -1,0 +1,232 @@
+"""Reconstruction test: does a generator write planted keys more often than keys it never saw?
+
+Each of all 5-digit keys becomes a record by a coin of its own; the keys that the coin left out are
+the hold-out. A corpus that depends on no record writes both alike. Keys are made up, so the test
+reads no private record and costs no budget; it runs a real method on a real model.
+
+**Source** Amin et al. 2025, appendix D.5.1. The paper compares the overlap of 25,000 keys and of
+25,000 others. Our source is small and all other keys are the hold-out: a key is then so unlikely
+to be right by chance that a few right ones prove more than thousands of even odds (`prove`).
+Letters: K keys in all, p chance of a key to be planted, g distinct keys that were written.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.attacks.audits.audit import Finding
+from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM, lower_rate, upper_rate
+
+DIGITS = 5
+KEYS = 10**DIGITS
+PREFIX = f"My {DIGITS}-digit key is "
+"""Stands before every key and is given to the model, which has only digits left to write."""
+
+INTERVAL = 0.95
+"""Confidence of the intervals that are shown; verdicts rest on `FALSE_ALARM`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedKeys:
+    """Keys of the source; all others are the hold-out.
+
+    Attributes:
+        source: Planted keys, five digits each, ascending.
+        chance: p, with which each of the K keys was planted, independently of all others.
+    """
+
+    source: tuple[str, ...] = field(repr=False)
+    chance: float
+
+    @property
+    def held_out(self) -> int:
+        """Number of keys that were not planted."""
+        return KEYS - len(self.source)
+
+
+def plant_keys(expected: int, seed: int | None = None) -> PlantedKeys:
+    """Plants each key with chance expected / K.
+
+    Args:
+        expected: Expected number of planted keys, in (0, K/2].
+        seed: For tests; None draws from the operating system. Keys are public either way.
+
+    Raises:
+        ValueError: `expected` is out of its domain.
+    """
+    if not 0 < expected <= KEYS // 2:
+        raise ValueError(f"Expected 0 < planted keys <= {KEYS // 2}, got {expected}.")
+    chance = expected / KEYS
+    planted = np.flatnonzero(np.random.default_rng(seed).random(KEYS) < chance)
+    return PlantedKeys(source=tuple(f"{key:0{DIGITS}d}" for key in planted), chance=chance)
+
+
+def read_keys(texts: Sequence[str]) -> list[str]:
+    """Reads the key each text begins with; texts that begin otherwise are left out."""
+    starts = (re.match(rf"\s*([0-9]{{{DIGITS}}})", text) for text in texts)
+    return [start[1] for start in starts if start]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A share of keys that were written, with a Clopper-Pearson interval at `INTERVAL`.
+
+    Attributes:
+        hits: Distinct keys written.
+        keys: Keys there are.
+    """
+
+    hits: int
+    keys: int
+
+    @property
+    def share(self) -> float:
+        """Share of keys that were written; 0 of none."""
+        return self.hits / max(1, self.keys)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds that treat keys as independent, as the paper's comparison does."""
+        hits, level = np.array([self.hits]), (1.0 - INTERVAL) / 2
+        if not self.keys:
+            return 0.0, 1.0
+        low, high = lower_rate(hits, self.keys, level), upper_rate(hits, self.keys, level)
+        return float(low[0]), float(high[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Which keys a corpus wrote.
+
+    Attributes:
+        documents: Texts in all.
+        with_key: Texts that begin with a key.
+        source: Planted keys written.
+        held_out: Other keys written.
+        chance: p of the planted keys.
+    """
+
+    documents: int
+    with_key: int
+    source: Rate
+    held_out: Rate
+    chance: float
+
+    @property
+    def guesses(self) -> int:
+        """g, distinct keys written: each is a guess that it was planted."""
+        return self.source.hits + self.held_out.hits
+
+    @cached_property
+    def proven_epsilon(self) -> float:
+        """ε below which no mechanism explains the overlap; 0 without evidence of copying."""
+        return prove(self.source.hits, self.guesses, self.chance)
+
+
+def count_overlap(planted: PlantedKeys, texts: Sequence[str]) -> Overlap:
+    """Counts the distinct keys that texts begin with, by the set they belong to."""
+    written = read_keys(texts)
+    distinct = set(written)
+    found = len(distinct & set(planted.source))
+    return Overlap(
+        documents=len(texts),
+        with_key=len(written),
+        source=Rate(hits=found, keys=len(planted.source)),
+        held_out=Rate(hits=len(distinct) - found, keys=planted.held_out),
+        chance=planted.chance,
+    )
+
+
+def allowed_share(chance: float, epsilon: float) -> float:
+    """Largest chance, e^ε p / (1 − p + e^ε p), that a written key is a planted one under ε-DP."""
+    odds = epsilon + math.log(chance) - math.log1p(-chance)
+    return 1.0 / (1.0 + math.exp(-odds)) if odds > -700 else 0.0
+
+
+def prove(right: int, guesses: int, chance: float, false_alarm: float = FALSE_ALARM / 2) -> float:
+    """Finds the largest ε that `right` of `guesses` written keys refute; 0 if they refute none.
+
+    Args:
+        right: Written keys that were planted, in [0, guesses].
+        guesses: g, distinct written keys.
+        chance: p in (0, 1).
+        false_alarm: β in (0, 1).
+
+    **Privacy** A mechanism that is (ε, δ)-DP under add/remove is refuted at its ε with probability
+    at most β + Kpδ, whatever it writes and however keys share batches. Proof: let B_i be the coin
+    of key i, t the output, and P_1, P_0 the laws of t for B_i = 1, 0 given the coins before i and
+    averaged over those after, which are (ε, δ)-close. Call a planted key bad with probability
+    1 − min(1, e^ε P_0(t)/P_1(t)); its mean is at most δ, so any key is bad with probability at
+    most Kpδ. Given t and all before, B_i = 1 and not bad has probability
+    p min(P_1, e^ε P_0) / (p P_1 + (1 − p) P_0) <= q = `allowed_share`(p, ε), for every ratio
+    P_1/P_0. So the right guesses that are not bad are at most Binomial(g, q), given t, and
+    Clopper-Pearson bounds q. Purely ex-post claims have no such proof: theirs is a comparison.
+
+    **Source** Steinke, Nasr, Jagielski 2023, Privacy auditing with one training run, for p = 1/2;
+    the version for any p, of right guesses alone, is ours.
+    """
+    if not guesses:
+        return 0.0
+    share = float(lower_rate(np.array([right]), guesses, false_alarm)[0])
+    if share <= chance:
+        return 0.0
+    return _logit(share) - _logit(chance)
+
+
+def audit_delta(planted: PlantedKeys) -> float:
+    """δ at which a claim is read for the test: with it K p δ is half of `FALSE_ALARM`."""
+    return FALSE_ALARM / (2.0 * KEYS * planted.chance)
+
+
+def judge(overlap: Overlap, claimed_epsilon: float) -> Finding:
+    """Compares the proven ε with the claimed one; the note holds both overlaps.
+
+    Args:
+        overlap: What the corpus wrote.
+        claimed_epsilon: ε of the method at `audit_delta`, or its realised ex-post bound.
+    """
+    return Finding(claimed=claimed_epsilon, observed=overlap.proven_epsilon, note=describe(overlap))
+
+
+def describe(overlap: Overlap) -> str:
+    """Writes both overlaps in one line."""
+    return (
+        f"{overlap.documents} texts, {overlap.with_key} with a key; source keys written: "
+        f"{_written(overlap.source)}; other keys: {_written(overlap.held_out)}"
+    )
+
+
+def _written(rate: Rate) -> str:
+    low, high = rate.interval
+    return f"{rate.hits} of {rate.keys} = {rate.share:.3%} [{low:.3%}, {high:.3%}]"
+
+
+def _logit(share: float) -> float:
+    return math.log(share) - math.log1p(-share) if share < 1 else math.inf
+
+
+class PrefilledModel:
+    """A language model whose documents all begin with `PREFIX`, in prompts and in what it writes.
+
+    Everything but the prompt is the wrapped model's own.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        """Looks all else up in the wrapped model."""
+        return getattr(self._inner, name)
+
+    def prompt_ids(
+        self, label_text: str, examples: Sequence[str], max_example_tokens: int
+    ) -> list[int]:
+        """Prompt of keys in the model's own format, ending where a key begins."""
+        form = self._inner.document_format
+        prefilled = replace(form, opening=form.opening + PREFIX)
+        return prefilled.prompt_ids(self._inner, label_text, examples, max_example_tokens)

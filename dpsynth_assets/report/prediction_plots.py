@@ -1,0 +1,255 @@
+"""Pictures of private prediction: what the median cost, how records cluster, what was written.
+
+Two kinds, kept apart by their names. `internal_pictures` is computed from private data without
+noise: for the steward's report and for assets tagged internal. `released_pictures` and
+`released_cluster_sizes` read released facts and rows alone, and may go wherever those go.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.metrics.clusterings import ClusteringScores
+from dpsynth_assets.report.plots import COLORS, add_legend, new_axes, shortened, to_png
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TITLES = {
+    "batch_costs": "Ex-post cost of each batch (internal)",
+    "token_costs": "Ex-post cost of a token by its place in a document (internal)",
+    "cluster_sizes": "Records in each cluster, without noise (internal)",
+    "v_measures": "V-measure of clusterings (internal)",
+    "noisy_cluster_sizes": "Released counts of the clusters that rebalancing kept",
+    "private_tokens": "Tokens that were drawn from private predictions",
+    "tokens_per_batch": "Tokens in each batch",
+    "documents_per_batch": "Documents in each batch",
+}
+"""Captions by name of a picture, for a report."""
+
+BINS = 30
+_SYMLOG_BELOW = 10
+
+
+# What is drawn
+
+
+def batch_costs(internal: Mapping[str, Any]) -> np.ndarray:
+    """(batches,) ex-post ε of a run's batches, from its internal facts; empty without any."""
+    return np.asarray(internal.get("ex_post_epsilon_by_batch", ()), dtype=float)
+
+
+def position_costs(internal: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`count`, `mean`, `p10`, `p50`, `p90` by place in a document; empty without any draw."""
+    kept = internal.get("token_cost_by_position", {})
+    shown = {name: np.asarray(values, dtype=float) for name, values in kept.items()}
+    return shown if len(shown.get("count", ())) else {}
+
+
+def share_below_half(costs: np.ndarray) -> float:
+    """Share of batches that cost less than half of the dearest one.
+
+    The dearest batch is the run's bound where a unit's change touches one batch.
+
+    **Source** Amin et al. 2025, Section 6: "many batches are <50% of the stated guarantee".
+    """
+    return float(np.mean(costs < costs.max() / 2)) if len(costs) else 0.0
+
+
+def released_cluster_sizes(facts: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Noisy counts after rebalancing by label, from a released histogram.
+
+    The counts before rebalancing, over all public centres, are not among its facts.
+    """
+    pairs = zip(facts["labels"], facts["dp_counts"], strict=True)
+    return {str(label or "all"): [int(count) for count in counts] for label, counts in pairs}
+
+
+def token_counts(facts: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(private, public) tokens drawn, from a corpus's facts; None where they do not say."""
+    if "private_tokens" not in facts:
+        return None
+    return int(facts["private_tokens"]), int(facts.get("public_tokens", 0))
+
+
+def by_batch(rows: "pl.DataFrame") -> dict[str, np.ndarray]:
+    """Tokens and documents in each batch of released rows; empty where rows name no batch."""
+    import polars as pl
+
+    if not {"batch", "n_tokens"} <= set(rows.columns):
+        return {}
+    batches = rows.filter(pl.col("batch").is_not_null()).group_by("batch").agg(
+        tokens=pl.col("n_tokens").sum(), documents=pl.len()
+    ).sort("batch")  # fmt: skip
+    if batches.is_empty():
+        return {}
+    return {name: batches[name].to_numpy() for name in ("tokens", "documents")}
+
+
+# Pictures by name
+
+
+def internal_pictures(
+    internal: Mapping[str, Mapping[str, Any]], clusterings: Sequence[ClusteringScores]
+) -> dict[str, bytes]:
+    """Pictures of private numbers: they stay in the internal report.
+
+    Args:
+        internal: Internal facts of each corpus by name.
+        clusterings: Scored clusterings of the private records.
+    """
+    costs = {name: batch_costs(facts) for name, facts in internal.items()}
+    costs = {name: values for name, values in costs.items() if len(values)}
+    places = {name: position_costs(facts) for name, facts in internal.items()}
+    places = {name: values for name, values in places.items() if values}
+    pictures = {}
+    if costs:
+        pictures["batch_costs"] = batch_cost_plot(costs)
+    if places:
+        pictures["token_costs"] = position_cost_plot(places)
+    if clusterings:
+        sizes = {scores.name: scores.sizes for scores in clusterings}
+        pictures["cluster_sizes"] = cluster_size_plot(sizes, "records")
+    if any(scores.with_labels or scores.with_reference for scores in clusterings):
+        pictures["v_measures"] = v_measure_plot(clusterings)
+    return pictures
+
+
+def released_pictures(
+    corpora: Mapping[str, tuple[Mapping[str, Any], "pl.DataFrame"]],
+) -> dict[str, bytes]:
+    """Pictures of released numbers.
+
+    Args:
+        corpora: Released facts and rows of each corpus by name.
+    """
+    tokens = {name: token_counts(facts) for name, (facts, _) in corpora.items()}
+    counted = {name: counts for name, counts in tokens.items() if counts is not None}
+    batches = {name: by_batch(rows) for name, (_, rows) in corpora.items()}
+    pictures = {}
+    if any(sum(counts) for counts in counted.values()):
+        pictures["private_tokens"] = private_share_plot(counted)
+    for kind in ("tokens", "documents"):
+        shown = {name: values[kind] for name, values in batches.items() if values}
+        if shown:
+            pictures[f"{kind}_per_batch"] = cumulative_plot(shown, f"{kind} a batch", "batches")
+    return pictures
+
+
+# Plots
+
+
+def batch_cost_plot(costs: Mapping[str, np.ndarray]) -> bytes:
+    """Batches by ex-post cost, with the dearest batch of each run.
+
+    **Source** Amin et al. 2025, Appendix D.4, Figures 3 and 4.
+    """
+    figure, axes = new_axes(width=6.4, height=3.2)
+    edges = np.linspace(0.0, max(values.max() for values in costs.values()) or 1.0, BINS + 1)
+    for index, (name, values) in enumerate(costs.items()):
+        color = COLORS[index % len(COLORS)]
+        label = f"{shortened(name)}: {share_below_half(values):.0%} below half of the dearest"
+        axes.hist(values, edges, color=color, alpha=0.7, label=label)
+        axes.axvline(values.max(), color=color, linestyle="--", linewidth=1.2)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set(xlabel="ex-post ε of a batch (dashed: the dearest)", ylabel="batches", xlim=(0, None))
+    add_legend(axes, len(costs))
+    return to_png(figure)
+
+
+def position_cost_plot(places: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
+    """Mean cost of a token along a document, with the middle eight tenths as a band.
+
+    **Source** Amin et al. 2025, Appendix D.4, Figures 5 and 6.
+    """
+    figure, axes = new_axes(width=6.4, height=3.2)
+    for index, (name, costs) in enumerate(places.items()):
+        color = COLORS[index % len(COLORS)]
+        place = np.arange(len(costs["mean"]))
+        axes.fill_between(place, costs["p10"], costs["p90"], color=color, alpha=0.2, linewidth=0)
+        axes.plot(place, costs["mean"], color=color, label=f"{shortened(name)}, mean")
+        axes.plot(place, costs["p50"], color=color, linestyle=":", linewidth=1.2)
+    axes.set(
+        xlabel="place in the document (tokens; dotted: median, band: 10-90 %)",
+        ylabel="ex-post ε of a token",
+        ylim=(0, None),
+    )
+    add_legend(axes, len(places))
+    return to_png(figure)
+
+
+def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: str) -> bytes:
+    """Size against rank, a line a clustering; noisy counts may be negative.
+
+    **Source** Amin et al. 2025, Figure 2.
+    """
+    figure, axes = new_axes(width=6.4, height=3.2)
+    for index, (name, values) in enumerate(sizes.items()):
+        ordered = np.sort(np.asarray(values, dtype=float))[::-1]
+        style = "-" if index < len(COLORS) else "--"
+        color = COLORS[index % len(COLORS)]
+        label = f"{shortened(name)} ({len(ordered)})"
+        axes.step(np.arange(1, len(ordered) + 1), ordered, style, where="mid", color=color,
+                  marker=".", markersize=3, label=label)  # fmt: skip
+    axes.axhline(0, color="#444444", linewidth=0.8)  # and so that ticks show in a narrow range
+    axes.set_yscale("symlog", linthresh=_SYMLOG_BELOW)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(xlabel="cluster, largest first (number of clusters above)", ylabel=unit)
+    add_legend(axes, len(sizes))
+    return to_png(figure)
+
+
+def v_measure_plot(clusterings: Sequence[ClusteringScores]) -> bytes:
+    """V-measure of each clustering with the labels and with k-means, as bars with values.
+
+    **Source** Amin et al. 2025, Table 2.
+    """
+    shown = list(clusterings)[::-1]
+    figure, axes = new_axes(width=6.4, height=1.2 + 0.5 * max(1, len(shown)))
+    parts = (("with_reference", "with k-means", 0.19), ("with_labels", "with labels", -0.19))
+    for index, (attribute, name, offset) in enumerate(parts):
+        scores = [getattr(scored, attribute) for scored in shown]
+        values = [0.0 if score is None else score.v_measure for score in scores]
+        bars = axes.barh(np.arange(len(shown)) + offset, values, 0.36, color=COLORS[index],
+                         label=name)  # fmt: skip
+        texts = ["-" if score is None else f"{score.v_measure:.2f}" for score in scores]
+        axes.bar_label(bars, texts, padding=2, fontsize=7)
+    axes.set_yticks(range(len(shown)), [shortened(scored.name) for scored in shown])
+    axes.set(xlabel="V-measure", xlim=(0, 1.1))
+    add_legend(axes, len(parts))
+    return to_png(figure)
+
+
+def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:
+    """Share of private tokens of each corpus; the rest were public ones, which are free.
+
+    **Source** Amin et al. 2024, Section 6: the fraction of tokens that had to be private.
+    """
+    shown = [(name, counts) for name, counts in tokens.items() if sum(counts)][::-1]
+    figure, axes = new_axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
+    shares = np.array([private / (private + public) for _, (private, public) in shown])
+    places = np.arange(len(shown))
+    bars = axes.barh(places, shares, 0.62, color=COLORS[0], label="private")
+    axes.barh(places, 1 - shares, 0.62, left=shares, color=COLORS[1], label="public, free")
+    axes.bar_label(bars, [f"{share:.0%}" for share in shares], label_type="center", color="white",
+                   fontsize=8)  # fmt: skip
+    axes.set_yticks(places, [shortened(name) for name, _ in shown])
+    axes.set(xlabel="share of the drawn tokens", xlim=(0, 1))
+    add_legend(axes, 2)
+    return to_png(figure)
+
+
+def cumulative_plot(values: Mapping[str, np.ndarray], quantity: str, items: str) -> bytes:
+    """Share of items at or below each value, a line a corpus."""
+    figure, axes = new_axes(width=6.4, height=3.2)
+    for index, (name, numbers) in enumerate(values.items()):
+        ordered = np.sort(np.asarray(numbers, dtype=float))
+        shares = np.arange(1, len(ordered) + 1) / len(ordered)
+        style = "-" if index < len(COLORS) else "--"
+        color = COLORS[index % len(COLORS)]
+        axes.step([0.0, *ordered], [0.0, *shares], style, where="post", color=color,
+                  label=shortened(name))  # fmt: skip
+    axes.set(xlabel=quantity, ylabel=f"share of {items}", ylim=(0, 1.02), xlim=(0, None))
+    add_legend(axes, len(values))
+    return to_png(figure)

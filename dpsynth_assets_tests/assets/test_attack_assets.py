@@ -1,0 +1,357 @@
+"""Attack assets: real methods on made-up records, bugs noticed, no budget and no private data.
+
+A correct mechanism fails a test with probability below 1e-6 if it copies nothing. Here each of
+forty written keys is planted with probability 1e-3 by chance, and four have to be.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets import attack_runs, attacks
+from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.attacks.audits import AuditResult
+from dpsynth_assets.attacks.copying_model import BEGIN, CopyingModel
+from dpsynth_assets.attacks.reconstruction import PREFIX, PrefilledModel
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.lineage import verify_privacy_lineage
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.private_prediction.corpus import (
+    GenerationTask,
+    generate_corpus,
+    planned_tokens,
+)
+from dpsynth_assets.methods.private_prediction.mean import MeanUniform, mean_selector
+from dpsynth_assets.methods.private_prediction.plan import mean_mechanism
+from dpsynth_assets.methods.private_prediction.references import generate_non_private
+from dpsynth_assets.models.document_format import DocumentFormat
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, PUBLIC
+
+BASE = "tiny"
+SETTINGS = {"expected_batch_size": 24, "clip_bound": 2.0, "temperature": 3.0}
+EXTRA = {
+    "mean_svt": {"svt_noise_scale": 4.0},  # at s = 24 the default would take the whole budget
+    "median_clustered": {"matched_epsilon": 3.0},
+}
+METHODS = ("mean_uniform", "mean_svt", "mean_clustered", "invisible_ink", "median_clustered")
+
+
+class TinyModel(CopyingModel):
+    """The copying model behind a document format, as a model of a public base has one."""
+
+    name = "tiny"
+    begin_token_id = None
+    document_format = DocumentFormat("tiny", opening="#", closing="", end=None, separator="")
+
+    def encode(self, text):
+        begin = [BEGIN] * text.count("#")
+        return begin + super().encode(text.replace(PREFIX, ""))
+
+    def prompt_ids(self, label_text, examples, max_example_tokens):
+        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+
+
+class ForgetfulModel(TinyModel):
+    """Has never learned to copy."""
+
+    @property
+    def model(self):
+        model = CopyingModel().model
+        model.model.layers[1].self_attn.o_proj.weight.zero_()
+        return model
+
+
+class TinyModels(Models):
+    def language_model(self, manifest: dict[str, Any]) -> Any:
+        return TinyModel()
+
+
+def make_spec(*methods, **changes):
+    fields = {
+        "name": "letters",
+        "source": {"path": "nowhere.jsonl"},
+        "columns": {"labels": ["label"]},
+        "public_facts": {"labels": {"label": ["a", "b"]}},
+        "budget": {"epsilon": 3.0 * len(methods), "delta": 1e-6, "accepts_ex_post": True},
+        "public_data": BASE,
+        "cluster_histogram": {"budget_share": 0.02, "clusters_per_label": 2},
+        "methods": [
+            {"method": method, "settings": SETTINGS | EXTRA.get(method, {})} for method in methods
+        ],
+    }
+    return PrivateDatasetSpec.model_validate(fields | changes)
+
+
+def planned(*methods, **changes):
+    spec = make_spec(*methods, **changes)
+    return spec, plan_dataset(spec)
+
+
+def silent(_share, _message):
+    pass
+
+
+def run_once(method, model=None):
+    """The mean's plan, carried out by another method."""
+    _, plan = planned("mean_uniform")
+    plan = replace(plan, methods=(replace(plan.methods[0], method=method),))
+    return attack_runs.reconstruct("letters", plan, {"model": model or CopyingModel()}, silent)
+
+
+# Planted bugs
+
+
+class Straight(MeanUniform):
+    """Planted bug: tokens are drawn from one record's own logits."""
+
+    def generate(self, plan, config, terms, private, public, progress):
+        made = generate_non_private(config, terms, private, public, 60, progress)
+        return Release(value=made.value, cost=Cost(guarantee=self.guarantee, event=plan.event))
+
+
+class Alone(MeanUniform):
+    """Planted bug: a batch holds one record, s = 1, and is priced with the declared s."""
+
+    def generate(self, plan, config, terms, private, public, progress):
+        records = len(private.records)
+        single = config.model_copy(
+            update={
+                "expected_batch_size": 1,
+                "clip_bound": 6.0,
+                "temperature": 1.0,
+                "batches_per_label": records,
+                "max_batches": records,
+            }
+        )
+        task = GenerationTask(config=single, terms=terms, public=public, tokens_per_batch=5)
+        selector = mean_selector(task, mean_mechanism(single, terms))
+        corpus = generate_corpus(task, self.batches(task, private), selector, progress)
+        assert planned_tokens(plan) >= 5
+        return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))
+
+
+def test_the_real_mechanism_passes_and_copying_without_privacy_would_not():
+    (found,) = run_once(MeanUniform())
+    assert found.result.passed
+    assert found.result.observed == 0.0
+    assert found.has_power
+    assert found.control.proven_epsilon > found.result.claimed > 0
+
+
+def test_sampling_from_one_records_logits_is_refuted():
+    (found,) = run_once(Straight())
+    assert not found.result.passed
+    assert found.result.observed > found.result.claimed
+
+
+def test_batches_of_one_record_are_refuted():
+    (found,) = run_once(Alone())
+    assert found.overlap.source.share > 10 * found.overlap.held_out.share
+    assert not found.result.passed
+
+
+def test_a_model_that_cannot_copy_has_no_power_and_says_so():
+    found = run_once(Straight(), PrefilledModel(ForgetfulModel()))
+    assert found[0].result.passed
+    assert not found[0].has_power
+    outcome = {check.check_name: check for check in attacks.reconstruction_checks(found)}
+    assert outcome[attacks.WITHIN_CLAIM].passed
+    assert not outcome[attacks.HAS_POWER].passed
+    assert outcome[attacks.HAS_POWER].severity is dg.AssetCheckSeverity.WARN
+
+
+# Plans of tests
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_private_prediction_is_tested_with_its_own_settings(method, monkeypatch):
+    monkeypatch.setattr(attack_runs, "PRIVATE_TOKENS", 25)
+    _, plan = planned(method)
+    declared = plan.methods[0]
+    task = attack_runs.key_task(declared, plan.terms, CopyingModel())
+    assert 0 < task.plan.tokens_per_batch <= attack_runs.PRIVATE_TOKENS
+    kept = ("clip_bound", "temperature", "expected_batch_size", "logit_slack")
+    assert all(getattr(task.config, name) == getattr(declared.config, name) for name in kept)
+    assert task.plan.parameters["eta"] == declared.plan.parameters["eta"]
+    (found,) = attack_runs.reconstruct(
+        "letters", plan, {attack_runs.COPYING_MODEL: CopyingModel()}, silent
+    )
+    assert found.result.passed, found.result
+    assert found.overlap.documents > 0
+
+
+def test_a_plan_that_fits_is_not_cut(monkeypatch):
+    monkeypatch.setattr(attack_runs, "PRIVATE_TOKENS", 10**6)
+    _, plan = planned("mean_uniform")
+    task = attack_runs.key_task(plan.methods[0], plan.terms, CopyingModel())
+    assert task.plan.event == plan.methods[0].plan.event
+
+
+def test_slots_are_not_used_because_the_number_of_keys_is_not_public():
+    _, plan = planned("mean_uniform")
+    declared = plan.methods[0]
+    slots = replace(declared, config=declared.config.model_copy(update={"batching": "slots"}))
+    assert attack_runs.key_task(slots, plan.terms, CopyingModel()).config.batching == "hashed"
+
+
+def test_methods_that_refuse_are_not_tested():
+    spec, plan = planned("mean_uniform", budget={"epsilon": 0.01, "delta": 1e-6})
+    assert plan.methods[0].plan.refusal is not None
+    assert attack_runs.testable(plan) == ()
+    assert not list(attacks.attack_definitions(spec, plan).assets or ())
+
+
+# Assets
+
+
+def public_assets(texts):
+    """What a public base gives, in place of a trained one."""
+    generator = np.random.default_rng(0)
+    embeddings = generator.normal(size=(len(texts), 4)).astype(np.float32)
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    values = {
+        "public_language_model": {"path": "tiny", "dtype": "float32", "device": "cpu"},
+        "public_corpus": pl.DataFrame({"text": texts, "label": ["a", "other"] * (len(texts) // 2)}),
+        "public_embeddings": embeddings,
+        "public_clusters": embeddings[:2],
+    }
+
+    def asset(name, value):
+        @dg.asset(key=public_key(BASE, name), tags={PRIVACY: PUBLIC})
+        def made():
+            return value
+
+        return made
+
+    return [asset(name, value) for name, value in values.items()]
+
+
+def resources():
+    return {"io_manager": ArtifactIOManager(), "models": TinyModels(), "progress": Progress()}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("attacks")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("DPSYNTH_HOME", str(folder))
+    spec, plan = planned("mean_uniform", "median_clustered")
+    definitions = attacks.attack_definitions(spec, plan)
+    texts = [f"{number * 7919 % 100_000:05d}" for number in range(400)]
+    result = dg.materialize(
+        [*public_assets(texts), *definitions.assets],
+        resources=resources(),
+    )
+    yield result, folder
+    patch.undo()
+
+
+def metadata(result, artifact):
+    key = dg.AssetKey(["letters", "audit", artifact])
+    (event,) = [e for e in result.get_asset_materialization_events() if e.asset_key == key]
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def test_the_assets_run_and_their_checks_pass(ran):
+    result, _ = ran
+    checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
+    assert checks == {
+        attacks.WITHIN_CLAIM: True,
+        attacks.NO_COPYING: True,
+        attacks.HAS_POWER: True,
+        attacks.NEVER_EXCEEDED: True,
+    }
+
+
+def test_results_have_the_shape_of_audits_with_claim_and_measure(ran):
+    results = attacks.attack_results("letters")
+    assert {result["name"] for result in results} == {
+        "letters/mean_uniform/reconstruction (public model)",
+        "letters/mean_uniform/reconstruction (copying model)",
+        "letters/median_clustered/reconstruction (public model)",
+        "letters/median_clustered/reconstruction (copying model)",
+        "letters/median_clustered/median-gamma",
+        "letters/median_clustered/median-removal",
+    }
+    for result in results:
+        assert result["claim"]
+        assert result["measure"]
+        AuditResult(**{k: v for k, v in result.items() if k not in ("claim", "measure")})
+    assert json.loads(json.dumps(results)) == results
+    assert attacks.attack_results("other") == []
+
+
+def test_tables_and_pictures_are_metadata(ran):
+    result, _ = ran
+    reconstruction = metadata(result, attacks.RECONSTRUCTION)
+    assert "mean_uniform | copying model" in reconstruction["dpsynth/reconstruction"]
+    assert "data:image/png;base64," in reconstruction["dpsynth/reconstruction_plot"]
+    assert reconstruction["dpsynth/epsilon_proven"] == 0.0
+    median = metadata(result, attacks.MEDIAN)
+    assert "data:image/png;base64," in median["dpsynth/median_audit_plot"]
+    assert 0 < median["dpsynth/share_attained"] <= 1
+    assert median["dpsynth/largest_excess"] <= 0
+
+
+def test_the_median_is_audited_on_batches_of_about_the_declared_size(ran):
+    table = metadata(ran[0], attacks.MEDIAN)["dpsynth/median_audit"].splitlines()[2:]
+    assert 1 <= len(table) <= attack_runs.CONTEXTS // SETTINGS["expected_batch_size"]
+    contexts = [int(line.split("|")[2]) for line in table]
+    assert all(4 < held < 60 for held in contexts)
+
+
+def test_attacks_charge_nothing_and_touch_no_private_store(ran):
+    _, folder = ran
+    assert not (folder / "ledger").exists()
+    assert not (folder / "sensitive").exists()
+    assert not home().audits.exists()  # the mechanism audits' own file
+
+
+def test_attacks_are_public_and_reach_public_assets_alone():
+    spec, plan = planned("mean_uniform", "median_clustered")
+    merged = dg.Definitions.merge(
+        attacks.attack_definitions(spec, plan),
+        dg.Definitions(assets=public_assets(["01234", "56789"]), resources=resources()),
+    )
+    verify_privacy_lineage(merged)
+    graph = merged.resolve_asset_graph()
+    for artifact in (attacks.RECONSTRUCTION, attacks.MEDIAN):
+        node = graph.get(dg.AssetKey(["letters", "audit", artifact]))
+        assert node.tags[PRIVACY] == PUBLIC
+        assert MECHANISM not in node.tags
+        assert node.group_name == "letters/audit"
+        assert {op.pool for op in node.assets_def.node_def.iterate_op_defs()} == {GPU_POOL}
+        assert all(parent.path[0] == "public" for parent in node.parent_keys)
+
+
+def test_without_a_median_there_is_no_audit_of_one():
+    spec, plan = planned("mean_uniform")
+    (only,) = attacks.attack_definitions(spec, plan).assets
+    assert only.key == dg.AssetKey(["letters", "audit", attacks.RECONSTRUCTION])
+
+
+def test_public_documents_of_foreign_labels_are_dealt_out():
+    documents = pl.DataFrame({"text": list("wxyz"), "label": ["b", "q", "r", None]})
+    records = attack_runs.public_records(documents, ["a", "b"])
+    assert records["label"].to_list() == ["b", "b", "a", "b"]
+    assert records["record_id"].n_unique() == 4
+    assert records["text"].to_list() == list("wxyz")
+
+
+def test_an_audit_without_any_context_says_what_to_do():
+    from dpsynth_assets.attacks.median_audit import MedianAudit
+    from dpsynth_assets.privacy.median import MedianTokenMechanism
+
+    mechanism = MedianTokenMechanism(clip_bound=1.0, temperature=1.0, relation="add-remove")
+    with pytest.raises(ValueError, match="larger public base"):
+        attack_runs.median_results("letters/median", MedianAudit(mechanism), 0.0)

@@ -1,0 +1,230 @@
+"""Laws of the median audit: gaps equal brute force, γ bounds them all, planted bugs exceed it."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.attacks import median_audit
+from dpsynth_assets.attacks.median_audit import MedianAudit, WatchedMedian, token_gaps
+from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.privacy.median import MedianTokenMechanism, median_oracle
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+BOUND, TEMPERATURE, VOCABULARY = 4.0, 1.3, 7
+REPLACE_ONE, ADD_REMOVE = NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_REMOVE
+RELATIONS = list(NeighboringRelation)
+
+
+def mechanism(relation=ADD_REMOVE, **changes):
+    settings = {"clip_bound": BOUND, "temperature": TEMPERATURE, "relation": relation}
+    return MedianTokenMechanism(**(settings | changes))
+
+
+def batches(size, count=20):
+    """Logits with many ties in half of the batches."""
+    generator = np.random.default_rng(size)
+    for index in range(count):
+        yield generator.normal(0, 3, (size, VOCABULARY)).round(index % 2 * 12)
+
+
+def log_probabilities(clipped):
+    edges = np.full((1, VOCABULARY), BOUND)
+    scores = np.median(np.vstack([-edges, clipped, edges]), axis=0) / TEMPERATURE
+    return scores - np.logaddexp.reduce(scores)
+
+
+def brute_force(rows, token, relation):
+    """Every neighbour sorted anew: gaps without each row, and with crafted rows."""
+    clipped = clip_logits(rows, BOUND)
+    up = np.full(VOCABULARY, -BOUND)
+    up[token] = BOUND
+    removed = [np.delete(clipped, row, axis=0) for row in range(len(rows))]
+    bases = removed if relation is REPLACE_ONE else [clipped]
+    crafted = [np.vstack([base, extreme]) for extreme in (up, -up) for base in bases]
+    own = log_probabilities(clipped)[token]
+
+    def gaps(neighbours):
+        return [own - log_probabilities(other)[token] for other in neighbours]
+
+    return gaps(removed), gaps(crafted)
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_gaps_equal_those_of_neighbours_sorted_anew(relation, size):
+    for rows in batches(size):
+        for token in (0, VOCABULARY - 1):
+            found = token_gaps(rows, token, mechanism(relation))
+            removed, crafted = brute_force(rows, token, relation)
+            np.testing.assert_allclose(found.removed, removed, atol=1e-12)
+            np.testing.assert_allclose(found.crafted, crafted, atol=1e-12)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_blocks_of_columns_do_not_change_the_gaps(relation, monkeypatch):
+    rows = next(batches(6))
+    whole = token_gaps(rows, 3, mechanism(relation))
+    monkeypatch.setattr(median_audit, "BLOCK_ENTRIES", 12)
+    for one, other in zip(whole, token_gaps(rows, 3, mechanism(relation)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+def test_a_sample_of_contexts_gives_the_gaps_of_those_contexts():
+    rows = next(batches(7))
+    whole = token_gaps(rows, 2, mechanism())
+    some = token_gaps(rows, 2, mechanism(), contexts=3)
+    np.testing.assert_array_equal(some.removed, whole.removed[:3])
+    np.testing.assert_array_equal(some.crafted, whole.crafted)
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_gamma_bounds_every_gap_and_a_crafted_context_attains_it(relation, size):
+    tested = mechanism(relation)
+    for rows in batches(size):
+        gamma = median_oracle(
+            rows, clip_bound=BOUND, temperature=TEMPERATURE, changes=tested.changes
+        )[1]
+        for token in range(VOCABULARY):
+            gaps = token_gaps(rows, token, tested)
+            assert np.abs(np.concatenate(gaps)).max() <= gamma[token] + 1e-9
+            if relation is not REPLACE_ONE:
+                assert np.abs(gaps.crafted).max() == pytest.approx(gamma[token], abs=1e-9)
+
+
+# Audits of draws
+
+
+def audited(relation, gamma_of=None, size=6, rounds=40):
+    """Audits draws of one batch; `gamma_of` replaces the γ that the mechanism reports."""
+    tested = mechanism(relation)
+    audit = MedianAudit(tested)
+    meter = PrivateTokenMeter(rounds, 1)
+
+    def watch(batch, rows, token, gamma):
+        audit.observe(batch, rows, token, gamma if gamma_of is None else gamma_of(rows, token))
+
+    watched = WatchedMedian(
+        clip_bound=BOUND, temperature=TEMPERATURE, relation=relation, watch=watch
+    )
+    for rows in batches(size, rounds):
+        batch_of_row = torch.zeros(size, dtype=torch.int64)
+        watched.select(torch.as_tensor(rows), batch_of_row, np.array([0]), meter)
+    return audit
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_real_mechanism_passes(relation, size):
+    audit = audited(relation, size=size)
+    assert audit.finding().passed
+    (batch,) = audit.batches
+    assert (batch.contexts, batch.tokens) == (size, 40)
+    assert 0 < batch.removed <= batch.crafted + 1e-9 <= batch.claimed + 2e-9
+    assert 0 < batch.attained < 1
+    assert batch.excess <= 1e-9
+
+
+def printed_gamma(rows, token):
+    """Planted bug: Definition 4 with the middle pair of an even batch as its box (B-000.4)."""
+    clipped = np.sort(clip_logits(rows, BOUND), axis=0) / TEMPERATURE
+    left, right = clipped[len(rows) // 2 - 1], clipped[len(rows) // 2]
+    median = (left + right) / 2
+    total = np.logaddexp.reduce
+    gamma = np.maximum(
+        right - median - total(left) + total(median), median - left + total(right) - total(median)
+    )
+    return float(gamma[token])
+
+
+def test_the_printed_gamma_of_even_batches_is_refuted_under_replace_one():
+    finding = audited(REPLACE_ONE, printed_gamma).finding()
+    assert not finding.passed
+    assert finding.observed > 0.1
+
+
+def test_the_printed_gamma_of_even_batches_passes_under_add_remove():
+    assert audited(ADD_REMOVE, printed_gamma).finding().passed
+
+
+def test_a_gamma_of_the_wrong_relation_is_refuted():
+    def narrow(rows, token):
+        gamma = median_oracle(rows, clip_bound=BOUND, temperature=TEMPERATURE, changes=1)[1]
+        return float(gamma[token])
+
+    assert not audited(REPLACE_ONE, narrow).finding().passed
+
+
+def test_a_gamma_that_forgets_the_normaliser_is_refuted():
+    # Planted bug: only the drawn token's own median gap is charged, not that of all others.
+    def own_gap(rows, token):
+        column = np.sort(clip_logits(rows, BOUND)[:, token]) / TEMPERATURE
+        middle = len(column) // 2
+        return float((column[middle] - column[middle - 1]) / 2)
+
+    assert not audited(ADD_REMOVE, own_gap).finding().passed
+
+
+def test_whole_draws_add_up_before_the_largest_context_is_taken():
+    tested = mechanism()
+    audit = MedianAudit(tested)
+    rows = [np.eye(3, VOCABULARY) * 9, np.roll(np.eye(3, VOCABULARY) * 9, 1, axis=0)]
+    sums = np.zeros(3)
+    for logits in rows:
+        audit.observe(4, logits, 0, 50.0)
+        sums += token_gaps(logits, 0, tested).removed
+    (batch,) = audit.batches
+    assert batch.batch == 4
+    assert batch.removed == pytest.approx(np.abs(sums).max())
+    assert batch.claimed == 100.0
+
+
+def test_a_batch_without_contexts_has_none_to_remove():
+    audit = MedianAudit(mechanism())
+    audit.observe(0, np.empty((0, VOCABULARY)), 1, 0.5)
+    assert audit.batches == ()
+    assert audit.finding().passed
+
+
+def test_watching_does_not_change_what_the_mechanism_reports():
+    rows = torch.zeros(6, VOCABULARY)
+    rows[:, 2] = 60.0  # one token only: the draw is the same every time
+    seen = []
+    plain = mechanism()
+    watched = WatchedMedian(
+        clip_bound=BOUND,
+        temperature=TEMPERATURE,
+        relation=ADD_REMOVE,
+        watch=lambda *draw: seen.append(draw),
+    )
+    batch_of_row = torch.tensor([1, 1, 1, 0, 0, 0])
+    active = np.array([0, 1])
+    drawn = [
+        tested.select(rows[:, 2:3], batch_of_row, active, PrivateTokenMeter(1, 2))
+        for tested in (plain, watched)
+    ]
+    for one, other in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [(batch, len(logits), token) for batch, logits, token, _ in seen] == [
+        (0, 3, 0),
+        (1, 3, 0),
+    ]
+
+
+def test_a_mask_of_tokens_is_refused():
+    watched = WatchedMedian(
+        clip_bound=BOUND, temperature=TEMPERATURE, relation=ADD_REMOVE, watch=lambda *_: None
+    )
+    with pytest.raises(ValueError, match="mask"):
+        watched.select(
+            torch.zeros(2, 3),
+            torch.zeros(2, dtype=torch.int64),
+            np.array([0]),
+            PrivateTokenMeter(1, 1),
+            np.ones(3, dtype=bool),
+        )
+
+
+def test_logits_do_not_stand_in_a_repr():
+    assert "9.25" not in repr(audited(ADD_REMOVE, lambda rows, token: 9.25))

@@ -1,0 +1,130 @@
+"""V-measure is what its definition says, and sizes count every record once. About 2 s of CPU."""
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.metrics import clusterings
+from dpsynth_assets.metrics.clusterings import (
+    agreement,
+    cluster_sizes,
+    private_kmeans,
+    score_clusterings,
+)
+
+
+def entropy(counts):
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def by_definition(classes, clusters):
+    """Homogeneity, completeness and V-measure from the table of counts."""
+    table = np.zeros((classes.max() + 1, clusters.max() + 1))
+    np.add.at(table, (classes, clusters), 1)
+    joint, by_class = entropy(table.ravel()), entropy(table.sum(1))
+    by_cluster = entropy(table.sum(0))
+    homogeneity = 1 - (joint - by_cluster) / by_class
+    completeness = 1 - (joint - by_class) / by_cluster
+    return homogeneity, completeness, 2 * homogeneity * completeness / (homogeneity + completeness)
+
+
+def mixture(rows=400, groups=5, spread=0.05, seed=0):
+    draw = np.random.default_rng(seed)
+    centers = draw.normal(size=(groups, 16))
+    member = draw.integers(groups, size=rows)
+    points = centers[member] + spread * draw.normal(size=(rows, 16))
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32), member
+
+
+def test_agreement_is_the_definition_by_entropies():
+    draw = np.random.default_rng(1)
+    classes = draw.integers(4, size=300)
+    clusters = np.where(draw.random(300) < 0.6, classes, draw.integers(6, size=300))
+    scores = agreement(classes, clusters)
+    expected = by_definition(classes, clusters)
+    assert (scores.homogeneity, scores.completeness, scores.v_measure) == pytest.approx(expected)
+
+
+def test_finer_clusters_are_homogeneous_and_not_complete():
+    classes = np.repeat([0, 1], 8)
+    finer = agreement(classes, np.arange(16) // 4)
+    assert finer.homogeneity == pytest.approx(1)
+    assert finer.completeness == pytest.approx(0.5)
+    coarser = agreement(np.arange(16) // 4, classes)
+    assert (coarser.homogeneity, coarser.completeness) == pytest.approx((0.5, 1))
+    assert coarser.v_measure == pytest.approx(finer.v_measure)
+
+
+def test_records_without_a_class_or_a_cluster_do_not_count():
+    classes, clusters = np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])
+    longer = agreement(np.append(classes, [-1, 0]), np.append(clusters, [1, -1]))
+    assert longer == agreement(classes, clusters)
+    assert longer.v_measure == pytest.approx(1)
+
+
+def test_one_class_alone_has_no_agreement_to_measure():
+    assert agreement(np.zeros(5, dtype=int), np.arange(5)) is None
+
+
+def test_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="different lengths"):
+        agreement(np.zeros(4, dtype=int), np.zeros(5, dtype=int))
+
+
+def test_sizes_count_every_assigned_record_once_largest_first():
+    assert cluster_sizes(np.array([7, 2, 2, -1, 7, 7, 0])).tolist() == [3, 2, 1]
+    assert cluster_sizes(np.full(3, -1)).tolist() == []
+
+
+def test_kmeans_finds_the_groups_of_a_mixture():
+    embeddings, member = mixture()
+    found = private_kmeans(embeddings, clusters=5, seed=0)
+    assert agreement(member, found).v_measure > 0.8
+
+
+def test_kmeans_learns_from_a_bounded_sample_and_assigns_every_record(monkeypatch):
+    monkeypatch.setattr(clusterings, "MOST_FITTED_ROWS", 40)
+    fitted = []
+
+    from sklearn.cluster import KMeans
+
+    fit = KMeans.fit
+    monkeypatch.setattr(KMeans, "fit", lambda self, x: fitted.append(len(x)) or fit(self, x))
+    embeddings, _ = mixture()
+    found = private_kmeans(embeddings, clusters=64, seed=0)
+    assert fitted == [40]
+    assert len(found) == len(embeddings)
+    assert found.max() < 20
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_kmeans_of_next_to_nothing_is_left_out(rows):
+    assert private_kmeans(np.ones((rows, 4), dtype=np.float32), clusters=3, seed=0) is None
+
+
+def test_scores_hold_the_numbers_of_the_published_table():
+    truth = np.repeat(np.arange(4), 60)
+    coarse = np.where(np.arange(240) < 239, truth // 2, 5)
+    labels = [str(value // 2) for value in truth]
+    exact, merged = score_clusterings(
+        {"k-means": truth, "public": coarse}, labels, reference="k-means"
+    )
+    assert (exact.clusters, exact.usable_clusters, exact.largest_share) == (4, 0, 0.25)
+    assert exact.with_reference.v_measure == pytest.approx(1)
+    assert (merged.clusters, merged.usable_clusters) == (2, 2)  # a cluster of one is none
+    assert merged.sizes.tolist() == [120, 119, 1]
+    assert merged.with_reference.homogeneity < 0.6
+    assert merged.with_labels.v_measure > 0.9
+
+
+def test_without_a_reference_or_labels_only_sizes_are_left():
+    (scores,) = score_clusterings({"public": np.array([0, 0, 1])}, ["", "", ""], reference="none")
+    assert scores.with_labels is None
+    assert scores.with_reference is None
+    assert scores.sizes.tolist() == [2, 1]
+
+
+def test_scores_do_not_show_sizes_when_printed():
+    (scores,) = score_clusterings({"public": np.array([0, 0, 1])}, ["a", "a", "b"], reference="")
+    assert "sizes" not in repr(scores)
+    assert "agreement" not in repr(scores).lower()

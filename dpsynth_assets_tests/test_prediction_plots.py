@@ -1,0 +1,394 @@
+"""Pictures show the numbers they are named after; private ones stay in the internal asset.
+
+About 14 s of CPU.
+"""
+
+import json
+import struct
+from types import SimpleNamespace
+
+import dagster as dg
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets import prediction_plots as assets
+from dpsynth_assets.assets.dataset import SHARED
+from dpsynth_assets.assets.identity import dataset_key
+from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.published import released_folder
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.lineage import PrivacyLineageError, verify_privacy_lineage
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.metrics.clusterings import score_clusterings
+from dpsynth_assets.report import prediction_plots as pictures
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, RELEASED, SENSITIVE
+
+INTERNAL_FACTS = {
+    "ex_post_epsilon": 4.0,
+    "ex_post_epsilon_by_batch": [4.0, 1.0, 1.5, 2.0],
+    "token_cost_by_position": {
+        "count": [8, 6, 2],
+        "mean": [0.5, 0.2, 0.1],
+        "p10": [0.1, 0.1, 0.1],
+        "p50": [0.4, 0.2, 0.1],
+        "p90": [0.9, 0.3, 0.1],
+    },
+}
+ROWS = pl.DataFrame(
+    {
+        "text": ["a", "b", "c", "d"],
+        "label": ["x", "x", "y", "y"],
+        "batch": [0, 0, 1, 2],
+        "n_tokens": [10, 5, 7, 9],
+    },
+    schema_overrides={"batch": pl.Int32, "n_tokens": pl.Int32},
+)
+FACTS = {"private_tokens": 30, "public_tokens": 90, "rows": 4}
+
+
+def size_of(png):
+    """Width and height of a PNG in pixels."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    return struct.unpack(">II", png[16:24])
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Axes of every picture in the order in which they were drawn."""
+    axes = []
+    make = pictures.new_axes
+
+    def remember(width, height):
+        figure, made = make(width, height)
+        axes.append(made)
+        return figure, made
+
+    monkeypatch.setattr(pictures, "new_axes", remember)
+    return axes
+
+
+@pytest.fixture(scope="module")
+def clusterings():
+    draw = np.random.default_rng(0)
+    truth = draw.integers(6, size=400)
+    public = np.where(draw.random(400) < 0.7, truth, draw.integers(9, size=400))
+    labels = [str(value % 2) for value in truth]
+    return score_clusterings({"k-means": truth, "public": public}, labels, reference="k-means")
+
+
+# Data
+
+
+def test_batches_below_half_are_those_under_half_of_the_dearest():
+    assert pictures.share_below_half(pictures.batch_costs(INTERNAL_FACTS)) == 0.5
+    assert pictures.share_below_half(np.array([])) == 0.0
+
+
+def test_a_method_that_kept_no_costs_has_none():
+    assert pictures.batch_costs({}).tolist() == []
+    assert pictures.position_costs({"seconds": 3.0}) == {}
+    assert pictures.position_costs({"token_cost_by_position": {"count": [], "mean": []}}) == {}
+
+
+def test_rows_of_a_batch_are_summed_over_its_documents():
+    shown = pictures.by_batch(ROWS)
+    assert shown["tokens"].tolist() == [15, 7, 9]
+    assert shown["documents"].tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [ROWS.drop("batch"), ROWS.with_columns(batch=pl.lit(None, dtype=pl.Int32)), ROWS.head(0)],
+)
+def test_rows_that_name_no_batch_show_none(rows):
+    assert pictures.by_batch(rows) == {}
+
+
+def test_tokens_of_a_method_without_public_ones_are_all_private():
+    assert pictures.token_counts({"private_tokens": 5}) == (5, 0)
+    assert pictures.token_counts({"rows": 5}) is None
+
+
+def test_released_sizes_are_the_noisy_counts_of_each_label():
+    facts = {"labels": ["x", ""], "centers": [[1, 3], [2]], "dp_counts": [[7, -2], [4]]}
+    assert pictures.released_cluster_sizes(facts) == {"x": [7, -2], "all": [4]}
+
+
+# Pictures
+
+
+def test_internal_pictures_are_named_and_sized(clusterings):
+    made = pictures.internal_pictures({"median": INTERNAL_FACTS, "mean": {}}, clusterings)
+    assert list(made) == ["batch_costs", "token_costs", "cluster_sizes", "v_measures"]
+    assert set(made) <= set(pictures.TITLES)
+    for png in made.values():
+        width, height = size_of(png)
+        assert 400 < width < 800
+        assert 100 < height < 600
+        assert len(png) < 60_000
+
+
+def test_released_pictures_read_facts_and_rows_alone():
+    made = pictures.released_pictures({"mean_svt": (FACTS, ROWS)})
+    assert list(made) == ["private_tokens", "tokens_per_batch", "documents_per_batch"]
+    assert set(made) <= set(pictures.TITLES)
+    assert all(size_of(png) for png in made.values())
+
+
+def test_internal_names_say_that_they_are_internal(clusterings):
+    internal = pictures.internal_pictures({"median": INTERNAL_FACTS}, clusterings)
+    released = pictures.released_pictures({"mean_svt": (FACTS, ROWS)})
+    assert all("(internal)" in pictures.TITLES[name] for name in internal)
+    assert not any("(internal)" in pictures.TITLES[name] for name in released)
+
+
+def test_nothing_to_show_makes_no_picture():
+    assert pictures.internal_pictures({"mean": {"seconds": 1.0}}, []) == {}
+    assert pictures.released_pictures({"refused": ({}, ROWS.head(0))}) == {}
+    zero = {"private_tokens": 0, "public_tokens": 0}
+    assert pictures.released_pictures({"refused": (zero, ROWS.head(0))}) == {}
+
+
+def test_the_histogram_of_batches_counts_each_once_and_marks_the_dearest(drawn):
+    pictures.batch_cost_plot({"median": pictures.batch_costs(INTERNAL_FACTS)})
+    (axes,) = drawn
+    assert sum(bar.get_height() for bar in axes.patches) == 4
+    assert [line.get_xdata()[0] for line in axes.lines] == [4.0]
+    assert "50%" in axes.get_legend().get_texts()[0].get_text()
+
+
+def test_costs_along_a_text_are_drawn_as_mean_and_median(drawn):
+    pictures.position_cost_plot({"median": pictures.position_costs(INTERNAL_FACTS)})
+    mean, middle = drawn[0].lines
+    assert mean.get_ydata().tolist() == [0.5, 0.2, 0.1]
+    assert middle.get_ydata().tolist() == [0.4, 0.2, 0.1]
+
+
+def test_cluster_sizes_are_drawn_largest_first_and_may_be_negative(drawn):
+    pictures.cluster_size_plot({"x": [3, -4, 50]}, "noisy count")
+    assert drawn[0].lines[0].get_ydata().tolist() == [50, 3, -4]
+    assert drawn[0].get_ylim()[0] < -4
+
+
+def test_sizes_within_one_decade_have_their_ticks(drawn):
+    pictures.cluster_size_plot({"x": [60, 50, 40]}, "records")
+    low, high = drawn[0].get_ylim()
+    assert {0.0, 10.0} <= {tick for tick in drawn[0].get_yticks() if low <= tick <= high}
+
+
+def test_v_measures_are_drawn_with_their_values(drawn, clusterings):
+    pictures.v_measure_plot(clusterings)
+    texts = {text.get_text() for text in drawn[0].texts}
+    public = clusterings[1]
+    assert f"{public.with_reference.v_measure:.2f}" in texts
+    assert f"{public.with_labels.v_measure:.2f}" in texts
+    assert "1.00" in texts
+
+
+def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):
+    pictures.private_share_plot({"mean_svt": (30, 90), "mean": (5, 0)})
+    assert {text.get_text() for text in drawn[0].texts} == {"25%", "100%"}
+
+
+def test_batches_add_up_to_one_in_the_cumulative_picture(drawn):
+    pictures.cumulative_plot({"mean": pictures.by_batch(ROWS)["tokens"]}, "tokens", "batches")
+    (line,) = drawn[0].lines
+    assert line.get_xdata().tolist() == [0, 7, 9, 15]
+    assert line.get_ydata().tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+
+
+# The asset
+
+
+SHOWN_SETTINGS = {"max_batches": 3, "max_document_tokens": 40}
+
+
+def dataset_spec():
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "letters",
+            "source": {"path": "letters.jsonl"},
+            "columns": {"labels": ["label"]},
+            "public_facts": {"labels": {"label": ["x", "y"]}},
+            "budget": {"epsilon": 20.0, "delta": 1e-5, "accepts_ex_post": True},
+            "public_data": "tiny",
+            "cluster_histogram": {"budget_share": 0.1, "clusters_per_label": 2},
+            "methods": [
+                {"method": "mean_clustered", "budget_share": 0.8, "settings": SHOWN_SETTINGS},
+                {"method": "median_clustered", "settings": {"matched_epsilon": 20.0}},
+            ],
+        }
+    )
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def upstream(key, level, value=None, mechanism=None):
+    tags = {PRIVACY: level} | ({MECHANISM: mechanism} if mechanism else {})
+
+    @dg.asset(key=key, tags=tags)
+    def body():
+        return value
+
+    return body
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory):
+    """A cohort of 90 records, its stores, one published corpus, and the asset's parents."""
+    home, draw = tmp_path_factory.mktemp("home"), np.random.default_rng(0)
+    patch = pytest.MonkeyPatch()
+    patch.setenv("DPSYNTH_HOME", str(home))
+    store, releases = SensitiveStore(), ReleaseStore()
+    records = pl.DataFrame(
+        {
+            "record_id": [str(i) for i in range(90)],
+            "unit_id": [str(i) for i in range(90)],
+            "text": [f"the secret of number {i}" for i in range(90)],
+            "label": [["x", "y"][i % 2] for i in range(90)],
+        }
+    )
+    store.write_records("letters", "source", records)
+    store.write_embeddings("letters", "source", unit(draw.normal(size=(90, 8))))
+    store.write_internal("letters", "median_clustered_internal.json", json.dumps(INTERNAL_FACTS))
+    folder = released_folder("letters", "mean_clustered")
+    (folder / "data").mkdir(parents=True)
+    ROWS.write_parquet(folder / "data" / "train-00000-of-00001.parquet")
+    (folder / "privacy_label.json").write_text(json.dumps({"subject": {"reservation": "paid"}}))
+    releases.save("paid", FACTS, ROWS)
+    histogram = {"labels": ["x", "y"], "centers": [[0, 2], [1, 2]], "dp_counts": [[9, 3], [8, -1]]}
+    centers = unit(draw.normal(size=(4, 8)))
+    key = dataset_key("letters", SHARED, "cluster_histogram")
+    parents = [
+        upstream(public_key("tiny", "public_clusters"), "public", centers),
+        upstream(key, RELEASED, histogram, "laplace"),
+    ]
+    yield SimpleNamespace(home=home, store=store, releases=releases, parents=parents)
+    patch.undo()
+
+
+def materialized(installation, spec, releases=None):
+    """Metadata of a run of the asset."""
+    made = assets.prediction_plot_definitions(spec, plan_dataset(spec))
+    result = dg.materialize(
+        [*made.assets, *installation.parents],
+        resources={
+            "io_manager": dg.mem_io_manager,
+            "sensitive_store": installation.store,
+            "release_store": releases or installation.releases,
+            "progress": Progress(),
+        },
+    )
+    (event,) = result.asset_materializations_for_node("letters__evaluation__prediction_costs")
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def files(folder):
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def scores_written():
+    return json.loads((assets.prediction_folder("letters") / assets.SCORES_FILE).read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(installation):
+    """What one run of the asset left behind."""
+    before, none_yet = files(installation.home), assets.prediction_pictures("letters")
+    shown = materialized(installation, dataset_spec())
+    return SimpleNamespace(
+        shown=shown,
+        none_yet=none_yet,
+        taken=assets.prediction_pictures("letters"),
+        scores=scores_written(),
+        modes={path: path.stat().st_mode & 0o777 for path in files(installation.home) - before},
+    )
+
+
+def test_the_asset_shows_every_picture_and_the_report_can_take_them(finished):
+    names = [name.removeprefix("dpsynth/plot_") for name in finished.shown if "plot_" in name]
+    assert sorted(names) == sorted(pictures.TITLES)
+    assert list(finished.taken) == list(pictures.TITLES)
+    assert all(size_of(png) for png in finished.taken.values())
+
+
+def test_before_the_asset_was_made_the_report_takes_no_picture(finished):
+    assert finished.none_yet == {}
+
+
+def test_scores_beside_the_pictures_name_all_three_clusterings(finished):
+    names = [row["name"] for row in finished.scores]
+    assert names == [assets.KMEANS, assets.PUBLIC_CENTERS, assets.REBALANCED]
+    assert [sum(row["sizes"]) for row in finished.scores] == [90, 90, 90]
+    assert finished.scores[0]["with_reference"]["v_measure"] == pytest.approx(1)
+    assert all(row["with_labels"] is not None for row in finished.scores)
+
+
+def test_no_private_number_or_text_stands_in_the_metadata_outside_a_picture(finished):
+    rest = [name for name in finished.shown if "plot_" not in name]
+    assert rest == ["dpsynth/folder"]
+    assert "secret" not in json.dumps(finished.shown)
+
+
+def test_files_are_the_owners_alone_and_nothing_is_written_elsewhere(finished):
+    folder = assets.prediction_folder("letters")
+    assert {path.parent for path in finished.modes} == {folder}
+    assert set(finished.modes.values()) == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
+
+
+def test_a_later_run_leaves_no_earlier_picture_and_forgives_a_cleared_store(installation, finished):
+    path = installation.store.folder("letters") / "median_clustered_internal.json"
+    path.rename(path.with_suffix(".away"))
+    cleared = ReleaseStore(root=str(installation.home / "cleared"))
+    shown = materialized(installation, dataset_spec(), cleared)
+    path.with_suffix(".away").rename(path)
+    gone = {"batch_costs", "token_costs", "private_tokens"}
+    left = [name for name in finished.taken if name not in gone]
+    assert list(assets.prediction_pictures("letters")) == left
+    assert not {f"dpsynth/plot_{name}" for name in gone} & set(shown)
+
+
+def test_a_dataset_without_a_histogram_shows_two_clusterings(installation, finished):
+    fields = dataset_spec().model_dump(mode="json") | {"cluster_histogram": None}
+    fields["methods"] = [{"method": "mean_uniform", "settings": {"batches_per_label": 2}}]
+    shown = materialized(installation, PrivateDatasetSpec.model_validate(fields))
+    assert [row["name"] for row in scores_written()] == [assets.KMEANS, assets.PUBLIC_CENTERS]
+    assert "dpsynth/plot_noisy_cluster_sizes" not in shown
+
+
+def test_metadata_of_a_released_asset_holds_released_pictures_alone():
+    shown = assets.released_metadata("mean_svt", FACTS, ROWS)
+    assert sorted(shown) == [
+        "dpsynth/plot_documents_per_batch",
+        "dpsynth/plot_private_tokens",
+        "dpsynth/plot_tokens_per_batch",
+    ]
+
+
+def test_the_asset_is_internal_and_nothing_released_may_depend_on_it():
+    spec = dataset_spec()
+    made = assets.prediction_plot_definitions(spec, plan_dataset(spec))
+    key = assets.prediction_costs_key("letters")
+    (asset,) = made.assets
+    assert asset.tags_by_key[key][PRIVACY] == INTERNAL
+    parents = [
+        upstream(parent, SENSITIVE if "private_" in parent.path[-1] else RELEASED)
+        for parent in sorted(asset.asset_deps[key])
+    ]
+
+    @dg.asset(name="tuned", deps=[key], tags={PRIVACY: RELEASED, MECHANISM: "laplace"})
+    def tuned():
+        return None
+
+    whole = dg.Definitions.merge(made, resources(), dg.Definitions(assets=parents))
+    verify_privacy_lineage(whole)
+    with pytest.raises(PrivacyLineageError, match="tuned <- letters/evaluation/prediction_costs"):
+        verify_privacy_lineage(dg.Definitions.merge(whole, dg.Definitions(assets=[tuned])))
