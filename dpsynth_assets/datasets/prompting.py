@@ -38,7 +38,9 @@ class PromptSpec(Declaration):
         default="{example}",
         description="How each of the examples is written; `{example}` stands for its text.",
     )
-    separator: str = Field(default="\n\n", description="What stands between two examples.")
+    separator: str | None = Field(
+        default=None, description="What stands between two examples; none: a blank line."
+    )
     public: str | None = Field(
         default=None,
         min_length=1,

@@ -58,7 +58,7 @@ class StructuredSpec(Declaration):
         return self.json_schema
 
 
-def schema_outline(schema: Mapping[str, Any], depth: int = 0) -> str:
+def schema_outline(schema: Mapping[str, Any]) -> str:
     """Outlines a JSON schema in one line, as a prompt shows it.
 
     An object is written as its fields with their types, `{"title": string, "cast": [string]}`; the
@@ -67,38 +67,45 @@ def schema_outline(schema: Mapping[str, Any], depth: int = 0) -> str:
     **Source** Amin et al. 2024, figure 12: the public prompt shows types where the private one
     shows a record. Ours is derived from the declared schema.
     """
-    if "enum" in schema:
-        return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
-    kind = schema.get("type", "any")
-    if depth < _MOST_DEPTH and isinstance(schema.get("properties"), Mapping):
+    return _outlined(schema, schema, 0)
+
+
+def _outlined(part: Any, schema: Mapping[str, Any], depth: int) -> str:
+    """Outlines one part of a schema, to a depth at which even a recursive one ends."""
+    if isinstance(part, Mapping) and isinstance(part.get("$ref"), str):
+        part = _part_at(schema, part["$ref"])
+    if not isinstance(part, Mapping) or depth > _MOST_DEPTH:
+        return "any"
+    if "enum" in part:
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in part["enum"])
+    if "properties" in part:
         fields = (
-            f"{json.dumps(name, ensure_ascii=False)}: {_outlined(part, depth + 1)}"
-            for name, part in schema["properties"].items()
+            f"{json.dumps(name, ensure_ascii=False)}: {_outlined(inner, schema, depth + 1)}"
+            f"{_note(inner)}"
+            for name, inner in part["properties"].items()
         )
         return f"{{{', '.join(fields)}}}"
-    if depth < _MOST_DEPTH and isinstance(schema.get("items"), Mapping):
-        return f"[{_outlined(schema['items'], depth + 1)}]"
-    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+    if "items" in part:
+        return f"[{_outlined(part['items'], schema, depth + 1)}]"
+    kind = part.get("type", "any")
+    return kind if isinstance(kind, str) else " or ".join(kind)
 
 
-def _outlined(part: Any, depth: int) -> str:
-    if not isinstance(part, Mapping):
-        return "any"
-    note = part.get("description")
-    outline = schema_outline(part, depth)
-    return f"{outline} ({note})" if note else outline
+def _note(part: Any) -> str:
+    note = part.get("description") if isinstance(part, Mapping) else None
+    return f" ({note})" if note else ""
 
 
 def _read_json(path: str) -> Any:
     file = Path(path).expanduser()
     file = file if file.is_absolute() else paths.project_root() / file
+    expected, remedy = "a JSON schema, or the path of a .json file", "Mend the path, or the file."
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError:
-        got = f"nothing readable at {file}"
+        refuse("", expected, f"nothing readable at {file}", remedy)
     except (ValueError, RecursionError):
-        got = f"{file}, which is not JSON"
-    refuse("", "a JSON schema, or the path of a .json file", got, "Mend the path, or the file.")
+        refuse("", expected, f"{file}, which is not JSON", remedy)
 
 
 def _check_schema(schema: Mapping[str, Any]) -> None:
@@ -117,7 +124,7 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
     if problem:
         refuse("", "a valid JSON schema", problem, "Mend the schema.")
     for reference in _references(schema):
-        if not _resolves(schema, reference):
+        if _part_at(schema, reference) is None:
             refuse(
                 "",
                 "references to definitions in the schema itself",
@@ -126,11 +133,11 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
             )
 
 
-def _references(part: Any) -> Iterator[Any]:
+def _references(part: Any) -> Iterator[str]:
     """All values of `$ref`, however deep."""
     if isinstance(part, Mapping):
         for name, inner in part.items():
-            if name in ("$ref", "$dynamicRef"):
+            if name in ("$ref", "$dynamicRef") and isinstance(inner, str):
                 yield inner
             else:
                 yield from _references(inner)
@@ -139,14 +146,12 @@ def _references(part: Any) -> Iterator[Any]:
             yield from _references(inner)
 
 
-def _resolves(schema: Mapping[str, Any], reference: Any) -> bool:
-    """Whether a JSON pointer (`#`, `#/a/b`) leads to a part of the schema."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return False
+def _part_at(schema: Mapping[str, Any], reference: str) -> Any:
+    """The part that a JSON pointer (`#`, `#/a/b`) leads to; None where it leads nowhere."""
+    if not f"{reference}/".startswith("#/"):
+        return None
     here: Any = schema
-    for step in reference[1:].split("/")[1:]:
+    for step in reference.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(here, Mapping) or name not in here:
-            return False
-        here = here[name]
-    return reference == "#" or reference.startswith("#/")
+        here = here.get(name) if isinstance(here, Mapping) else None
+    return here

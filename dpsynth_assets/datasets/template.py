@@ -21,6 +21,27 @@ attributes:
     labels: []                     # e.g. [category]: every corpus row then has a label
     # id: review_id                # none: a record is identified by its content
     # max_text_characters: 20000   # longer records are set aside
+    # object: [title, year, cast]  # instead of text: each record as one JSON object
+
+  # structured:                    # texts that are JSON records: how many parse and validate
+  #   json_schema: schemas/{name}.json   # or the schema itself; a public fact
+
+  # Prompts. Without this block the model's own document format writes them: for a pretrained
+  # checkpoint the label, then the text in a fence. An instruction-tuned one wants a user's turn
+  # around the examples, and an answer that has begun. For JSON records {{schema}} says publicly
+  # what the private prompt shows by example.
+  # prompt:
+  #   private: |
+  #     Here are reviews of category {{label}}.
+  #
+  #     {{examples}}
+  #
+  #     Please write one more.
+  #   example: "Review: {{example}}"
+  #   public_text: "<review of category {{label}}>"   # in an example's place; or a public: prompt
+  #   response_start: "Review:"
+  #   use_chat_template: true
+  #   end: "<end_of_turn>"         # token that ends the model's turn
 
   # Whose presence is hidden. Default: one record. For people with several records:
   # privacy_unit:

@@ -8,7 +8,7 @@ mechanism read; copying is measured against the *source* records, which mechanis
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from dpsynth_assets.attacks.overlap import (
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveResult, MauveSettings, mauve_score
+from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import distinct_n, label_distance, word_lengths
 
 ProgressCallback = Callable[[float, str], None]
@@ -42,6 +43,7 @@ class EvaluationSettings:
         span_most_units: Most private records that share a span for it to count as copied.
         near_duplicate_cosine: Similarity from which a row is a near duplicate.
         seed: Seed of subsamples and validation splits.
+        record_schema: JSON schema of texts that are records; None for free text.
     """
 
     max_rows: int = 1_000
@@ -50,10 +52,13 @@ class EvaluationSettings:
     span_most_units: int = MOST_UNITS
     near_duplicate_cosine: float = NEAR_DUPLICATE_COSINE
     seed: int = 0
+    record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; the constants of MAUVE under `mauve`, as they are used."""
-        return {**dataclasses.asdict(self), "mauve": self.effective_mauve().to_json()}
+        """Plain values; the constants of MAUVE under `mauve`, as they are used; no schema."""
+        constants = dataclasses.asdict(dataclasses.replace(self, record_schema=None))
+        del constants["record_schema"]
+        return {**constants, "mauve": self.effective_mauve().to_json()}
 
     def effective_mauve(self) -> MauveSettings:
         """The constants of MAUVE with this evaluation's number of rows."""
@@ -109,6 +114,8 @@ class CorpusScores:
             real data.
         energy_distance: Between the embeddings of the corpus and of held-out records; 0 for one
             distribution. Orders corpora where MAUVE is at its floor.
+        parse_rate: Share of rows that are JSON; None without a declared schema.
+        validation_rate: Share of rows that fulfil the declared schema; likewise.
     """
 
     name: str
@@ -126,6 +133,8 @@ class CorpusScores:
     near_duplicate_share: float
     canaries_found: int | None
     energy_distance: float | None = None
+    parse_rate: float | None = None
+    validation_rate: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by name."""
@@ -260,6 +269,7 @@ def _scores(
         canaries_found=canaries,
         energy_distance=_energy(corpus.features, reference),
         **_mauve_fields(_mauve(corpus.features, reference, settings)),
+        **_structure_fields(corpus.texts, settings),
     )
 
 
@@ -290,6 +300,13 @@ def _energy(features: np.ndarray, reference: PrivateReference) -> float | None:
     if min(len(features), len(reference.held_out_features)) < 2:
         return None
     return energy_distance(features, reference.held_out_features)
+
+
+def _structure_fields(texts: Sequence[str], settings: EvaluationSettings) -> dict[str, Any]:
+    if settings.record_schema is None:
+        return {}
+    scores = structure_scores(texts, settings.record_schema)
+    return {"parse_rate": scores.parse_rate, "validation_rate": scores.validation_rate}
 
 
 def _mauve_fields(result: MauveResult | None) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 A prompt of k examples is k whole documents followed by the opening of one more, so it ends exactly
 where a new document's text begins; the model writes that text and closes it with the end token.
-Examples are cut by tokens before they are placed, and text never yields a special token: a record
-that contains the characters of the end token cannot close its document early.
+Examples are cut by tokens before they are placed, and text yields neither a special token nor the
+end token: a record that contains the end token's characters cannot close its document early.
+
+Templates that a dataset file declares instead are in `prompt_templates`.
 """
 
 from collections.abc import Sequence
@@ -54,12 +56,17 @@ class DocumentFormat:
     def document_ids(
         self, codec: TokenCodec, label_text: str, text: str, max_text_tokens: int
     ) -> list[int]:
-        """Tokens of one whole document, its text cut to `max_text_tokens`, end token included."""
+        """Tokens of one whole document, its text cut to `max_text_tokens`, end token included.
+
+        The end token is taken out of the text: a fence, unlike a special token, may stand in it.
+        """
+        end = codec.end_token_id
+        text_ids = [token for token in codec.encode(text) if token != end]
         return [
             *codec.encode(self.opening_text(label_text)),
-            *codec.encode(text)[:max_text_tokens],
+            *text_ids[:max_text_tokens],
             *codec.encode(self.closing),
-            codec.end_token_id,
+            end,
         ]
 
     def prompt_ids(

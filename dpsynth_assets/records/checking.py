@@ -83,6 +83,8 @@ def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
         return [_source_problem(error, path)]
     usable = judged[REASON].null_count()
     problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
+    if spec.columns.object:
+        problems = [_of_object(problem) for problem in problems]
     if usable == 0:
         got = "no rows" if judged.is_empty() else f"{judged.height} rows, all set aside"
         remedy = "Fill the source, or point source.path at the right file."
@@ -115,6 +117,12 @@ def _set_aside(judged: pl.DataFrame, rule: Rule, path: Path) -> list[Problem]:
             severity="warning",
         )
     ]
+
+
+def _of_object(problem: Problem) -> Problem:
+    """Names the field that declares the text, where several columns make it up."""
+    field = problem.field.replace("columns.text", "columns.object")
+    return replace(problem, field=field)
 
 
 def _check_canaries(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:

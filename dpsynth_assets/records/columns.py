@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import polars as pl
 
+from dpsynth_assets.records.objects import compose_column, unwritable
+
 READABLE, IS_TEXT = "__readable", "__is_text"
 """Flags beside the columns: the record could be parsed; its text is absent or a string."""
 
@@ -36,20 +38,35 @@ class SourceError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnNames:
-    """Columns to read: `{field of the declaration: column of the source}`; one is the text."""
+    """Columns to read: `{field of the declaration: column of the source}`.
+
+    Attributes:
+        text: Column of the text; OBJECT where it is composed.
+        others: Label, id and unit columns by field.
+        object: Columns that the text is composed of, in order; empty: none is.
+    """
 
     text: str
     others: dict[str, str]
+    object: tuple[str, ...] = ()
 
     @property
     def fields(self) -> dict[str, str]:
-        """Every column with the field that names it, the text first."""
-        return {"columns.text": self.text, **self.others}
+        """Every column with the field that names it, those of the text first."""
+        if not self.object:
+            return {"columns.text": self.text, **self.others}
+        parts = {f"columns.object.{i}": name for i, name in enumerate(self.object)}
+        return {**parts, **self.others}
 
     @property
     def distinct(self) -> list[str]:
-        """Every column once, the text first."""
+        """Every column that is read once, those of the text first."""
         return list(dict.fromkeys(self.fields.values()))
+
+    @property
+    def written(self) -> list[str]:
+        """Every column that `read_source` returns once, the text first."""
+        return list(dict.fromkeys([self.text, *self.others.values()]))
 
 
 def check_columns(
@@ -98,6 +115,8 @@ def guarded(
 
 def as_records(frame: pl.DataFrame, columns: ColumnNames) -> pl.DataFrame:
     """Casts typed columns to text, by the type the file declares."""
+    if columns.object:
+        frame = frame.with_columns(_composed(frame, columns))
     declared = frame.schema[columns.text]
     if not isinstance(declared, _TEXT_TYPES) and declared != pl.Binary:
         raise SourceError(
@@ -106,15 +125,27 @@ def as_records(frame: pl.DataFrame, columns: ColumnNames) -> pl.DataFrame:
             got=f"type {declared} in {columns.text!r}",
             remedy="Name the column that holds the text.",
         )
-    texts = [_as_text(frame[name], columns) for name in columns.distinct]
+    texts = [_as_text(frame[name], columns) for name in columns.written]
     return pl.DataFrame(texts).with_columns(
         pl.lit(True).alias(READABLE), pl.lit(True).alias(IS_TEXT)
     )
 
 
+def _composed(frame: pl.DataFrame, columns: ColumnNames) -> pl.Series:
+    name = unwritable(frame.schema, columns.object)
+    if name is not None:
+        raise SourceError(
+            field=f"columns.object.{columns.object.index(name)}",
+            expected="a column that JSON can hold",
+            got=f"type {frame.schema[name]} in {name!r}",
+            remedy="Leave it out, or store it as text.",
+        )
+    return compose_column(frame, columns.object)
+
+
 def _as_text(series: pl.Series, columns: ColumnNames) -> pl.Series:
     if isinstance(series.dtype, _NESTED):
-        field = next(field for field, name in columns.fields.items() if name == series.name)
+        field = next(field for field, name in columns.others.items() if name == series.name)
         raise SourceError(
             field=field,
             expected="a column of single values",

@@ -15,6 +15,7 @@ from dpsynth_assets.records.columns import (
     float_text,
     guarded,
 )
+from dpsynth_assets.records.objects import compose_record
 
 
 def read_json_lines(file: Path, columns: ColumnNames) -> pl.DataFrame:
@@ -28,14 +29,16 @@ def read_json_lines(file: Path, columns: ColumnNames) -> pl.DataFrame:
     known = {key for record in records if record for key in record}
     if known:
         check_columns(sorted(known), columns, file, schema=False)
-    texts = [record.get(columns.text) if record else None for record in records]
+    texts = [_text(record, columns) if record else None for record in records]
     data: dict[str, Any] = {
         name: [_json_text(record.get(name)) if record else None for record in records]
-        for name in columns.distinct
+        for name in columns.written
     }
+    if columns.object:
+        data[columns.text] = texts
     data[READABLE] = [record is not None for record in records]
     data[IS_TEXT] = [text is None or isinstance(text, str) for text in texts]
-    schema = {**dict.fromkeys(columns.distinct, pl.String), READABLE: pl.Boolean}
+    schema = {**dict.fromkeys(columns.written, pl.String), READABLE: pl.Boolean}
     return pl.DataFrame(data, schema={**schema, IS_TEXT: pl.Boolean})
 
 
@@ -45,6 +48,12 @@ def _lines(file: Path) -> list[str]:
     text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
     # Not splitlines(): U+2028 and its kin may stand inside a JSON string.
     return [line for line in text.split("\n") if line.strip()]
+
+
+def _text(record: dict[str, Any], columns: ColumnNames) -> Any:
+    if columns.object:
+        return compose_record(record, columns.object)
+    return record.get(columns.text)
 
 
 def _json_object(line: str) -> dict[str, Any] | None:

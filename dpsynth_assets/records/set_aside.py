@@ -4,7 +4,7 @@
 |---|---|---|
 | 1 | unreadable record | the line itself (JSON Lines that is not an object) |
 | 2 | text is not a string | the text's own type (JSON Lines) |
-| 3 | missing text | the text: null, empty or blank |
+| 3 | missing text | the text: null, empty or blank; an object without any value |
 | 4 | text is not UTF-8 | the text: U+FFFD, what undecodable bytes are read as |
 | 5 | missing or unknown label | the labels, against the public label set |
 | 6 | missing id | the id, where an id column is declared; one that is not UTF-8 is missing |
@@ -32,6 +32,7 @@ import polars as pl
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.records.columns import IS_TEXT, READABLE, ColumnNames
 from dpsynth_assets.records.hashing import Purpose, hash_rows
+from dpsynth_assets.records.objects import OBJECT
 
 ROW, REASON = "__row", "__reason"
 """Number of the record in file order, from 1; the rule that set it aside, or null."""
@@ -62,7 +63,8 @@ def column_names(spec: PrivateDatasetSpec) -> ColumnNames:
         others["columns.id"] = spec.columns.id
     if spec.privacy_unit.column is not None:
         others["privacy_unit.column"] = spec.privacy_unit.column
-    return ColumnNames(text=spec.columns.text, others=others)
+    parts = tuple(spec.columns.object)
+    return ColumnNames(text=OBJECT if parts else spec.columns.text, others=others, object=parts)
 
 
 def judge(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
@@ -140,7 +142,7 @@ def _canonical_columns(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFr
     labels = [value(name) for name in spec.columns.labels]
     label = pl.concat_str(labels, separator=LABEL_SEPARATOR) if labels else pl.lit("")
     return raw.select(
-        value(spec.columns.text).alias("text"),
+        value(column_names(spec).text).alias("text"),
         label.alias("label"),
         value(spec.columns.id).alias("id"),
         value(spec.privacy_unit.column).alias("unit"),

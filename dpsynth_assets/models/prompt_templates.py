@@ -1,0 +1,261 @@
+"""Declared prompt templates: how a dataset file's words, public facts and private texts meet.
+
+A template is public and becomes tokens as one frame, with a gap for each private text. Private
+texts are encoded by themselves and cut by tokens, then laid into the gaps: no text can change how
+the frame is read, close a document, or bring a special token, and the length of a prompt is at most
+the length of its frame plus the sum of the cuts, whatever the texts.
+
+**Source** Amin et al. 2024, appendix E.2 (one example in a user's turn, the answer opened with
+public words; the public prompt has a description in the example's place); Amin et al. 2025,
+appendix E.4 (one template for all datasets, k examples, the turn's or the fence's end token).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.datasets.prompting import PLACEHOLDER
+
+if TYPE_CHECKING:
+    from dpsynth_assets.datasets import PrivateDatasetSpec
+
+GAP = "\ufdd0"
+"""Marks a private text's place while a frame is written; no character of Unicode text."""
+
+PUBLIC_TEXT = "<text>"
+"""Stands in an example's place where a private template is declared and nothing public is."""
+
+_WHOLE = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptTemplates:
+    """The prompt templates of a dataset; public, and part of what a release is.
+
+    Attributes:
+        private: Prompt around k examples (`{examples}`, `{label}`, `{schema}`); None: the model's
+            document format.
+        example: One example (`{example}`, `{label}`).
+        separator: Between two examples.
+        public: Prompt without private text (`{label}`, `{schema}`); None: the private prompt with
+            `public_text` in place of one example.
+        public_text: Public text in an example's place (`{label}`, `{schema}`).
+        response_start: Public words after every prompt (`{label}`).
+        text_start: Public beginning of every text.
+        text_end: What closes a text.
+        end: Token that ends a text, as text; None: the tokenizer's or the model's own.
+        use_chat_template: Whether the tokenizer's chat template wraps prompts.
+        schema: What `{schema}` stands for.
+    """
+
+    private: str | None = None
+    example: str = "{example}"
+    separator: str = "\n\n"
+    public: str | None = None
+    public_text: str | None = None
+    response_start: str = ""
+    text_start: str = ""
+    text_end: str = ""
+    end: str | None = None
+    use_chat_template: bool = False
+    schema: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by name."""
+        return asdict(self)
+
+    def private_text(self, label_text: str, examples: int) -> str:
+        """The private prompt with a GAP for each of `examples` texts."""
+        block = _filled(self.example, {"label": label_text, "example": GAP})
+        blocks = self.separator.join([block] * examples)
+        words = {"label": label_text, "schema": self.schema, "examples": blocks}
+        return _filled(self.private or "", words)
+
+    def public_prompt_text(self, label_text: str) -> str:
+        """The public prompt."""
+        words = {"label": label_text, "schema": self.schema}
+        if self.public is not None:
+            return _filled(self.public, words)
+        text = _filled(self.public_text or PUBLIC_TEXT, words)
+        return self.private_text(label_text, 1).replace(GAP, text)
+
+    def public_example(self, label_text: str) -> list[str]:
+        """The public text in an example's place; none where none is declared."""
+        if self.public_text is None:
+            return []
+        return [_filled(self.public_text, {"label": label_text, "schema": self.schema})]
+
+    def opening(self, label_text: str) -> str:
+        """What stands after every prompt: the words that open the answer, and the text's start."""
+        return _filled(self.response_start, {"label": label_text}) + self.text_start
+
+
+def declared_templates(spec: "PrivateDatasetSpec") -> PromptTemplates | None:
+    """The templates of a dataset file; None where it declares none."""
+    if spec.prompt is None:
+        return None
+    schema = spec.structured.prompt_text if spec.structured and spec.prompt.uses_schema else ""
+    return PromptTemplates(**spec.prompt.model_dump(exclude_none=True), schema=schema)
+
+
+def prompted(language_model: Any, templates: PromptTemplates | None) -> Any:
+    """Gives a language model its declared prompts; the model itself where there are none."""
+    return language_model if templates is None else PromptedModel(language_model, templates)
+
+
+class PromptedModel:
+    """A language model that reads and writes texts in declared templates.
+
+    Everything else (weights, tokenizer, pad token) is the wrapped model's own.
+
+    **Privacy** A prompt is its public frame and each text's own tokens, cut. Special tokens and the
+    end token are taken out of a text, so a record can neither close its document nor open a turn;
+    what remains of a record is a function of that record.
+    """
+
+    def __init__(self, inner: Any, templates: PromptTemplates) -> None:
+        self._inner = inner
+        self._templates = templates
+        self._frames: dict[tuple[str, int], list[list[int]]] = {}
+        self.end_token_id: int = self._end_token()
+        self._barred = frozenset({self.end_token_id, *inner.tokenizer.all_special_ids})
+
+    def __getattr__(self, name: str) -> Any:
+        """Looks all else up in the wrapped model."""
+        return getattr(self._inner, name)
+
+    def prompt_ids(
+        self, label_text: str, examples: Sequence[str], max_example_tokens: int
+    ) -> list[int]:
+        """Tokens of a prompt in the declared templates.
+
+        Args:
+            label_text: How the label is written; may be empty.
+            examples: k private or released texts in order; k = 0 gives the public prompt.
+            max_example_tokens: Each example is cut to this many tokens (> 0).
+
+        Returns:
+            The prompt, at most as long as with k empty examples plus k x `max_example_tokens`.
+
+        Raises:
+            ValueError: `max_example_tokens` is not positive, or the chat template is missing or
+                does not keep the prompt as it is.
+        """
+        if max_example_tokens < 1:
+            raise ValueError(f"max_example_tokens must be at least 1, got {max_example_tokens}.")
+        frame = self._frame(label_text, len(examples))
+        ids = list(frame[0])
+        for text, literal in zip(examples, frame[1:], strict=True):
+            ids += self._text_ids(text)[:max_example_tokens]
+            ids += literal
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of a generated document's tokens: with its declared start, without its end."""
+        text: str = self._inner.decode(ids)
+        if not text.strip():
+            return ""
+        end = self._templates.text_end.strip()
+        return self._templates.text_start + text.rstrip().removesuffix(end)
+
+    def read_text(self, generated: Sequence[int]) -> tuple[str, bool]:
+        """Text before the first end token, and whether that token was there."""
+        ids = list(generated)
+        complete = self.end_token_id in ids
+        body = ids[: ids.index(self.end_token_id)] if complete else ids
+        return self.decode(body).strip(), complete
+
+    def _text_ids(self, text: str) -> list[int]:
+        return [token for token in self._inner.encode(text) if token not in self._barred]
+
+    def _frame(self, label_text: str, examples: int) -> list[list[int]]:
+        """Public tokens before, between and after `examples` texts: `examples` + 1 lists."""
+        key = (label_text, examples)
+        if key not in self._frames:
+            self._frames[key] = self._written_frame(label_text, examples)
+        return self._frames[key]
+
+    def _written_frame(self, label_text: str, examples: int) -> list[list[int]]:
+        templates = self._templates
+        if examples and templates.private is not None:
+            return self._literals(templates.private_text(label_text, examples), label_text)
+        if not examples and (templates.public or templates.private) is not None:
+            return self._literals(templates.public_prompt_text(label_text), label_text)
+        return self._format_frame(label_text, examples)
+
+    def _literals(self, text: str, label_text: str) -> list[list[int]]:
+        """Encodes the parts of a template around its gaps; special tokens it names are special."""
+        gaps = text.count(GAP)
+        written = self._as_chat(text) if self._templates.use_chat_template else text
+        parts = (written + self._templates.opening(label_text)).split(GAP)
+        if len(parts) != gaps + 1:
+            raise ValueError(
+                f"Expected a chat template that writes the prompt once, got {len(parts) - 1} "
+                f"examples of {gaps} in it. Drop prompt.use_chat_template and write the turns."
+            )
+        frame = [self._public_ids(part) for part in parts]
+        begin = self._inner.begin_token_id
+        if not self._templates.use_chat_template and begin is not None:
+            frame[0].insert(0, begin)
+        return frame
+
+    def _format_frame(self, label_text: str, examples: int) -> list[list[int]]:
+        """The frame of the model's own document format, the opening of the answer after it."""
+        form, inner = self._inner.document_format, self._inner
+        begin = [] if inner.begin_token_id is None else [inner.begin_token_id]
+        if not examples:
+            public = self._templates.public_example(label_text)
+            ids = form.prompt_ids(self, label_text, public, _WHOLE)
+            return [ids + self._opening_ids(label_text)]
+        start = inner.encode(form.opening_text(label_text))
+        close = [*inner.encode(form.closing), self.end_token_id, *inner.encode(form.separator)]
+        last = [*close, *start, *self._opening_ids(label_text)]
+        return [begin + start, *[close + start] * (examples - 1), last]
+
+    def _opening_ids(self, label_text: str) -> list[int]:
+        opening = self._templates.opening(label_text)
+        return self._public_ids(opening) if opening else []
+
+    def _as_chat(self, text: str) -> str:
+        if not self._inner.tokenizer.chat_template:
+            raise ValueError(
+                f"Expected a chat template in the tokenizer of {self._inner.name}, got none. "
+                "Drop prompt.use_chat_template, or take an instruction-tuned model."
+            )
+        turns = [{"role": "user", "content": text}]
+        written: str = self._inner.tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True
+        )
+        return written
+
+    def _public_ids(self, text: str) -> list[int]:
+        """Tokens of public text; special tokens in it are special."""
+        return list(self._inner.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _end_token(self) -> int:
+        """The token that ends a text.
+
+        Raises:
+            ValueError: The declared end is not one token of this model.
+        """
+        declared, tokenizer = self._templates.end, self._inner.tokenizer
+        if declared is None:
+            own = tokenizer.eos_token_id if self._templates.private is not None else None
+            return int(self._inner.end_token_id if own is None else own)
+        ids = self._public_ids(declared)
+        if len(ids) != 1:
+            raise ValueError(
+                f"Expected prompt.end as one token of {self._inner.name}, got {declared!r}, which "
+                f"has {len(ids)}. Name its end-of-turn or end-of-sequence token."
+            )
+        return ids[0]
+
+
+def _filled(template: str, words: Mapping[str, str]) -> str:
+    """Fills the known placeholders in one pass: what is filled in is not read again."""
+
+    def word(match: re.Match[str]) -> str:
+        return words.get(match[1], match[0])
+
+    return PLACEHOLDER.sub(word, template)

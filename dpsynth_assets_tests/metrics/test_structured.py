@@ -1,0 +1,130 @@
+"""Laws of structure: what parses is JSON, what validates fulfils the schema, shares are of all."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.metrics.evaluation import (
+    EvaluationSettings,
+    PrivateReference,
+    ScoredCorpus,
+    real_scores,
+    score_corpus,
+)
+from dpsynth_assets.metrics.structured import StructureScores, structure_scores
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["title", "cast"],
+    "properties": {
+        "title": {"type": "string"},
+        "cast": {"type": "array", "items": {"$ref": "#/$defs/name"}},
+        "href": {"type": "string", "pattern": r"^\S+$"},
+    },
+    "$defs": {"name": {"type": "string", "minLength": 1}},
+}
+VALID = {"title": "A", "cast": ["B"], "href": "A_b"}
+
+
+def count(*texts, schema=SCHEMA):
+    scores = structure_scores(texts, schema)
+    return scores.samples, scores.parsed, scores.valid
+
+
+def test_a_record_of_the_schema_parses_and_validates():
+    assert count(json.dumps(VALID), "  " + json.dumps(VALID, indent=2)) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"title": 7}, {"cast": "B"}, {"cast": [""]}, {"href": "a b"}, {"more": 1}],
+)
+def test_a_wrong_field_parses_and_does_not_validate(changes):
+    assert count(json.dumps(VALID | changes)) == (1, 1, 0)
+
+
+def test_a_missing_field_parses_and_does_not_validate():
+    assert count('{"title": "A"}', "[]", "7") == (3, 3, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "free text",
+        '{"title": "A"',
+        '{"a": NaN}',
+        "Infinity",
+        "{} {}",
+        "{'a': 1}",
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_json_does_not_parse(text):
+    assert count(text, schema={}) == (1, 0, 0)
+
+
+def test_a_text_that_nests_deeper_than_a_recursive_schema_can_follow_is_not_valid():
+    schema = {"type": "array", "items": {"$ref": "#"}}
+    assert count("[[]]", schema=schema) == (1, 1, 1)
+    assert count("[" * 900 + "]" * 900, schema=schema)[2] == 0
+
+
+def test_shares_are_of_all_samples():
+    facts = structure_scores([json.dumps(VALID), "{}", "x", "y"], SCHEMA).to_json()
+    assert facts == {
+        "samples": 4,
+        "parsed": 2,
+        "valid": 1,
+        "parse_rate": 0.5,
+        "validation_rate": 0.25,
+    }
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_an_empty_corpus_has_no_shares():
+    scores = structure_scores([], SCHEMA)
+    assert scores == StructureScores(samples=0, parsed=0, valid=0)
+    assert (scores.parse_rate, scores.validation_rate) == (None, None)
+
+
+def test_no_reference_is_fetched(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a schema reached for the network")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(Exception, match="example") as caught:
+        structure_scores(["{}"], {"$ref": "https://example.com/schema.json"})
+    assert not isinstance(caught.value, AssertionError)
+
+
+def evaluate(settings):
+    features = np.eye(4, dtype=np.float32)
+    texts, blank = [json.dumps(VALID), json.dumps(VALID), "{}", "x"], [""] * 4
+    reference = PrivateReference(
+        source_texts=texts,
+        source_labels=blank,
+        source_features=features,
+        held_out_texts=texts[:2],
+        held_out_labels=blank[:2],
+        held_out_features=features[:2],
+    )
+    corpus = ScoredCorpus(name="corpus", texts=texts, labels=blank, features=features)
+    return score_corpus(corpus, reference, [], settings), real_scores(reference, [], settings)
+
+
+def test_an_evaluation_scores_structure_where_a_schema_is_declared():
+    scores, real = evaluate(EvaluationSettings(record_schema=SCHEMA))
+    assert (scores.parse_rate, scores.validation_rate) == (0.75, 0.5)
+    assert (real.parse_rate, real.validation_rate) == (1.0, 1.0)
+
+
+def test_an_evaluation_of_free_text_says_nothing_of_structure():
+    scores, _ = evaluate(EvaluationSettings())
+    assert (scores.parse_rate, scores.validation_rate) == (None, None)
+
+
+def test_constants_of_an_evaluation_do_not_repeat_the_schema():
+    assert EvaluationSettings(record_schema=SCHEMA).to_json() == EvaluationSettings().to_json()

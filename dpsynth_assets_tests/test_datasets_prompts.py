@@ -1,0 +1,184 @@
+"""Laws of declared prompts and structures: what they may say, and how a refusal reads."""
+
+import json
+
+import pytest
+import yaml
+
+from dpsynth_assets.datasets import parse_dataset_file
+from dpsynth_assets.datasets.structure import schema_outline
+
+ATTRIBUTES = {
+    "name": "movies",
+    "source": {"path": "movies.parquet"},
+    "budget": {"epsilon": 4.0, "delta": "1e-6"},
+    "methods": [{"method": "mean_uniform"}],
+}
+SCHEMA = {
+    "type": "object",
+    "required": ["title"],
+    "properties": {
+        "title": {"type": "string"},
+        "year": {"type": ["integer", "null"]},
+        "cast": {"type": "array", "items": {"$ref": "#/$defs/name"}},
+        "kind": {"enum": ["short", "long"]},
+        "href": {"type": "string", "description": "a slug"},
+    },
+    "$defs": {"name": {"type": "string"}},
+}
+PROMPT = {"private": "Texts about {label}.\n{examples}\nOne more.", "example": "Text: {example}"}
+
+
+@pytest.fixture
+def parse(tmp_path):
+    def parse(**changes):
+        file = tmp_path / "movies.yaml"
+        document = {
+            "type": "dpsynth_assets.components.PrivateDataset",
+            "attributes": ATTRIBUTES | changes,
+        }
+        file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        return parse_dataset_file(file)
+
+    return parse
+
+
+@pytest.fixture
+def only_problem(parse, tmp_path):
+    def only_problem(**changes):
+        files, problems = parse(**changes)
+        assert not files
+        assert len(problems) == 1, [str(problem) for problem in problems]
+        line = str(problems[0])
+        assert line.startswith(f"{tmp_path / 'movies.yaml'}: {problems[0].field}: expected ")
+        assert ", got " in line
+        assert "\n" not in line
+        assert problems[0].remedy
+        return problems[0]
+
+    return only_problem
+
+
+def test_without_declarations_there_are_no_templates_and_no_structure(parse):
+    (file,), _ = parse()
+    assert file.spec.prompt is None
+    assert file.spec.structured is None
+    assert file.spec.columns.object == []
+
+
+def test_braces_that_are_no_placeholder_may_stand_in_a_template(parse):
+    _, problems = parse(prompt=PROMPT | {"public": 'A record: {"title": {} { x } {0}} on {label}'})
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        ({"private": "no place for a text"}, "private"),
+        ({"private": "{examples} and {examples}"}, "private"),
+        ({"private": "{example}"}, "private"),
+        ({"private": "{exmaples}"}, "private"),
+        (PROMPT | {"example": "no text"}, "example"),
+        (PROMPT | {"example": "{example}{example}"}, "example"),
+        ({"public": "{examples}"}, "public"),
+        ({"public_text": "{example}"}, "public_text"),
+        (PROMPT | {"response_start": "{schema}"}, "response_start"),
+        ({"public": "a", "public_text": "b"}, "public_text"),
+        ({"example": "{example}"}, "example"),
+        ({"separator": "\n"}, "separator"),
+        ({"use_chat_template": True}, "use_chat_template"),
+        (PROMPT | {"end": ""}, "end"),
+        (PROMPT | {"privat": "x"}, "privat"),
+    ],
+)
+def test_a_wrong_template_is_one_line_with_its_field(only_problem, prompt, field):
+    assert only_problem(prompt=prompt).field == f"prompt.{field}"
+
+
+def test_a_template_with_a_schema_needs_a_declared_structure(only_problem, parse):
+    prompt = {"public": "Write a record of {schema}."}
+    assert only_problem(prompt=prompt).field == "structured"
+    _, problems = parse(prompt=prompt, structured={"json_schema": SCHEMA})
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("schema", "got"),
+    [
+        ({"type": "strin"}, "'strin'"),
+        ({"properties": {"year": {"type": 7}}}, "properties.year.type"),
+        ({"pattern": "("}, "pattern"),
+        ({"properties": {"a": {"$ref": "https://example.com/a.json"}}}, "https://example.com"),
+        ({"$ref": "#/$defs/missing"}, "#/$defs/missing"),
+        (["a list"], "a list"),
+        ("nowhere/at/all.json", "nothing readable"),
+    ],
+)
+def test_a_wrong_schema_is_one_line_with_its_field(only_problem, schema, got):
+    problem = only_problem(structured={"json_schema": schema})
+    assert problem.field == "structured.json_schema"
+    assert got in problem.got
+
+
+def test_a_schema_in_a_file_is_the_schema_written_out(parse, only_problem, tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA), encoding="utf-8")
+    (from_file,), _ = parse(structured={"json_schema": str(path)})
+    (inline,), _ = parse(structured={"json_schema": SCHEMA})
+    assert from_file.spec == inline.spec
+    assert inline.spec.structured.schema_mapping == SCHEMA
+    path.write_text("{", encoding="utf-8")
+    problem = only_problem(structured={"json_schema": str(path)})
+    assert problem.got == f"{path}, which is not JSON"
+
+
+def test_a_path_with_an_environment_variable_is_read_once_it_is_rendered(
+    parse, only_problem, tmp_path, monkeypatch
+):
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    structured = {"json_schema": "{{ env.SCHEMAS }}/schema.json"}
+    monkeypatch.setenv("SCHEMAS", str(tmp_path))
+    (file,), _ = parse(structured=structured)
+    assert file.spec.structured.schema_mapping == SCHEMA
+    monkeypatch.delenv("SCHEMAS")
+    assert "SCHEMAS" in only_problem(structured=structured).expected
+
+
+def test_the_outline_of_a_schema_names_every_field_with_its_type(parse):
+    outline = (
+        '{"title": string, "year": integer or null, "cast": [string], '
+        '"kind": "short" | "long", "href": string (a slug)}'
+    )
+    assert schema_outline(SCHEMA) == outline
+    (file,), _ = parse(structured={"json_schema": SCHEMA})
+    assert file.spec.structured.prompt_text == outline
+    (file,), _ = parse(structured={"json_schema": SCHEMA, "description": "our words"})
+    assert file.spec.structured.prompt_text == "our words"
+
+
+def test_the_outline_of_a_recursive_schema_ends():
+    outline = schema_outline({"properties": {"next": {"$ref": "#"}}})
+    assert outline.count("next") < 20
+    assert outline.count("{") == outline.count("}")
+
+
+@pytest.mark.parametrize(
+    ("columns", "field"),
+    [
+        ({"object": ["a", "b"], "text": "c"}, "columns.object"),
+        ({"object": ["a", "a"]}, "columns"),
+        ({"object": ["a"], "labels": ["b", "b"]}, "columns"),
+        ({"object": ["a"], "labels": ["b"], "id": "b"}, "columns"),
+    ],
+)
+def test_a_wrong_object_is_one_line_with_its_field(only_problem, columns, field):
+    assert only_problem(columns=columns).field == field
+
+
+def test_a_field_of_the_object_may_also_be_label_and_unit(parse):
+    _, problems = parse(
+        columns={"object": ["text", "year"], "labels": ["year"]},
+        public_facts={"labels": {"year": [1950]}},
+        privacy_unit={"column": "text", "max_records": 1},
+    )
+    assert not problems
