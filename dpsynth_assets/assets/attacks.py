@@ -33,6 +33,7 @@ from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
@@ -265,7 +266,9 @@ def _median_audit(
         report = progress.start(context, f"{spec.name}: audit of the median")
         with public_section(f"{spec.name}/{AUDIT}/{MEDIAN}"):
             public = PublicInputs(
-                language_model=models.language_model(public_language_model),
+                language_model=prompted(
+                    models.language_model(public_language_model), plan.terms.prompts
+                ),
                 cluster_centers=public_clusters,
                 salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
             )

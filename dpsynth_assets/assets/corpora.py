@@ -25,6 +25,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.base import PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -119,7 +120,9 @@ def _candidate_corpus(
         kinds={"pytorch", "polars"},
         pool=GPU_POOL,
         op_tags=GPU_OP_TAGS,
-        code_version=version_of(planned.spec, spec.budget, planned.method.code_version),
+        code_version=version_of(
+            planned.spec, spec.budget, spec.prompt, spec.structured, planned.method.code_version
+        ),
         description=_describe(planned),
     )
     def candidate_corpus(
@@ -153,7 +156,9 @@ def _candidate_corpus(
                 passes=sensitive_store.passes(spec.name, reservation),
             )
             public = PublicInputs(
-                language_model=models.language_model(public_language_model),
+                language_model=prompted(
+                    models.language_model(public_language_model), plan.terms.prompts
+                ),
                 cluster_centers=public_clusters,
                 cluster_histogram=_as_histogram(histogram),
                 salt=f"{spec.name}/{planned.folder}/{release}",

@@ -26,6 +26,7 @@ from dpsynth_assets.assets.scoring import (
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -74,7 +75,7 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         kinds={"pytorch", "polars"},
         pool=GPU_POOL,
         op_tags=GPU_OP_TAGS,
-        code_version=version_of("public only", spec.public_facts, spec.methods, spec.evaluation),
+        code_version=version_of("public only", *_written_by(spec)),
         description="The floor, ε = 0: the public model asked for each label, no private data.",
     )
     def public_only_corpus(
@@ -89,13 +90,22 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
             corpus = generate_public_only(
                 _reference_settings(plan),
                 plan.terms,
-                PublicInputs(language_model=models.language_model(public_language_model)),
+                PublicInputs(
+                    language_model=prompted(
+                        models.language_model(public_language_model), plan.terms.prompts
+                    )
+                ),
                 spec.evaluation.reference_rows,
                 progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
             )
         return dg.Output(corpus.rows, metadata={"dagster/row_count": corpus.rows.height})
 
     return public_only_corpus
+
+
+def _written_by(spec: PrivateDatasetSpec) -> tuple[Any, ...]:
+    """What a reference corpus is a function of, in the dataset file."""
+    return spec.public_facts, spec.methods, spec.evaluation, spec.prompt, spec.structured
 
 
 def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
@@ -106,7 +116,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         kinds={"pytorch", "polars"},
         pool=GPU_POOL,
         op_tags=GPU_OP_TAGS,
-        code_version=version_of("non-private", spec.public_facts, spec.methods, spec.evaluation),
+        code_version=version_of("non-private", *_written_by(spec)),
         description=(
             "The ceiling, ε = ∞: the same model with one real record in its prompt. It copies "
             "private text, stays in the owner-only store, and nothing released depends on it."
@@ -126,7 +136,11 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
                 _reference_settings(plan),
                 plan.terms,
                 sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation"),
-                PublicInputs(language_model=models.language_model(public_language_model)),
+                PublicInputs(
+                    language_model=prompted(
+                        models.language_model(public_language_model), plan.terms.prompts
+                    )
+                ),
                 spec.evaluation.reference_rows,
                 progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
             )

@@ -115,7 +115,8 @@ def evaluation_settings(
     """
     smallest = min((corpus.rows.height for corpus in corpora), default=spec.evaluation.rows)
     return EvaluationSettings(
-        max_rows=min(spec.evaluation.rows, max(SMALLEST_COMPARISON, smallest))
+        max_rows=min(spec.evaluation.rows, max(SMALLEST_COMPARISON, smallest)),
+        record_schema=spec.structured.schema_mapping if spec.structured else None,
     )
 
 

@@ -311,6 +311,8 @@ def _priced(method: GenerationMethod, config: Any, terms: CohortTerms, target: f
             ),
         )
     plan = method.plan(config, replace(terms, accountant="zcdp"), target_epsilon=target)
+    if terms.prompts is not None:  # Other prompts are another release.
+        plan = replace(plan, parameters={**plan.parameters, "prompts": terms.prompts.to_json()})
     if plan.event is None or terms.accountant == "zcdp":
         return plan
     return replace(plan, epsilon=epsilon_of([plan.event], terms.delta, terms.accountant))

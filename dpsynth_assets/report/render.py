@@ -50,6 +50,8 @@ TEXT_COLUMNS = (
     ("verbatim_share", "verbatim rows"),
     ("near_duplicate_share", "near duplicates"),
     ("canaries_found", "canaries found"),
+    ("parse_rate", "parse as JSON"),
+    ("validation_rate", "valid by schema"),
 )
 PICTURE_TITLES = {
     "mauve": "MAUVE against held-out records",

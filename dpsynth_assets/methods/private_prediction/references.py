@@ -98,6 +98,7 @@ def _sample(
         model.prompt_ids(terms.label_texts[label], list(texts), config.max_example_tokens)
         for label, texts in zip(labels, examples, strict=True)
     ]
+    columns = max([columns, *map(len, written)])  # A declared public prompt may be the longest.
     sampled = sample_documents(
         model.model,
         [prompt[-columns:] for prompt in written],
