@@ -5,8 +5,10 @@
 Both sides decode the same contexts for the same number of steps from a filled prompt cache. The
 private side runs the product's loop: mean of clipped logits, token meter, operating-system
 randomness, one token a batch. The plain side draws one token a row from softmax and does nothing
-else. Repetitions alternate; medians are compared. The second table sets the stated peak memory of
-one private step against the measured peak.
+else. Repetitions alternate; medians are compared. The last table says for every way of choosing
+tokens what the choice costs beside the rest of a step, in processor time, with logits as spread out
+as a trained model's. The first line sets the stated peak memory of one private step against the
+measured peak.
 """
 
 import argparse
@@ -24,6 +26,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.models.decoding import PackedContexts, SamplingRules
 from dpsynth_assets.models.decoding.sampling import draw_tokens
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.median import MedianTokenMechanism
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -35,6 +40,7 @@ def main() -> None:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
     model = load_model(arguments)
+    report_memory(arguments, model.device)  # first: later it would reuse what others freed
     prompts = random_prompts(arguments, model.config.vocab_size)
     private, plain = [], []
     for repetition in range(arguments.repetitions + 1):
@@ -46,32 +52,32 @@ def main() -> None:
             private.append(pair[0])
             plain.append(pair[1])
     report_speed(arguments, np.array(private), np.array(plain))
-    report_memory(arguments, model.device)
+    report_choices(arguments)
 
 
 def decode_privately(model, prompts, arguments) -> tuple[float, float]:
     """Returns wall and processor seconds a step, from the first token's end to the last's."""
-    mechanism = mean_mechanism(arguments)
-    meter = PrivateTokenMeter(arguments.tokens, arguments.batches)
-    rules = GenerationRules(
+    ticks = []
+    generate_documents(
+        model,
+        prompts,
+        mean_selector(arguments),
+        loop_rules(arguments),
+        on_step=lambda *_: ticks.append(now()),
+    )
+    return per_step(ticks)
+
+
+def loop_rules(arguments) -> GenerationRules:
+    return GenerationRules(
         tokens_per_batch=arguments.tokens,
         max_document_tokens=arguments.tokens,
         min_tokens_for_new_document=1,
         end_token_id=NO_END,
         pad_token_id=0,
         prompt_columns=arguments.prompt,
+        max_tokens_per_batch=arguments.tokens,
     )
-    ticks = []
-    generate_documents(
-        model,
-        prompts,
-        lambda logits, rows, active, _: Draws.all_private(
-            mechanism.select(logits, rows, active, meter)
-        ),
-        rules,
-        on_step=lambda *_: ticks.append(now()),
-    )
-    return per_step(ticks)
 
 
 def decode_plainly(model, prompts, arguments) -> tuple[float, float]:
@@ -110,6 +116,40 @@ def report_speed(arguments, private: np.ndarray, plain: np.ndarray) -> None:
     print(f"private / plain  {wall:.3f} wall, {cpu:.3f} processor (goal: at most 1.15)")
 
 
+def report_choices(arguments) -> None:
+    """What choosing tokens costs, as a share of the rest of the step: the model's passes."""
+    vocabulary = arguments.choice_vocabulary
+    model = load_model(arguments, vocabulary, logit_spread=3.0)
+    prompts = random_prompts(arguments, model.config.vocab_size)
+    print(f"choice of tokens, {arguments.contexts} contexts, V={model.config.vocab_size}:")
+    for name, make, compares in CHOICES:
+        steps = [
+            choice_times(model, prompts, arguments, make, compares)
+            for _ in range(arguments.choice_repetitions)
+        ]
+        choice, rest = np.median(np.concatenate(steps), axis=0)
+        print(
+            f"  {name:20s}{1e3 * choice:7.2f} cpu-ms a step, {1e3 * rest:7.2f} for the passes: "
+            f"{choice / rest:.1%}"
+        )
+
+
+def choice_times(model, prompts, arguments, make, compares: bool) -> np.ndarray:
+    """Returns (steps, 2) processor seconds: of the choice, and of the rest of each step."""
+    select, starts, ends = make(arguments), [], []
+
+    def timed(*inputs) -> Draws:
+        starts.append(now()[1])
+        draws = select(*inputs)
+        ends.append(now()[1])
+        return draws
+
+    public = [[1, 2, 3]] * arguments.batches if compares else None
+    generate_documents(model, prompts, timed, loop_rules(arguments), public_prompts=public)
+    starts, ends = np.array(starts), np.array(ends)
+    return np.stack([(ends - starts)[1:], starts[1:] - ends[:-1]], axis=1)
+
+
 def report_memory(arguments, device: torch.device) -> None:
     """Peak of one selection over a large vocabulary, measured against what is stated."""
     rows, vocabulary = arguments.batches * arguments.contexts, arguments.vocabulary
@@ -129,32 +169,96 @@ def report_memory(arguments, device: torch.device) -> None:
     )
 
 
+def settings(arguments) -> dict:
+    return {
+        "temperature": 1.0,
+        "expected_batch_size": arguments.contexts,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+
+
 def mean_mechanism(arguments) -> MeanTokenMechanism:
-    return MeanTokenMechanism(
-        clip_bound=6.0,
-        temperature=1.0,
-        expected_batch_size=arguments.contexts,
-        relation=NeighboringRelation.ADD_REMOVE,
+    return MeanTokenMechanism(clip_bound=6.0, **settings(arguments))
+
+
+def meter_of(arguments) -> PrivateTokenMeter:
+    return PrivateTokenMeter(arguments.tokens, arguments.batches)
+
+
+def mean_selector(arguments):
+    mechanism, meter = mean_mechanism(arguments), meter_of(arguments)
+    return lambda logits, rows, active, _: Draws.all_private(
+        mechanism.select(logits, rows, active, meter)
     )
 
 
-def load_model(arguments):
+def median_selector(arguments):
+    mechanism = MedianTokenMechanism(
+        clip_bound=6.0, temperature=1.0, relation=NeighboringRelation.ADD_REMOVE
+    )
+    meter = meter_of(arguments)
+    return lambda logits, rows, active, _: Draws.all_private(
+        mechanism.select(logits, rows, active, meter)[0]
+    )
+
+
+def difference_selector(arguments):
+    mechanism = DifferenceTokenMechanism(clip_bound=1.0, top_k=100, **settings(arguments))
+    meter = meter_of(arguments)
+    return lambda logits, rows, active, public: Draws.all_private(
+        mechanism.select(logits, public, rows, active, meter)
+    )
+
+
+def tested_selector(arguments):
+    """The public-token test, the public draw and, where the test says so, the mean's draw."""
+    mechanism, meter = mean_mechanism(arguments), meter_of(arguments)
+    test = PublicTokenTest(
+        expected_batch_size=arguments.contexts,
+        noise_scale=0.2,
+        threshold=0.5,
+        relation=NeighboringRelation.ADD_REMOVE,
+    ).open(meter)
+
+    def select(logits, rows, active, public) -> Draws:
+        private = test.needs_private_token(logits, public, rows, active)
+        tokens = draw_public_tokens(public, 1.5)
+        if private.any():
+            tokens[private] = mechanism.select(logits, rows, active[private], meter)
+        return Draws(tokens, private)
+
+    return select
+
+
+CHOICES = (
+    ("mean", mean_selector, False),
+    ("median", median_selector, False),
+    ("difference clipping", difference_selector, True),
+    ("public-token test", tested_selector, True),
+)
+"""Name, maker of the selector, and whether it compares with a public prompt."""
+
+
+def load_model(arguments, vocabulary: int = 2048, logit_spread: float = 0.2):
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     if arguments.model:
         return AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=2048,
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=4,
-        num_attention_heads=4,
+        vocab_size=vocabulary,
+        hidden_size=arguments.width,
+        intermediate_size=arguments.width * 11 // 4,
+        num_hidden_layers=arguments.layers,
+        num_attention_heads=arguments.width // 32,
         num_key_value_heads=1,
         max_position_embeddings=2048,
+        initializer_range=0.02,
         tie_word_embeddings=True,
     )
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0, logit_spread / config.hidden_size**0.5)
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -194,11 +298,15 @@ def peak_bytes(device: torch.device) -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="", help="folder of a causal language model")
+    parser.add_argument("--width", type=int, default=128, help="of the random model")
+    parser.add_argument("--layers", type=int, default=4, help="of the random model")
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--contexts", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--vocabulary", type=int, default=65536, help="of the memory table")
+    parser.add_argument("--choice-vocabulary", type=int, default=8192, help="of the second table")
+    parser.add_argument("--choice-repetitions", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()

@@ -17,7 +17,7 @@ from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.sparse_vector import check_public_logits, log_normaliser
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import batch_slots, check_shapes, draw_tokens
+from dpsynth_assets.privacy.token_selection import check_shapes, draw_tokens, rows_by_batch
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -122,32 +122,39 @@ class DifferenceTokenMechanism:
         meter.spend(active)
         check_shapes(private_logits, batch_of_row, active, allowed)
         check_public_logits(public_logits, private_logits, active)
-        slots = batch_slots(batch_of_row, active, torch.ones_like(batch_of_row, dtype=torch.bool))
+        usable = torch.ones(len(batch_of_row), dtype=torch.bool, device=private_logits.device)
+        rows_of = rows_by_batch(batch_of_row, active, usable)
+        supports = self.supports(public_logits.to(private_logits.device), allowed)
         tokens = np.zeros(len(active), dtype=np.int64)
-        for index, public_row in enumerate(public_logits):
-            rows = torch.nonzero(slots == index).squeeze(1).to(private_logits.device)
-            support = self.support(public_row, allowed).to(private_logits.device)
-            scores = self.private_scores(private_logits, public_row, rows, support)
+        for index, (rows, support) in enumerate(zip(rows_of, supports, strict=True)):
+            scores = self.private_scores(private_logits, public_logits[index], rows, support)
             tokens[index] = int(support[draw_tokens(scores.unsqueeze(0))[0]])
         return tokens
 
     def support(self, public_row: "torch.Tensor", allowed: np.ndarray | None) -> "torch.Tensor":
         """Lists (A,) int64 tokens of the public support of (V,) public logits."""
+        return self.supports(public_row.unsqueeze(0), allowed)[0]
+
+    def supports(
+        self, public_logits: "torch.Tensor", allowed: np.ndarray | None
+    ) -> "list[torch.Tensor]":
+        """Lists for each row of (G, V) public logits the (A,) int64 tokens of its support."""
         import torch
 
         if allowed is not None:
-            mask = torch.from_numpy(np.asarray(allowed, dtype=bool)).to(public_row.device)
-            public_row = public_row.masked_fill(~mask, -torch.inf)
-        support = torch.nonzero(public_support(public_row, self.top_k, self.support_margin))
-        if not len(support):
+            mask = torch.from_numpy(np.asarray(allowed, dtype=bool)).to(public_logits.device)
+            public_logits = public_logits.masked_fill(~mask, -torch.inf)
+        marked = public_support(public_logits, self.top_k, self.support_margin)
+        counts = marked.sum(dim=1).tolist()
+        if not all(counts):
             raise ValueError("Expected a token both allowed and of finite public logit, got none.")
-        return support.squeeze(1)
+        return list(torch.nonzero(marked)[:, 1].split(counts))
 
     def private_scores(
         self,
         private_logits: "torch.Tensor",
         public_row: "torch.Tensor",
-        rows: "torch.Tensor",
+        rows: "torch.Tensor | slice",
         support: "torch.Tensor",
     ) -> "torch.Tensor":
         """Computes (A,) float64 scores of one batch. Private: only a draw from them may leave.
@@ -155,21 +162,26 @@ class DifferenceTokenMechanism:
         Args:
             private_logits: (R, V).
             public_row: (V,), finite on the support.
-            rows: (n,) int64 rows of the batch, n >= 0.
+            rows: (n,) int64 rows of the batch, n >= 0, or a slice of rows.
             support: (A,) int64 token ids.
         """
         import torch
 
         public = public_row.to(private_logits.device)[support].to(torch.float64)
         public = public - torch.logsumexp(public, 0)
-        columns = None if len(support) == private_logits.shape[1] else support
-        normaliser = log_normaliser(private_logits, columns, rows)
+        own = private_logits[rows]
+        columns = None if len(support) == own.shape[1] else support
+        if columns is not None and len(support) <= block_columns(len(own)):
+            own, columns = own.index_select(1, support), None
+        normaliser = log_normaliser(own, columns)
         usable = torch.isfinite(normaliser)
-        rows, normaliser = rows[usable], normaliser[usable]
+        if not bool(usable.all()):
+            own, normaliser = own[usable], normaliser[usable]
         total = torch.zeros_like(public)
-        for part, block in column_blocks(private_logits, columns, rows):
-            difference = block.to(torch.float64).sub_(normaliser.unsqueeze(1)).sub_(public[part])
-            total[part] = difference.clamp_(-self.clip_bound, self.clip_bound).sum(dim=0)
+        for part, block in column_blocks(own, columns):
+            difference = block.to(torch.float64, copy=True).sub_(normaliser.unsqueeze(1))
+            difference.sub_(public[part]).clamp_(-self.clip_bound, self.clip_bound)
+            total[part] = difference.sum(dim=0)
         return (public + total / self.expected_batch_size) / self.temperature
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:

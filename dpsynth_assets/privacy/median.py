@@ -17,15 +17,16 @@ from dpsynth_assets.privacy.clipping import (
     clip_block,
     clip_logits,
     column_blocks,
+    lower_floor,
     row_maximum,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
-    batch_slots,
     check_shapes,
     draw_tokens,
+    rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -124,11 +125,10 @@ class MedianTokenMechanism:
         check_shapes(private_logits, batch_of_row, active, allowed)
         columns = allowed_tokens(private_logits, allowed)
         maximum = row_maximum(private_logits, columns)
-        slots = batch_slots(batch_of_row, active, torch.isfinite(maximum))
+        rows_of = rows_by_batch(batch_of_row, active, torch.isfinite(maximum))
         tokens = np.zeros(len(active), dtype=np.int64)
         gamma = np.zeros(len(active))
-        for index in range(len(active)):
-            rows = torch.nonzero(slots == index).squeeze(1)
+        for index, rows in enumerate(rows_of):
             box = self._private_box(private_logits, rows, maximum, columns)
             tokens[index] = draw_tokens(box[1:2] / self.temperature)[0]  # [amin2025 A1:L8]
             gamma[index] = _gamma_of(box / self.temperature, int(tokens[index]))
@@ -139,7 +139,7 @@ class MedianTokenMechanism:
     def _private_box(
         self,
         private_logits: "torch.Tensor",
-        rows: "torch.Tensor",
+        rows: "torch.Tensor | slice",
         maximum: "torch.Tensor",
         columns: "torch.Tensor | None",
     ) -> "torch.Tensor":
@@ -148,17 +148,18 @@ class MedianTokenMechanism:
 
         bound, device = self.clip_bound, private_logits.device
         tokens = private_logits.shape[1] if columns is None else len(columns)
-        if not len(rows):
+        own = maximum[rows]
+        if not len(own):
             empty = torch.empty((0, 1), dtype=torch.float64, device=device)
             return _box_of_sorted(empty, bound, self.changes).repeat(1, tokens)
         box = torch.full((3, tokens), -bound, dtype=torch.float64, device=device)
-        _, highest, padding = rank_window(len(rows), self.changes)
-        needed = len(rows) + padding - highest
+        _, highest, padding = rank_window(len(own), self.changes)
+        needed = len(own) + padding - highest
         for part, block in column_blocks(private_logits, columns, rows):
-            clipped = clip_block(block, maximum[rows], bound)
             # [amin2025 A1:L7] all three are the floor unless `needed` entries exceed it
-            kept = torch.nonzero((clipped > -bound).sum(dim=0) >= needed).squeeze(1)
-            ordered = _sorted_columns(clipped[:, kept])
+            above = block > lower_floor(block, own, bound)
+            kept = torch.nonzero(above.sum(dim=0, dtype=torch.int32) >= needed).squeeze(1)
+            ordered = _sorted_columns(clip_block(block.T.index_select(0, kept).T, own, bound))
             box[:, part][:, kept] = _box_of_sorted(ordered, bound, self.changes)
         return box
 
@@ -195,11 +196,15 @@ def rank_window(rows: int, changes: int) -> tuple[int, int, int]:
 
 
 def _sorted_columns(values: "torch.Tensor") -> "torch.Tensor":
-    """Sorts each column; NumPy's vectorised sort is several times faster on a CPU."""
+    """Sorts each column of (n, K) values, fastest where a column's entries are adjacent.
+
+    NumPy's vectorised sort is several times as fast on a CPU, and for n up to some hundreds twice
+    as fast as selecting the few order statistics that are needed.
+    """
     import torch
 
     if values.device.type == "cpu":
-        return torch.from_numpy(np.sort(values.numpy(), axis=0))
+        return torch.from_numpy(np.sort(values.T.numpy(), axis=1)).T
     return torch.sort(values, dim=0).values
 
 

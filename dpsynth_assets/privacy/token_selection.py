@@ -118,22 +118,21 @@ class MeanTokenMechanism:
         import torch
 
         maximum = row_maximum(private_logits, columns)
-        slots = batch_slots(batch_of_row, active, torch.isfinite(maximum))
+        rows_of = rows_by_batch(batch_of_row, active, torch.isfinite(maximum))
         tokens = private_logits.shape[1] if columns is None else len(columns)
-        sums = torch.zeros(
-            (len(active) + 1, tokens), dtype=torch.float64, device=private_logits.device
-        )
-        for part, block in column_blocks(private_logits, columns):
-            clipped = clip_block(block, maximum, self.clip_bound)
-            total = sums.new_zeros((len(sums), clipped.shape[1]))
-            sums[:, part] = total.index_add_(0, slots, clipped)
-        # [amin2024 A1:L14] [amin2025 A1:L7] the last row collects what no active batch may see
-        return sums[:-1].div_(self.expected_batch_size * self.temperature)
+        sums = maximum.new_zeros((len(active), tokens))
+        for total, rows in zip(sums, rows_of, strict=True):
+            # [amin2024 A1:L14] [amin2025 A1:L7] batch by batch: its rows fit a processor's cache
+            for part, block in column_blocks(private_logits, columns, rows):
+                clipped = clip_block(block, maximum[rows], self.clip_bound)
+                torch.sum(clipped, dim=0, out=total[part])
+        return sums.div_(self.expected_batch_size * self.temperature)
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 8·(G + 1)·V + 24·R·C + 32·R bytes.
 
-        C = `block_columns(R)` tokens of a block, in at most three float64 copies.
+        Batches are worked on one after another; C = `block_columns` of the rows of one batch,
+        which the bound takes to hold all R rows, in at most three float64 copies.
         """
         width = min(vocabulary, block_columns(rows))
         return 8 * (batches + 1) * vocabulary + 24 * rows * width + 32 * rows
@@ -202,6 +201,28 @@ def batch_slots(
     return torch.where(
         (batches[slots] == batch_of_row) & usable.to(device), slots, len(batches)
     ).to(usable.device)
+
+
+def rows_by_batch(
+    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor"
+) -> "list[torch.Tensor | slice]":
+    """Lists for each active batch its n >= 0 usable rows in ascending order.
+
+    Rows that stand side by side come as a slice, which is read without a copy; others as (n,)
+    int64 indices.
+    """
+    slots = batch_slots(batch_of_row, active, usable)
+    order = slots.argsort(stable=True)
+    counts = slots.bincount(minlength=len(active) + 1).tolist()
+    return [_sliced(rows) for rows in order.split(counts)[: len(active)]]
+
+
+def _sliced(rows: "torch.Tensor") -> "torch.Tensor | slice":
+    """Turns ascending distinct rows without a gap into a slice."""
+    if not len(rows):
+        return slice(0, 0)
+    first, stop = int(rows[0]), int(rows[-1]) + 1
+    return slice(first, stop) if stop - first == len(rows) else rows
 
 
 def draw_tokens(private_scores: "torch.Tensor") -> np.ndarray:

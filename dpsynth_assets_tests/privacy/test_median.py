@@ -53,6 +53,33 @@ def test_tensor_form_matches_the_numpy_oracle(monkeypatch, entries, scale, relat
         assert gamma[position] == pytest.approx(expected[tokens[position]], abs=1e-9)
 
 
+@pytest.mark.parametrize("entries", [1 << 16, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("scale", [0.5, 3.0, 40.0])
+@pytest.mark.parametrize(("rows", "records"), [(1, 1), (2, 1), (7, 1), (8, 2), (33, 3), (64, 1)])
+def test_selected_order_statistics_equal_sorting_everything_to_the_last_bit(
+    monkeypatch, entries, dtype, scale, rows, records
+):
+    # Many entries lie at the floor, at it but for rounding, or tie; rows stand apart or together.
+    monkeypatch.setattr(clipping, "CACHED_ENTRIES", entries)
+    draw = np.random.default_rng(rows)
+    logits = torch.from_numpy(draw.normal(100 * scale, scale, (2 * rows, VOCABULARY)))
+    near = logits.amax(dim=1, keepdim=True) - 2 * BOUND * (1 + draw.integers(-2, 3) * 2.0**-22)
+    logits = torch.where(torch.from_numpy(draw.random(logits.shape) < 0.4), near, logits).to(dtype)
+    tested = mechanism("add-remove", records)
+    for taken in (slice(0, rows), torch.arange(0, 2 * rows, 2)):
+        maximum = logits.amax(dim=1).double()
+        box = tested._private_box(logits, taken, maximum, None)
+        padding = rank_window(rows, tested.changes)[2]
+        edge = np.full((padding, VOCABULARY), BOUND)
+        clipped = logits[taken].double() - (maximum[taken] - BOUND).unsqueeze(1)
+        clipped = np.maximum(-BOUND, clipped.numpy())
+        ordered = np.sort(np.vstack([-edge, clipped, edge]), axis=0)
+        halves = len(ordered) - 1 + tested.changes * np.arange(-1, 2)
+        expected = (ordered[halves // 2] + ordered[(halves + 1) // 2]) / 2
+        assert np.array_equal(box.numpy(), expected)
+
+
 def test_scores_are_the_plain_median_of_clipped_logits():
     logits, _ = batches(4.0)
     for rows in (1, 2, 3, 8):

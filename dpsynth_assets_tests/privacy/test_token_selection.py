@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from dpsynth_assets.privacy import clipping
-from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
+from dpsynth_assets.privacy.clipping import clip_block, clip_logits, column_blocks, lower_floor
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -14,6 +14,7 @@ from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
     draw_tokens,
     mean_scores_oracle,
+    rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -78,6 +79,49 @@ def test_denominator_is_the_expected_batch_size_whatever_the_rows():
         logits, batch_of_row = row.repeat(count, 1), torch.zeros(count, dtype=torch.int64)
         scores = MECHANISM.private_scores(logits, batch_of_row, np.array([0]))[0]
         assert float(scores[7] - scores[0]) == pytest.approx(count * 18.0 / (4 * 1.5))
+
+
+def test_rows_side_by_side_and_apart_give_the_same_scores_to_the_last_bit():
+    logits, batch_of_row = batches()
+    grouped = batch_of_row.argsort(stable=True)
+    active = np.array([0, 1, 3, 4, 5])
+    apart = MECHANISM.private_scores(logits, batch_of_row, active)
+    together = MECHANISM.private_scores(logits[grouped], batch_of_row[grouped], active)
+    assert torch.equal(apart, together)
+
+
+def test_every_usable_row_goes_to_its_own_batch_and_to_no_other():
+    batch_of_row = torch.tensor([4, 4, 7, 4, 9, 9, 2, 7])
+    usable = torch.tensor([True, True, True, True, True, True, True, False])
+    rows = rows_by_batch(batch_of_row, np.array([9, 4, 3, 7]), usable)
+    listed = [torch.arange(8)[part].tolist() for part in rows]
+    assert listed == [[4, 5], [0, 1, 3], [], [2]]
+    assert rows[0] == slice(4, 6)
+
+
+def test_reading_rows_side_by_side_leaves_the_logits_as_they_are():
+    logits, batch_of_row = batches()
+    logits, batch_of_row = logits.double(), batch_of_row.sort().values
+    before = logits.clone()
+    MECHANISM.private_scores(logits, batch_of_row, np.arange(6))
+    assert torch.equal(logits, before)
+
+
+@settings(max_examples=200)
+@given(
+    st.floats(-(2.0**99), 2.0**99, width=32),
+    st.floats(0.01, 50.0),
+    st.integers(-8, 8),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+)
+def test_no_logit_at_or_below_the_lowered_floor_clips_above_it(top, clip_bound, ulps, dtype):
+    row = torch.tensor([[top, top - 2 * clip_bound]]).to(dtype)
+    for _ in range(abs(ulps)):
+        row[0, 1] = torch.nextafter(row[0, 1], torch.tensor(ulps * torch.inf, dtype=dtype))
+    maximum = row.amax(dim=1).double()
+    clipped = clip_block(row, maximum, clip_bound)
+    below = row <= lower_floor(row, maximum, clip_bound)
+    assert (clipped[below] == -clip_bound).all()
 
 
 def test_batch_without_rows_is_uniform():
@@ -158,7 +202,7 @@ def test_blocks_cover_the_vocabulary_and_stay_small(rows, vocabulary):
     parts = list(column_blocks(logits, None))
     covered = np.concatenate([np.arange(part.start, part.stop) for part, _ in parts])
     assert covered.tolist() == list(range(vocabulary))
-    assert all(block.numel() <= max(clipping.BLOCK_ENTRIES, rows) for _, block in parts)
+    assert all(block.numel() <= max(clipping.CACHED_ENTRIES, rows) for _, block in parts)
 
 
 def test_stated_memory_grows_with_batches_not_with_a_copy_of_the_logits():

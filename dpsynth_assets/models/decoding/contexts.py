@@ -36,7 +36,7 @@ class PackedContexts:
         prompt_columns: int,
         max_new_tokens: int,
         pad_token_id: int,
-        rows_per_prefill: int = 64,
+        rows_per_prefill: int = 16,
     ) -> None:
         """Reads the prompts into the cache.
 

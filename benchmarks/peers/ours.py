@@ -1,0 +1,105 @@
+"""Our side: the product's loop and mechanisms on the prompts and the clip that a peer recorded.
+
+Timed: prompts to token ids, prefill, and every token, as on the peer's side. Some documents are
+written in the peer's way, one after another, and then all in one pass, which is the product's.
+"""
+
+import json
+import sys
+
+import torch
+from common import BATCH, MODEL, TOKENS, WORK, Clock
+
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+PEER = sys.argv[2]
+NOISE, THRESHOLD, TOP_K = 2.0, 0.7, 100
+NO_END = -1
+ALONE = 4  # documents written one after another
+
+
+def main() -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    inputs = json.loads((WORK / f"{PEER}.inputs.json").read_text())
+    batches = inputs["batches"]
+    for name, together, count in (("one", 1, ALONE), ("all", len(batches), len(batches))):
+        clock, tokens = Clock(), 0
+        for first in clock(range(0, count, together)):
+            ids = [tokenizer(batch)["input_ids"] for batch in batches[first : first + together]]
+            tokens += decode(model, ids, inputs["clip_bound"], clock)
+        clock.save(f"{PEER}.ours.{name}", tokens, together)
+
+
+def decode(model, ids: list[list[list[int]]], clip_bound: float, clock: Clock) -> int:
+    """Writes one document a batch; the last prompt of each batch is the public one."""
+    rules = GenerationRules(
+        tokens_per_batch=TOKENS,
+        max_document_tokens=TOKENS,
+        min_tokens_for_new_document=1,
+        end_token_id=NO_END,
+        pad_token_id=1,
+        prompt_columns=max(len(prompt) for batch in ids for prompt in batch),
+        max_tokens_per_batch=TOKENS,
+    )
+    select = {"invink": difference_selector, "amin": svt_selector}[PEER](len(ids), clip_bound)
+    private, public = [batch[:-1] for batch in ids], [batch[-1] for batch in ids]
+    documents = generate_documents(
+        model, private, select, rules, lambda *_: clock.tick(), public_prompts=public
+    )
+    return sum(len(document.tokens) for document in documents)
+
+
+def settings(clip_bound: float) -> dict:
+    return {
+        "clip_bound": clip_bound,
+        "temperature": 1.0,
+        "expected_batch_size": BATCH - 1,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+
+
+def difference_selector(batches: int, clip_bound: float):
+    mechanism = DifferenceTokenMechanism(**settings(clip_bound), top_k=TOP_K)
+    meter = PrivateTokenMeter(TOKENS, batches)
+
+    def select(logits, rows, active, public):
+        return Draws.all_private(mechanism.select(logits, public, rows, active, meter))
+
+    return select
+
+
+def svt_selector(batches: int, clip_bound: float):
+    mechanism = MeanTokenMechanism(**settings(clip_bound))
+    meter = PrivateTokenMeter(TOKENS, batches)
+    asked = PublicTokenTest(
+        expected_batch_size=BATCH - 1,
+        noise_scale=NOISE,
+        threshold=THRESHOLD,
+        relation=NeighboringRelation.ADD_REMOVE,
+    ).open(meter)
+
+    def select(logits, rows, active, public):
+        private = asked.needs_private_token(logits, public, rows, active)
+        tokens = draw_public_tokens(public, 1.0)
+        if private.any():
+            tokens[private] = mechanism.select(logits, rows, active[private], meter)
+        return Draws(tokens, private)
+
+    return select
+
+
+if __name__ == "__main__":
+    main()
