@@ -76,11 +76,14 @@ def attack_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Defini
     return dg.Definitions(assets=assets)
 
 
-def attack_results(dataset: str) -> list[dict[str, Any]]:
-    """Last result of every attack on a dataset, with claim and measure, as a label prints it."""
+def attack_results(target: str) -> list[dict[str, Any]]:
+    """Last result of every attack on a dataset, or on one of its corpora (`dataset/folder`).
+
+    Each comes with claim and measure, as a label prints it.
+    """
     from dpsynth_assets.attacks.audits import latest_results
 
-    results = [r for r in latest_results(attacks_file()) if r.name.startswith(f"{dataset}/")]
+    results = [r for r in latest_results(attacks_file()) if r.name.startswith(f"{target}/")]
     return [{**asdict(result), **_meaning(result.name)} for result in results]
 
 

@@ -51,7 +51,8 @@ def publish_corpus(
     """Replaces the published folder with the candidate's rows, a card and a privacy label."""
     rows = published_rows(spec, planned, candidate)
     reservation = str(candidate["reservation"][0])
-    audits = [*audit_results([planned.plan.event]), *attack_results(spec.name)]
+    attacks = attack_results(f"{spec.name}/{planned.folder}")
+    audits = [*audit_results([planned.plan.event]), *attacks]
     label = corpus_label(ledger.entries(), reservation, audits)
     final = released_folder(spec.name, planned.folder)
     temporary = final.with_name(f".{final.name}.new")

@@ -162,12 +162,13 @@ def _mechanism_line(mechanism: Mapping[str, Any]) -> str:
 def _audit_lines(audits: Sequence[Mapping[str, Any]]) -> list[str]:
     if not audits:
         return ["None were run here. `dpsynth audit run` runs them."]
-    return [
+    lines = [
         f"{audit['name']}: {'passed' if audit['passed'] else 'FAILED'}, "
         f"claimed {audit['claimed']:.4g}, observed at least {audit['observed']:.4g} "
-        f"({audit['kind']}). A pass does not prove the claim."
+        f"({audit['kind']})."
         for audit in audits
     ]
+    return [*lines, "A pass is no proof: an audit can refute a claim, never establish it."]
 
 
 def _head(cohort: Mapping[str, Any]) -> str:
