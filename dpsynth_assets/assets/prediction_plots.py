@@ -1,8 +1,8 @@
 """What private prediction cost and how the private records cluster, as pictures for the steward.
 
 Costs of the median, true cluster sizes and V-measures are computed from private data without noise:
-the asset is internal, and nothing released may depend on it. Pictures of released numbers alone
-come from `released_metadata` and may stand at released assets.
+the asset is internal, nothing released may depend on it, and they are shown in the owner-only report
+alone, not in Dagster's metadata. Pictures of released numbers come from `released_metadata` and may stand at released assets.
 """
 
 import json
@@ -102,7 +102,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         description=(
             "What the median's tokens cost along a text and batch by batch (Amin et al. 2025, "
             "Figures 3 to 6), sizes and V-measure of clusterings (Figure 2, Table 2), and how "
-            "many tokens were private. Internal."
+            "many tokens were private. Private pictures stand in the report alone. Internal."
         ),
     )
     def prediction_costs(
@@ -124,12 +124,14 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
                 planned.folder: internal_facts(sensitive_store, spec.name, planned.folder)
                 for planned in plan.methods
             }
-            pictures = internal_pictures(facts, scores)
-            pictures |= _released_pictures(spec, plan, histogram, release_store)
+            released = _released_pictures(spec, plan, histogram, release_store)
+            pictures = internal_pictures(facts, scores) | released
             folder = _write(prediction_folder(spec.name), pictures, scores)
             report(1.0, "pictures written")
         path = dg.MetadataValue.path(str(folder))
-        return dg.MaterializeResult(metadata={"dpsynth/folder": path, **_metadata(pictures)})
+        # Private costs and counts stay in the owner-only folder and the internal report:
+        # Dagster's event log is not a place for them.
+        return dg.MaterializeResult(metadata={"dpsynth/folder": path, **_metadata(released)})
 
     return prediction_costs
 
