@@ -1,8 +1,9 @@
 """What private prediction cost and how the private records cluster, as pictures for the steward.
 
 Costs of the median, true cluster sizes and V-measures are computed from private data without noise:
-the asset is internal, nothing released may depend on it, and they are shown in the owner-only report
-alone, not in Dagster's metadata. Pictures of released numbers come from `released_metadata` and may stand at released assets.
+the asset is internal, nothing released may depend on it, and they are shown in the owner-only
+report alone, not in Dagster's metadata. Pictures of released numbers come from `released_metadata`
+and may stand at released assets.
 """
 
 import json

@@ -146,7 +146,8 @@ def write_report(
     from dpsynth_assets.assets.prediction_plots import prediction_pictures
 
     table = report_table(scored)
-    pictures = _pictures(table, scored) | prediction_pictures(spec.name)
+    shown = _pictures(table, scored)
+    pictures = shown | prediction_pictures(spec.name)  # private ones: for the report alone
     context = _context(spec, plan, ledger, embedder_name)
     context["evaluation"] = evaluation_settings(spec, corpora).to_json()
     samples = {
@@ -164,7 +165,7 @@ def write_report(
         ("metrics.json", json.dumps({"table": table, "context": context}, indent=2)),
     ):
         _write_owner_only(folder / name, content)
-    return _metadata(folder, table, pictures)
+    return _metadata(folder, table, shown)
 
 
 def _write_owner_only(path: Path, content: str) -> None:
