@@ -67,7 +67,7 @@ def test_plan_prices_every_release_and_reads_nothing_private(installation):
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
     assert 0 < plan["total_epsilon"] <= plan["budget_epsilon"]
-    assert [row["refusal"] for row in plan["releases"]] == [None] * 4
+    assert [row["refusal"] for row in plan["releases"]] == [None] * 5
 
 
 def test_run_then_ledger_show_and_verify(installation):
@@ -94,7 +94,10 @@ def test_datasets_check_passes_on_the_declared_files(installation):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("command", ["account", "datasets", "evaluate", "ledger", "plan", "run"])
+@pytest.mark.parametrize(
+    "command",
+    ["account", "audit", "calibrate", "datasets", "evaluate", "ledger", "plan", "run"],
+)
 def test_every_verb_explains_itself(command):
     from typer.testing import CliRunner
 
