@@ -74,6 +74,7 @@ class MethodPlan:
         tokens_per_batch: Private tokens each batch may emit, where the method has batches.
         rows_estimate: Rows obtainable, from public facts only; None if unknown beforehand.
         refusal: Why the method cannot run, in one line; None if it can.
+        stages: For a staged method, what each stage will be charged; `event` composes them.
     """
 
     guarantee: GuaranteeType
@@ -83,6 +84,7 @@ class MethodPlan:
     tokens_per_batch: int | None = None
     rows_estimate: int | None = None
     refusal: str | None = None
+    stages: Mapping[str, Event] = field(default_factory=dict)
 
 
 class PassStore(Protocol):
@@ -124,6 +126,14 @@ class PublicInputs:
         cluster_histogram: The released histogram, if the method asks for one.
         salt: Public string that keys the hash which assigns records to batches.
         seed: Seed of public randomness only (reference corpora, public continuations).
+        text_embedder: `models.text_embedder.TextEmbedder`, loaded.
+        public_records: Public documents, columns `text` and `label`.
+        topic_model: `models.topic_model.TopicModel` of the public base, if it has one.
+        topic_histogram: Released noisy counts by label and topic (JSON), if the cohort has them.
+        conditional_generator: `models.conditional_generator.ConditionalGenerator`, if it has one.
+        engine: Engine of the dataset file (`models.engines`), if a method generates through one.
+        released: Releases of a staged method's stages, by stage.
+        corpora: Published rows of other methods of the cohort that this one builds on, by folder.
     """
 
     language_model: Any
@@ -131,6 +141,14 @@ class PublicInputs:
     cluster_histogram: Any | None = None
     salt: str = ""
     seed: int = 0
+    text_embedder: Any | None = None
+    public_records: "pl.DataFrame | None" = field(default=None, repr=False)
+    topic_model: Any | None = None
+    topic_histogram: Mapping[str, Any] | None = None
+    conditional_generator: Any | None = None
+    engine: Any | None = None
+    released: Mapping[str, Any] = field(default_factory=dict)
+    corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +167,8 @@ class SyntheticCorpus:
     internal: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-class GenerationMethod(ABC):
-    """One way to turn a cohort into a synthetic corpus."""
+class Method(ABC):
+    """What every way to turn a cohort into a synthetic corpus states about itself."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -166,6 +184,16 @@ class GenerationMethod(ABC):
         del config, terms
         return False
 
+    def uses_topics(self, config: Any) -> bool:
+        """Whether the corpus builds on the released topic histogram, and so carries its cost."""
+        del config
+        return False
+
+    def builds_on(self, config: Any) -> tuple[str, ...]:
+        """Folders of the cohort's other methods whose published corpora this one reads."""
+        del config
+        return ()
+
     @abstractmethod
     def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
         """Prices the method from public facts; must not touch private data; under a second.
@@ -175,6 +203,10 @@ class GenerationMethod(ABC):
             terms: Declared facts about the cohort.
             target_epsilon: ε this release may cost on its own at the cohort's δ.
         """
+
+
+class GenerationMethod(Method):
+    """One way to turn a cohort into a synthetic corpus in a single paid release."""
 
     @abstractmethod
     def generate(
