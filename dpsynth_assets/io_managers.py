@@ -42,8 +42,9 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
             if path.exists():
                 return read(path)
         name = context.asset_key.to_user_string()
-        raise FileNotFoundError(
-            f"Expected a stored value of {name}, got nothing. Materialise {name} first."
+        raise dg.Failure(  # Unlike other errors its text is shown, and it is public.
+            f"Expected a stored value of {name}, got nothing. Materialise {name} first.",
+            allow_retries=False,
         )
 
     def _path(self, key: dg.AssetKey, suffix: str) -> Path:

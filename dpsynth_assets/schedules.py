@@ -6,8 +6,10 @@ import dagster as dg
 
 from dpsynth_assets.assets.corpora import corpus_request
 from dpsynth_assets.assets.evaluation import EVALUATION
+from dpsynth_assets.assets.staged import stage_request
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest
@@ -77,6 +79,15 @@ def refusal_of(
     return None
 
 
+def _requests(
+    spec: PrivateDatasetSpec, planned: PlannedMethod, release: str
+) -> list[ReleaseRequest]:
+    """What one method would charge: each of its stages, or its corpus."""
+    if not isinstance(planned.method, StagedMethod):
+        return [corpus_request(spec, planned, release=release)]
+    return [stage_request(spec, planned, name, release=release) for name in planned.plan.stages]
+
+
 def _joint_requests(
     spec: PrivateDatasetSpec, chosen: list[PlannedMethod], release: str
 ) -> list[ReleaseRequest]:
@@ -85,7 +96,7 @@ def _joint_requests(
     A fixed plan is charged by whole rounds, so each request already stands for all. An adaptive
     budget adds up, so the round is asked for as one composed release.
     """
-    requests = [corpus_request(spec, planned, release=release) for planned in chosen]
+    requests = [r for planned in chosen for r in _requests(spec, planned, release)]
     events = [request.event for request in requests if request.event is not None]
     if spec.budget.accountant == "tight" or not events:
         return requests

@@ -26,7 +26,11 @@ ROWS = 600
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
     return write_demo_corpora(
-        tmp_path_factory.mktemp("demo"), public_documents=ROWS, private_records=ROWS, seed=3
+        tmp_path_factory.mktemp("demo"),
+        public_documents=ROWS,
+        private_records=ROWS,
+        second_private_records=ROWS,
+        seed=3,
     )
 
 
@@ -45,9 +49,10 @@ def words(texts):
 
 
 def test_equal_seeds_write_equal_bytes_and_other_seeds_do_not(corpora, tmp_path):
-    again = write_demo_corpora(tmp_path / "a", public_documents=ROWS, private_records=ROWS, seed=3)
-    other = write_demo_corpora(tmp_path / "b", public_documents=ROWS, private_records=ROWS, seed=4)
-    for name in ("public", "private", "canaries"):
+    sizes = {"public_documents": ROWS, "private_records": ROWS, "second_private_records": ROWS}
+    again = write_demo_corpora(tmp_path / "a", **sizes, seed=3)
+    other = write_demo_corpora(tmp_path / "b", **sizes, seed=4)
+    for name in ("public", "private", "canaries", "second_private", "second_canaries"):
         first, second = getattr(corpora, name), getattr(again, name)
         assert first.read_bytes() == second.read_bytes()
         assert first.read_bytes() != getattr(other, name).read_bytes()
@@ -155,3 +160,15 @@ def test_files_are_json_lines(corpora):
 def test_customers_have_addresses_at_their_organisation():
     customer = make_customer(Random(0), PRIVATE_ORGANISATION)
     assert customer.email.endswith("@rosemere.org")
+
+
+def test_the_second_mailbox_shares_no_record_customer_code_or_canary_with_the_first(corpora):
+    first, second = pl.read_ndjson(corpora.private), pl.read_ndjson(corpora.second_private)
+    assert not set(first["text"]) & set(second["text"])
+    assert not set(first["id"]) & set(second["id"])
+    codes, others = (
+        set(path.read_text().split()) for path in (corpora.canaries, corpora.second_canaries)
+    )
+    assert not codes & others
+    assert all(any(code in text for text in second["text"]) for code in others)
+    assert set(second["label"]) == set(DESKS)

@@ -114,9 +114,28 @@ def test_tokens_of_a_method_without_public_ones_are_all_private():
     assert pictures.token_counts({"rows": 5}) is None
 
 
-def test_released_sizes_are_the_noisy_counts_of_each_label():
-    facts = {"labels": ["x", ""], "centers": [[1, 3], [2]], "dp_counts": [[7, -2], [4]]}
-    assert pictures.released_cluster_sizes(facts) == {"x": [7, -2], "all": [4]}
+def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
+    facts = {
+        "labels": ["x", ""],
+        "centers": [[1, 3], [2]],
+        "dp_counts": [[7, -2], [4]],
+        "dp_counts_before": [[0, 5, -1, 6], [1, 1, 3, 2]],
+    }
+    counts = pictures.rebalanced_counts(facts)
+    assert list(counts) == ["x", "all"]
+    before, after = counts["x"]
+    assert before.tolist() == [6, 5, 0, -1]
+    assert after[:2].tolist() == [-2, 7]
+    assert np.isnan(after[2:]).all()
+    assert [part[0] for part in counts["all"]] == [3, 4]
+
+
+def test_a_release_without_counts_before_shows_those_after():
+    facts = {"labels": ["x"], "centers": [[1, 3]], "dp_counts": [[-2, 7]]}
+    before, after = pictures.rebalanced_counts(facts)["x"]
+    assert np.isnan(before).all()
+    assert after.tolist() == [7, -2]
+    assert size_of(pictures.rebalancing_plot(pictures.rebalanced_counts(facts)))
 
 
 # Pictures
@@ -173,6 +192,18 @@ def test_cluster_sizes_are_drawn_largest_first_and_may_be_negative(drawn):
     pictures.cluster_size_plot({"x": [3, -4, 50]}, "noisy count")
     assert drawn[0].lines[0].get_ydata().tolist() == [50, 3, -4]
     assert drawn[0].get_ylim()[0] < -4
+
+
+def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_room(drawn):
+    kept = pictures._MOST_BARS + 10
+    before, after = np.arange(kept + 50.0)[::-1], np.full(kept + 50, np.nan)
+    after[:kept] = -1.0
+    pictures.rebalancing_plot({"x": (before, after), "y": (before[:3], after[:3])})
+    bars = drawn[0].patches
+    assert len(bars) == 2 * kept + 2 * 3
+    assert [bar.get_height() for bar in bars[:3]] == before[:3].tolist()
+    assert {bar.get_height() for bar in bars[kept : 2 * kept]} == {-1.0}
+    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["before", "after"]
 
 
 def test_sizes_within_one_decade_have_their_ticks(drawn):

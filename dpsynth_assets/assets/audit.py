@@ -5,7 +5,6 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -44,8 +43,8 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
 
 def planned_events(plan: DatasetPlan) -> list[Event | None]:
     """Every event the cohort may be charged; None stands for ex-post releases."""
-    events: list[Event | None] = [] if plan.histogram is None else [plan.histogram.event]
-    return events + [planned.plan.event for planned in plan.methods]
+    shared = [part.event for part in (plan.histogram, plan.topics) if part is not None]
+    return [*shared, *(planned.plan.event for planned in plan.methods)]
 
 
 def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
@@ -105,14 +104,19 @@ def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
     return mechanisms_pass_their_audits
 
 
+def _shared_and_staged(plan: DatasetPlan) -> list[str]:
+    """Assets of the paid releases that are no corpora: shared histograms and methods' stages."""
+    names = [release.asset for release in plan.releases]
+    return [name for name in names if not name.endswith("/candidate_corpus")]
+
+
 def _privacy_statement(
     spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
 ) -> dg.AssetsDefinition:
     from dpsynth_assets.assets.attacks import attack_definitions, attack_results
 
-    upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods]
-    if plan.histogram is not None:
-        upstream.append(dataset_key(spec.name, SHARED, "cluster_histogram"))
+    upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
+    upstream += [dataset_key(spec.name, *name.split("/")[1:]) for name in _shared_and_staged(plan)]
     attacks = attack_definitions(spec, plan).assets or ()
     upstream.extend(asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition))
 

@@ -26,7 +26,7 @@ from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.base import PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
-from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section
@@ -40,20 +40,27 @@ def corpus_definitions(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.Definitions:
     """Candidate, blocking checks and published corpus of one method."""
-    candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
     return dg.Definitions(
         assets=[
             _candidate_corpus(spec, plan, planned),
-            _corpus(spec, plan, planned),
+            corpus_asset(spec, plan, planned),
         ],
-        asset_checks=[
-            corpus_checks(spec, plan.budget, candidate, public_corpus_key(spec)),
-            card_check(
-                dataset_key(spec.name, planned.folder, "corpus"),
-                released_folder(spec.name, planned.folder),
-            ),
-        ],
+        asset_checks=corpus_asset_checks(spec, plan.budget, planned),
     )
+
+
+def corpus_asset_checks(
+    spec: PrivateDatasetSpec, budget: BudgetTerms, planned: PlannedMethod
+) -> list[dg.AssetChecksDefinition]:
+    """The release gate of a method's candidate, and the check of its published card."""
+    candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
+    return [
+        corpus_checks(spec, budget, candidate, public_corpus_key(spec)),
+        card_check(
+            dataset_key(spec.name, planned.folder, "corpus"),
+            released_folder(spec.name, planned.folder),
+        ),
+    ]
 
 
 def public_corpus_key(spec: PrivateDatasetSpec) -> dg.AssetKey:
@@ -61,7 +68,8 @@ def public_corpus_key(spec: PrivateDatasetSpec) -> dg.AssetKey:
     return public_key(spec.public_data, "public_corpus")
 
 
-def _common(spec: PrivateDatasetSpec, planned: PlannedMethod, artifact: str) -> dict[str, Any]:
+def method_asset(spec: PrivateDatasetSpec, planned: PlannedMethod, artifact: str) -> dict[str, Any]:
+    """Key, group and owners that all assets of one method have."""
     return {
         "key": dataset_key(spec.name, planned.folder, artifact),
         "group_name": f"{spec.name}/{planned.folder}",
@@ -110,7 +118,7 @@ def _candidate_corpus(
     asset_name = f"{spec.name}/{planned.folder}/candidate_corpus"
 
     @dg.asset(
-        **_common(spec, planned, "candidate_corpus"),
+        **method_asset(spec, planned, "candidate_corpus"),
         deps=[
             dataset_key(spec.name, SHARED, "private_records"),
             dataset_key(spec.name, SHARED, "private_embeddings"),
@@ -123,7 +131,7 @@ def _candidate_corpus(
         code_version=version_of(
             planned.spec, spec.budget, spec.prompt, spec.structured, planned.method.code_version
         ),
-        description=_describe(planned),
+        description=describe(planned),
     )
     def candidate_corpus(
         context: dg.AssetExecutionContext,
@@ -173,9 +181,9 @@ def _candidate_corpus(
                 "ex_post_epsilon": made.cost.ex_post_epsilon,
             }
             sensitive_store.write_internal(
-                spec.name, f"{planned.folder}_internal.json", json.dumps(_json(internal))
+                spec.name, f"{planned.folder}_internal.json", json.dumps(plain_json(internal))
             )
-            facts = {name: _json(value) for name, value in made.value.facts.items()}
+            facts = {name: plain_json(value) for name, value in made.value.facts.items()}
             return Drawn(facts=facts, rows=made.value.rows, cost=made.cost)
 
         with private_section(asset_name):
@@ -216,13 +224,14 @@ def _output(
     return dg.Output(rows, metadata={**spend, **numbers, **plots, "dagster/row_count": rows.height})
 
 
-def _corpus(
+def corpus_asset(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.AssetsDefinition:
+    """The published corpus of one method: what its gate let through, card and label beside it."""
     candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
 
     @dg.asset(
-        **_common(spec, planned, "corpus"),
+        **method_asset(spec, planned, "corpus"),
         deps=[audits_key(spec.name)],
         ins={
             "candidate_corpus": dg.AssetIn(candidate),
@@ -256,19 +265,22 @@ def _corpus(
                 ),
                 allow_retries=False,
             )
-        published = publish_corpus(spec, planned, candidate_corpus, book)
+        behind = plan.events_behind(planned)
+        published = publish_corpus(spec, planned, candidate_corpus, book, behind)
         return dg.MaterializeResult(metadata=published.metadata)
 
     return corpus
 
 
-def _describe(planned: PlannedMethod) -> str:
+def describe(planned: PlannedMethod) -> str:
+    """Title, paper and price of a method, as the web UI shows them."""
     plan = planned.plan
-    spend = (
-        f"Charges ε={plan.epsilon:.3g} alone."
-        if plan.epsilon is not None
-        else "Charges no DP budget: its guarantee is ex-post only."
-    )
+    if plan.epsilon is not None:
+        spend = f"Charges ε={plan.epsilon:.3g} alone."
+    elif not planned.method.spends:
+        spend = "Charges nothing itself: it builds on other releases."
+    else:
+        spend = "Charges no DP budget: its guarantee is ex-post only."
     refusal = f" Refuses: {plan.refusal}" if plan.refusal else ""
     return f"{planned.method.title} ({planned.method.paper}). {spend}{refusal}"
 
@@ -297,14 +309,14 @@ def _input_versions(
     }
 
 
-def _json(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """NumPy values as JSON values."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        return {str(k): _json(v) for k, v in value.items()}
+        return {str(k): plain_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(v) for v in value]
+        return [plain_json(v) for v in value]
     return value

@@ -64,8 +64,12 @@ def _model_input(spec: PrivateDatasetSpec) -> dict[str, dg.AssetIn]:
 
 
 def _reference_settings(plan: DatasetPlan) -> Any:
-    """The references are sampled with the settings of the first declared method."""
-    return plan.methods[0].config
+    """The references are sampled with the settings of the first method that decodes privately."""
+    from dpsynth_assets.methods.registry import get_method
+
+    if plan.predictions:
+        return plan.predictions[0].config
+    return get_method("mean_uniform").config_type()
 
 
 def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
@@ -159,14 +163,15 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
     deps = [
         dataset_key(spec.name, SHARED, "private_records"),
         dataset_key(spec.name, SHARED, "private_embeddings"),
-        *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods),
+        *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
     ]
     if spec.evaluation.references:
         ins["public_only_corpus"] = dg.AssetIn(
             dataset_key(spec.name, REFERENCES, "public_only_corpus")
         )
         deps.append(dataset_key(spec.name, REFERENCES, "non_private_corpus"))
-    deps.append(dataset_key(spec.name, EVALUATION, PREDICTION_COSTS))
+    if plan.predictions:
+        deps.append(dataset_key(spec.name, EVALUATION, PREDICTION_COSTS))
 
     @dg.asset(
         **_common(spec, EVALUATION, "evaluation_report", INTERNAL),
@@ -236,7 +241,7 @@ def _corpora(
             ),
             role="ceiling",
         )
-    for planned in plan.methods:
+    for planned in plan.corpora:
         if released_rows_path(spec.name, planned.folder).exists():
             yield _published(spec, planned, sensitive_store)
 

@@ -7,6 +7,7 @@ not drawn again; anything else is charged first.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -21,7 +22,7 @@ from dpsynth_assets.privacy.ledger import (
 )
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import StoredPasses
+from dpsynth_assets.resources.sensitive_store import Unfinished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +42,12 @@ class StoredRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A freshly drawn release, still in memory: storable facts and rows, with their cost."""
+    """A freshly drawn release: storable facts, rows and files, with their cost."""
 
     facts: dict[str, Any]
     rows: pl.DataFrame | None
     cost: Cost
+    files: Path | None = None
 
 
 def release_once(
@@ -56,7 +58,7 @@ def release_once(
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease],
     draw: Callable[[Reservation], Drawn],
-    passes: Callable[[Reservation], StoredPasses] | None = None,
+    passes: Callable[[Reservation], Unfinished] | None = None,
 ) -> StoredRelease:
     """Runs a mechanism exactly once for its payment.
 
@@ -67,9 +69,9 @@ def release_once(
         terms: The cohort's budget.
         plan: Every release the dataset file declares, for fixed-plan accounting.
         draw: Reads private data with the reservation it is given and returns the release.
-        passes: Finished passes of a reservation, for a mechanism that can go on where a killed run
-            stopped. Its charge is then used, not repeated: what that run drew and did not keep
-            was seen by nobody.
+        passes: What an unfinished run kept of a reservation, for a mechanism that can go on where
+            a killed run stopped. Its charge is then used, not repeated: what that run drew and
+            did not keep was seen by nobody.
 
     Raises:
         PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
@@ -87,7 +89,7 @@ def release_once(
         kept.begin()
     drawn = draw(reservation)
     _assert_cost_was_charged(drawn.cost, request)
-    digest, path = store.save(reservation.id, drawn.facts, drawn.rows)
+    digest, path = store.save(reservation.id, drawn.facts, drawn.rows, drawn.files)
     ledger.commit(
         reservation,
         artifact_digest=digest,
@@ -102,7 +104,7 @@ def release_once(
 def _interrupted(
     ledger: Ledger,
     request: ReleaseRequest,
-    passes: Callable[[Reservation], StoredPasses] | None,
+    passes: Callable[[Reservation], Unfinished] | None,
 ) -> Reservation | None:
     """The charge of a run of this very request that began to draw and did not live to store."""
     if passes is None:

@@ -187,15 +187,14 @@ def _released_pictures(
 ) -> dict[str, bytes]:
     """Pictures of released numbers, all published corpora side by side."""
     from dpsynth_assets.report.prediction_plots import (
-        cluster_size_plot,
-        released_cluster_sizes,
+        rebalanced_counts,
+        rebalancing_plot,
         released_pictures,
     )
 
     pictures = {}
     if histogram is not None:
-        sizes = released_cluster_sizes(histogram)
-        pictures["noisy_cluster_sizes"] = cluster_size_plot(sizes, "noisy count")
+        pictures["noisy_cluster_sizes"] = rebalancing_plot(rebalanced_counts(histogram))
     corpora = {
         planned.folder: (
             _released_facts(spec.name, planned.folder, store),

@@ -38,7 +38,8 @@ def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
     )
 
 
-def _common(spec: PublicDataSpec, artifact: str) -> dict[str, Any]:
+def public_asset(spec: PublicDataSpec, artifact: str) -> dict[str, Any]:
+    """Key, group and tag that all assets of one public base have."""
     return {
         "key": public_key(spec.name, artifact),
         "group_name": f"public/{spec.name}",
@@ -48,7 +49,7 @@ def _common(spec: PublicDataSpec, artifact: str) -> dict[str, Any]:
 
 def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(spec, "public_corpus"),
+        **public_asset(spec, "public_corpus"),
         kinds={"polars", "parquet"},
         code_version=version_of("corpus", spec.source, spec.max_documents),
         description="Public documents (text, label) that clusters and language model learn from.",
@@ -78,17 +79,17 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
 def ensure_demo_corpora() -> Path:
     """Writes the embedded demo corpora into `data/demo` unless they are there; returns it."""
-    from dpsynth_assets.demo_corpus import PRIVATE_FILE, PUBLIC_FILE, write_demo_corpora
+    from dpsynth_assets.demo_corpus import demo_corpora, write_demo_corpora
 
     folder = project_root() / "data" / "demo"
-    if not all((folder / name).exists() for name in (PRIVATE_FILE, PUBLIC_FILE)):
+    if not all(path.exists() for path in demo_corpora(folder).paths):
         write_demo_corpora(folder)
     return folder
 
 
 def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(spec, "text_embedder"),
+        **public_asset(spec, "text_embedder"),
         kinds={"pytorch"},
         code_version=version_of("embedder", spec.text_embedder),
         description="The sentence embedder that every stage of this base shares.",
@@ -105,7 +106,7 @@ def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
 def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(spec, "public_embeddings"),
+        **public_asset(spec, "public_embeddings"),
         ins={
             "public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus")),
             "text_embedder": dg.AssetIn(public_key(spec.name, "text_embedder")),
@@ -154,7 +155,7 @@ def _embedded_once(
 
 def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(spec, "public_clusters"),
+        **public_asset(spec, "public_clusters"),
         ins={"public_embeddings": dg.AssetIn(public_key(spec.name, "public_embeddings"))},
         kinds={"faiss", "numpy"},
         code_version=version_of("clusters", spec.clusters),
@@ -185,7 +186,7 @@ def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
 def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(spec, "public_language_model"),
+        **public_asset(spec, "public_language_model"),
         ins={"public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus"))},
         kinds={"pytorch", "huggingface"},
         pool=GPU_POOL,

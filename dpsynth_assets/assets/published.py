@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.methods.planning import PlannedMethod
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
@@ -46,13 +48,25 @@ def read_released(dataset: str, folder: str) -> pl.DataFrame:
 
 
 def publish_corpus(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, candidate: pl.DataFrame, ledger: Ledger
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod,
+    candidate: pl.DataFrame,
+    ledger: Ledger,
+    builds_on: Sequence[Event] = (),
 ) -> Published:
-    """Replaces the published folder with the candidate's rows, a card and a privacy label."""
+    """Replaces the published folder with the candidate's rows, a card and a privacy label.
+
+    Args:
+        spec: The dataset.
+        planned: The method.
+        candidate: Rows that passed the gate.
+        ledger: Paid for them.
+        builds_on: Events of the releases behind the rows, whose audits the label lists.
+    """
     rows = published_rows(spec, planned, candidate)
     reservation = str(candidate["reservation"][0])
     attacks = attack_results(f"{spec.name}/{planned.folder}")
-    audits = [*audit_results([planned.plan.event]), *attacks]
+    audits = [*audit_results([planned.plan.event, *builds_on]), *attacks]
     label = corpus_label(ledger.entries(), reservation, audits)
     final = released_folder(spec.name, planned.folder)
     temporary = final.with_name(f".{final.name}.new")

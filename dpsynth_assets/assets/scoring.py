@@ -117,6 +117,7 @@ def evaluation_settings(
     return EvaluationSettings(
         max_rows=min(spec.evaluation.rows, max(SMALLEST_COMPARISON, smallest)),
         record_schema=spec.structured.schema_mapping if spec.structured else None,
+        next_word=spec.evaluation.next_word_settings if spec.evaluation.next_word else None,
     )
 
 

@@ -31,6 +31,8 @@ def plan(
 
 def _facts(planned: Any, rounds: int) -> dict[str, Any]:
     rows = [] if planned.histogram is None else [_histogram_row(planned.histogram)]
+    if planned.topics is not None:
+        rows.append(_topics_row(planned.topics))
     rows.extend(_row(entry) for entry in planned.methods)
     return {
         "cohort": planned.terms.cohort,
@@ -60,9 +62,25 @@ def _histogram_row(histogram: Any) -> dict[str, Any]:
     }
 
 
-def _row(entry: Any) -> dict[str, Any]:
+def _topics_row(topics: Any) -> dict[str, Any]:
     return {
-        "release": f"{entry.folder}/candidate_corpus",
+        "release": "shared/topic_histogram",
+        "method": "gaussian histogram",
+        "guarantee": "dp",
+        "budget_share": topics.share,
+        "target_epsilon": topics.epsilon,
+        "epsilon": topics.epsilon,
+        "noise": f"discrete Gaussian of standard deviation {topics.noise_std:.3g} records",
+        "tokens_per_batch": None,
+        "rows_estimate": None,
+        "refusal": None,
+    }
+
+
+def _row(entry: Any) -> dict[str, Any]:
+    stages = ", ".join(entry.plan.stages)
+    return {
+        "release": f"{entry.folder}/{stages or 'candidate_corpus'}",
         "method": entry.method.name,
         "guarantee": str(entry.plan.guarantee),
         "budget_share": entry.share,

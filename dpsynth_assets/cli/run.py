@@ -35,7 +35,7 @@ def run(
     """Materialise a cohort: clusters, histograms, corpora, evaluation, statement."""
     spec = find_cohort(cohort)
     console = Console(stderr=True)
-    succeeded = _materialise(cohort, spec.public_data, select, release, console)
+    succeeded = _materialise(cohort, select, release, console)
     summary = summarise(spec)
     if as_json:
         typer.echo(json.dumps({"succeeded": succeeded, **summary}, indent=2))
@@ -45,7 +45,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _materialise(cohort: str, base: str, select: str, release: str, console: Console) -> bool:
+def _materialise(cohort: str, select: str, release: str, console: Console) -> bool:
     """Runs the selection in this process; models load once and stay."""
     from dpsynth_assets.cli.instance import dagster_instance
     from dpsynth_assets.tags import RELEASE
@@ -56,7 +56,7 @@ def _materialise(cohort: str, base: str, select: str, release: str, console: Con
     from dpsynth_assets.definitions import defs
 
     loaded = defs()
-    chosen = select or f'key:"{cohort}/*" or key:"public/{base}/*"'
+    chosen = select or f'+key:"{cohort}/*"'
     job = loaded.resolve_implicit_global_asset_job_def()
     graph = loaded.resolve_asset_graph()
     keys = list(dg.AssetSelection.from_string(chosen).resolve(graph))

@@ -19,5 +19,8 @@ class PublicData(DeclaredComponent[PublicDataSpec]):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """Assets of the base."""
         from dpsynth_assets.assets.public import public_definitions
+        from dpsynth_assets.assets.public_generation import generation_definitions
 
-        return public_definitions(self.spec)
+        return dg.Definitions.merge(
+            public_definitions(self.spec), generation_definitions(self.spec)
+        )

@@ -202,6 +202,18 @@ class HistogramSpec(Declaration):
     )
 
 
+class TopicHistogramSpec(Declaration):
+    """The noisy histogram of public topics that conditional generation follows."""
+
+    noise_std: float = Field(
+        default=10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Standard deviation of the integer Gaussian noise on each count, in records "
+        "(> 0). Its cost is a small part of the budget; the methods share what it leaves.",
+    )
+
+
 class MethodSpec(Declaration):
     """One corpus to be made."""
 
@@ -252,4 +264,12 @@ class EvaluationSpec(Declaration):
     )
     references: bool = Field(
         default=True, description="Whether real held-out text and public text are scored beside."
+    )
+    next_word: bool = Field(
+        default=False,
+        description="Whether a small language model is trained on every corpus and scored by the "
+        "next words of held-out text it gets right.",
+    )
+    next_word_settings: dict[str, Any] = Field(
+        default_factory=dict, description="Shape and training of that model."
     )

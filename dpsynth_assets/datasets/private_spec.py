@@ -18,6 +18,7 @@ from dpsynth_assets.datasets.parts import (
     PublicFactsSpec,
     ScheduleSpec,
     SourceSpec,
+    TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.prompting import PromptSpec
 from dpsynth_assets.datasets.structure import StructuredSpec
@@ -56,6 +57,9 @@ class PrivateDatasetSpec(Declaration):
     public_data: Name = Field(default="demo", description="Name of the public base it builds on.")
     cluster_histogram: HistogramSpec | None = Field(
         default=None, description="Shared noisy histogram of clusters; none: not released."
+    )
+    topic_histogram: TopicHistogramSpec | None = Field(
+        default=None, description="Shared noisy histogram of public topics; none: not released."
     )
     methods: list[MethodSpec] = Field(min_length=1, description="Corpora to be made (>= 1).")
     evaluation: EvaluationSpec = Field(

@@ -93,6 +93,49 @@ class ClustersSpec(Declaration):
     seed: int = Field(default=0, ge=0, description="Seed of the public clustering (>= 0).")
 
 
+class TopicModelSpec(Declaration):
+    """Public topics with keywords, which conditional generation starts from."""
+
+    folder: str | None = Field(
+        default=None, description="Folder of a saved topic model; none: fitted here."
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of the fit, see docs/datasets.md."
+    )
+
+
+class ConditionalGeneratorSpec(Declaration):
+    """The public model that writes a document from aspects such as keywords."""
+
+    kind: Literal["embedded", "pretrained"] = Field(
+        default="embedded",
+        description="embedded: a small encoder-decoder trained here on public (aspects, document) "
+        "pairs. pretrained: weights from a folder or the hub.",
+    )
+    model: str | None = Field(
+        default=None, description="Hub id or folder of the weights; required for pretrained."
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="Number type of the weights in memory."
+    )
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Shape and training of the embedded model."
+    )
+
+    @model_validator(mode="after")
+    def _weights_named(self) -> Self:
+        if (self.kind == "pretrained") != bool(self.model):
+            expected = "a hub id or folder" if self.kind == "pretrained" else "no model"
+            refuse(
+                "model",
+                f"{expected} for kind: {self.kind}",
+                repr(self.model),
+                "Write model: <owner/name or folder> with kind: pretrained, or drop both.",
+            )
+        return self
+
+
 class PublicDataSpec(Declaration):
     """One public base. Nothing in it may have been chosen by looking at private records."""
 
@@ -114,6 +157,13 @@ class PublicDataSpec(Declaration):
     )
     clusters: ClustersSpec = Field(
         default_factory=ClustersSpec, description="Centres for cluster histograms."
+    )
+    topic_model: TopicModelSpec = Field(
+        default_factory=TopicModelSpec, description="Public topics and their keywords."
+    )
+    conditional_generator: ConditionalGeneratorSpec = Field(
+        default_factory=ConditionalGeneratorSpec,
+        description="The model that fine-tuning starts from.",
     )
     max_documents: int | None = Field(
         default=None, ge=1, description="Documents used in all (>= 1); none: all."

@@ -22,11 +22,14 @@ from dpsynth_assets.demo_corpus.grammar import (
     public_organisation,
     write_message,
 )
+from dpsynth_assets.demo_corpus.second import SECOND_ORGANISATION
 from dpsynth_assets.demo_corpus.topics import DESKS
 
 PUBLIC_FILE = "public.parquet"
 PRIVATE_FILE = "private_tickets.jsonl"
 CANARY_FILE = "private_canaries.txt"
+SECOND_FILE = "private_letters.jsonl"
+SECOND_CANARY_FILE = "private_letters_canaries.txt"
 MESSAGES_PER_ORGANISATION = 20
 MESSAGES_PER_CUSTOMER = 3
 
@@ -64,20 +67,48 @@ class DemoCorpora:
     public: Path
     private: Path
     canaries: Path
+    second_private: Path
+    second_canaries: Path
     public_documents: int
     private_records: int
+    second_private_records: int
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file of the demo."""
+        both = (self.private, self.canaries, self.second_private, self.second_canaries)
+        return (self.public, *both)
 
 
-def write_demo_corpora(
-    folder: Path, *, public_documents: int = 8000, private_records: int = 5000, seed: int = 0
+def demo_corpora(
+    folder: Path,
+    *,
+    public_documents: int = 8000,
+    private_records: int = 5000,
+    second_private_records: int = 16_000,
 ) -> DemoCorpora:
-    """Writes the public corpus, the private tickets and the planted canaries.
+    """Names the demo's files in a folder without writing them."""
+    return DemoCorpora(
+        public=folder / PUBLIC_FILE,
+        private=folder / PRIVATE_FILE,
+        canaries=folder / CANARY_FILE,
+        second_private=folder / SECOND_FILE,
+        second_canaries=folder / SECOND_CANARY_FILE,
+        public_documents=public_documents,
+        private_records=private_records,
+        second_private_records=second_private_records,
+    )
+
+
+def write_demo_corpora(folder: Path, *, seed: int = 0, **sizes: int) -> DemoCorpora:
+    """Writes the public corpus, both private mailboxes and their planted canaries.
 
     Args:
         folder: Created if missing; existing demo files are replaced.
-        public_documents: Rows of `public.parquet` (columns `text`, `label`, `group`).
-        private_records: Lines of `private_tickets.jsonl` (`id`, `customer_id`, `text`, `label`).
         seed: Public seed; equal seeds give equal files.
+        sizes: `public_documents`: rows of `public.parquet` (columns `text`, `label`, `group`);
+            `private_records` and `second_private_records`: lines of the mailboxes (`id`,
+            `customer_id`, `text`, `label`).
 
     Returns:
         Where the files are and how many rows they have.
@@ -85,19 +116,21 @@ def write_demo_corpora(
     import polars as pl
 
     folder.mkdir(parents=True, exist_ok=True)
-    corpora = DemoCorpora(
-        public=folder / PUBLIC_FILE,
-        private=folder / PRIVATE_FILE,
-        canaries=folder / CANARY_FILE,
-        public_documents=public_documents,
-        private_records=private_records,
-    )
-    pl.DataFrame(public_rows(public_documents, seed)).write_parquet(corpora.public)
-    lines = [json.dumps(row, ensure_ascii=False) for row in private_rows(private_records, seed)]
-    corpora.private.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    codes = planted_canaries(seed)
-    corpora.canaries.write_text("\n".join(codes) + "\n", encoding="utf-8")
+    corpora = demo_corpora(folder, **sizes)
+    public = public_rows(corpora.public_documents, seed)
+    pl.DataFrame(public).write_parquet(corpora.public)
+    first = private_rows(corpora.private_records, seed)
+    _write_mailbox(corpora.private, corpora.canaries, first, seed)
+    other = seed + 1_000_003  # Other customers, other canaries.
+    second = private_rows(corpora.second_private_records, other, SECOND_ORGANISATION, "L")
+    _write_mailbox(corpora.second_private, corpora.second_canaries, second, other)
     return corpora
+
+
+def _write_mailbox(path: Path, canaries: Path, rows: list[dict[str, str]], seed: int) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    canaries.write_text("\n".join(planted_canaries(seed)) + "\n", encoding="utf-8")
 
 
 def public_rows(count: int, seed: int) -> list[dict[str, str]]:
@@ -113,7 +146,7 @@ def public_rows(count: int, seed: int) -> list[dict[str, str]]:
 def _public_messages(random: Random) -> Iterator[tuple[str, Message]]:
     while True:
         organisation = public_organisation(random)
-        if organisation.name == PRIVATE_ORGANISATION.name:
+        if organisation.name in (PRIVATE_ORGANISATION.name, SECOND_ORGANISATION.name):
             continue
         for _ in range(MESSAGES_PER_ORGANISATION):
             customer = make_customer(random, organisation)
@@ -126,20 +159,22 @@ def _message(random: Random, organisation: Organisation, customer: Customer) -> 
     return write_message(random, organisation, customer, topic)
 
 
-def private_rows(count: int, seed: int) -> list[dict[str, str]]:
-    """Rows of the private mailbox, canaries planted, in random order of time."""
+def private_rows(
+    count: int, seed: int, organisation: Organisation = PRIVATE_ORGANISATION, prefix: str = "T"
+) -> list[dict[str, str]]:
+    """Rows of a private mailbox, canaries planted, in random order of time."""
     random = Random(f"private-{seed}")
     customers = [
-        make_customer(random, PRIVATE_ORGANISATION)
+        make_customer(random, organisation)
         for _ in range(max(1, count // MESSAGES_PER_CUSTOMER))
     ]
     rows = []
     for index in range(count):
         writer = random.randrange(len(customers))
-        message = _message(random, PRIVATE_ORGANISATION, customers[writer])
+        message = _message(random, organisation, customers[writer])
         rows.append(
             {
-                "id": f"T{index:05d}",
+                "id": f"{prefix}{index:05d}",
                 "customer_id": f"C{writer:05d}",
                 "text": message.text,
                 "label": message.label,
@@ -158,4 +193,12 @@ def _plant(random: Random, rows: list[dict[str, str]], canaries: dict[str, int])
             row["text"] += " " + canary_sentence(code)
 
 
-__all__ = ["DESKS", "PRIVATE_ORGANISATION", "DemoCorpora", "planted_canaries", "write_demo_corpora"]
+__all__ = [
+    "DESKS",
+    "PRIVATE_ORGANISATION",
+    "SECOND_ORGANISATION",
+    "DemoCorpora",
+    "demo_corpora",
+    "planted_canaries",
+    "write_demo_corpora",
+]

@@ -178,11 +178,18 @@ class Method(ABC):
     code_version: ClassVar[str] = "1"
     """Raised when the mechanism's behaviour changes: an older release is then not reused."""
     needs_embeddings: ClassVar[bool] = False
+    spends: ClassVar[bool] = True
+    """Whether it charges anything itself, beside the releases it builds on."""
 
     def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:
         """Whether the corpus builds on the cluster histogram, and so carries its cost as well."""
         del config, terms
         return False
+
+    def public_inputs(self, config: Any) -> frozenset[str]:
+        """Artifacts of the public base that it reads, by the last part of their asset keys."""
+        del config
+        return frozenset({"public_language_model", "public_clusters"})
 
     def uses_topics(self, config: Any) -> bool:
         """Whether the corpus builds on the released topic histogram, and so carries its cost."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
-from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, MethodPlan
+from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, Method, MethodPlan
 from dpsynth_assets.methods.plan_scale import fitted_scale
 from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
 from dpsynth_assets.methods.registry import REGISTRY, get_method
+from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.models.prompt_templates import declared_templates
 from dpsynth_assets.privacy.accounting import (
     epsilon_of,
@@ -58,6 +59,28 @@ class PlannedHistogram:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedTopics:
+    """The topic histogram: its noise and its event.
+
+    Attributes:
+        noise_std: Standard deviation of the noise of each count, in records.
+        event: What will be charged.
+        terms: The cohort's declared terms.
+        share: What it takes of the cohort's ρ.
+    """
+
+    noise_std: float
+    event: Event
+    terms: CohortTerms
+    share: float
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the event alone at the cohort's δ; computed when asked, not when the UI opens."""
+        return epsilon_of_fixed([self.event], self.terms.delta, self.terms.accountant)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedMethod:
     """One method with its validated settings and its plan.
 
@@ -71,7 +94,7 @@ class PlannedMethod:
     """
 
     spec: MethodSpec
-    method: GenerationMethod
+    method: Method
     config: Any
     share: float
     target_epsilon: float
@@ -91,6 +114,7 @@ class DatasetPlan:
     budget: BudgetTerms
     histogram: PlannedHistogram | None
     methods: tuple[PlannedMethod, ...]
+    topics: PlannedTopics | None = None
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
@@ -99,15 +123,39 @@ class DatasetPlan:
         if self.histogram is not None:
             name = f"{self.terms.cohort}/shared/cluster_histogram"
             releases.append(PlannedRelease(asset=name, event=self.histogram.event))
-        releases.extend(
-            PlannedRelease(
-                asset=f"{self.terms.cohort}/{planned.folder}/candidate_corpus",
-                event=planned.plan.event,
-            )
-            for planned in self.methods
-            if planned.plan.event is not None and planned.plan.refusal is None
-        )
+        if self.topics is not None:
+            name = f"{self.terms.cohort}/shared/topic_histogram"
+            releases.append(PlannedRelease(asset=name, event=self.topics.event))
+        for planned in self.methods:
+            if planned.plan.refusal is None:
+                releases += self._charged(planned)
         return tuple(releases)
+
+    def _charged(self, planned: PlannedMethod) -> list[PlannedRelease]:
+        """What one method charges itself: a line a stage, or one for its corpus."""
+        place = f"{self.terms.cohort}/{planned.folder}"
+        if isinstance(planned.method, StagedMethod):
+            return [
+                PlannedRelease(asset=f"{place}/{stage}", event=event)
+                for stage, event in planned.plan.stages.items()
+            ]
+        if planned.plan.event is None:
+            return []
+        return [PlannedRelease(asset=f"{place}/candidate_corpus", event=planned.plan.event)]
+
+    @property
+    def corpora(self) -> tuple[PlannedMethod, ...]:
+        """The methods that write a corpus; a staged one may release a downstream model instead."""
+        return tuple(
+            planned
+            for planned in self.methods
+            if not isinstance(planned.method, StagedMethod) or planned.method.writes_corpus
+        )
+
+    @property
+    def predictions(self) -> tuple[PlannedMethod, ...]:
+        """The methods that decode privately, token by token, in a single release."""
+        return tuple(p for p in self.methods if isinstance(p.method, GenerationMethod))
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -121,13 +169,29 @@ class DatasetPlan:
 
     def events_behind(self, planned: PlannedMethod) -> Sequence[Event]:
         """Events of the releases that a method's corpus builds on."""
-        if self.histogram is None or not planned.method.uses_histogram(planned.config, self.terms):
-            return ()
-        return (self.histogram.event,)
+        method, config = planned.method, planned.config
+        behind: list[Event] = []
+        if self.histogram is not None and method.uses_histogram(config, self.terms):
+            behind.append(self.histogram.event)
+        if self.topics is not None and method.uses_topics(config):
+            behind.append(self.topics.event)
+        if isinstance(method, StagedMethod):
+            behind.extend(planned.plan.stages.values())
+        for folder in method.builds_on(config):
+            other = self.method(folder)
+            own = () if isinstance(other.method, StagedMethod) else (other.plan.event,)
+            inherited = [*self.events_behind(other), *own]
+            behind.extend(e for e in inherited if e is not None and not _already(e, behind))
+        return tuple(behind)
 
     def method(self, folder: str) -> PlannedMethod:
         """The planned method of one folder."""
         return next(planned for planned in self.methods if planned.folder == folder)
+
+
+def _already(event: Event, behind: Sequence[Event]) -> bool:
+    """Whether the very same shared release is among the events already."""
+    return any(event is other for other in behind)
 
 
 def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
@@ -191,7 +255,7 @@ def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[Plann
     it were the only one.
     """
     declared = {planned.method.name for planned in plan.methods}
-    left = 1.0 - _histogram_share(spec)
+    left = 1.0 - _shared_share(spec, plan.terms)
     worth = _worth(plan.terms, left / spec.budget.rounds)
     return tuple(
         _plan_method(MethodSpec(method=name), plan.terms, left, worth)
@@ -203,9 +267,9 @@ def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[Plann
 def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> DatasetPlan:
     """Plans one round with every share multiplied by `scale`."""
     scale /= spec.budget.rounds
-    shares = _shares(spec)
+    shares = _shares(spec, terms)
     matched = {entry.key: shares[entry.key] for entry in spec.methods}
-    for entry in spec.methods:  # What spends nothing is matched to the largest share in quantity.
+    for entry in spec.methods:  # What is ex-post is matched to the largest share in quantity.
         if get_method(entry.method).guarantee is not GuaranteeType.DP:
             matched[entry.key] = matched[entry.key] or max(shares.values())
     return DatasetPlan(
@@ -223,25 +287,49 @@ def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> Data
             )
             for entry in spec.methods
         ),
+        topics=_plan_topics(spec, terms),
     )
 
 
-def _shares(spec: PrivateDatasetSpec) -> dict[str, float]:
+def _shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:
     """Share of each method by folder: declared, or an equal part of what the others leave."""
     open_keys = [
-        entry.key
-        for entry in spec.methods
-        if entry.budget_share is None and get_method(entry.method).guarantee is GuaranteeType.DP
+        entry.key for entry in spec.methods if entry.budget_share is None and _spends(entry)
     ]
-    left = max(0.0, 1.0 - spec.budget_shares)
+    left = max(0.0, 1.0 - spec.budget_shares - _topics_share(spec, terms))
     return {
         entry.key: left / len(open_keys) if entry.key in open_keys else entry.budget_share or 0.0
         for entry in spec.methods
     }
 
 
-def _histogram_share(spec: PrivateDatasetSpec) -> float:
-    return 0.0 if spec.cluster_histogram is None else spec.cluster_histogram.budget_share
+def _spends(entry: MethodSpec) -> bool:
+    method = get_method(entry.method)
+    return method.spends and method.guarantee is GuaranteeType.DP
+
+
+def _shared_share(spec: PrivateDatasetSpec, terms: CohortTerms) -> float:
+    """What the shared histograms of a file take of the budget."""
+    clusters = 0.0 if spec.cluster_histogram is None else spec.cluster_histogram.budget_share
+    return clusters + _topics_share(spec, terms)
+
+
+def _topics_share(spec: PrivateDatasetSpec, terms: CohortTerms) -> float:
+    """Share of ρ that the topic histogram takes in all rounds: its noise is declared, not sized."""
+    planned = _plan_topics(spec, terms)
+    return 0.0 if planned is None else planned.share * spec.budget.rounds
+
+
+def _plan_topics(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedTopics | None:
+    """Prices the declared noise; independent of every share."""
+    if spec.topic_histogram is None:
+        return None
+    from dpsynth_assets.methods.topic_histogram import topic_histogram_event
+
+    noise_std = spec.topic_histogram.noise_std
+    event = topic_histogram_event(noise_std, terms)
+    share = float(event.rho) / zcdp_rho(terms.epsilon, terms.delta)
+    return PlannedTopics(noise_std=noise_std, event=event, terms=terms, share=share)
 
 
 def _worth(terms: CohortTerms, share: float) -> float:
@@ -298,9 +386,9 @@ def _plan_method(
     )
 
 
-def _priced(method: GenerationMethod, config: Any, terms: CohortTerms, target: float) -> MethodPlan:
+def _priced(method: Method, config: Any, terms: CohortTerms, target: float) -> MethodPlan:
     """Sizes a method by ρ, in which shares add up, and states its ε by the cohort's accountant."""
-    if target <= 0 and method.guarantee is GuaranteeType.DP:
+    if target <= 0 and method.spends and method.guarantee is GuaranteeType.DP:
         return MethodPlan(
             guarantee=method.guarantee,
             event=None,
@@ -310,9 +398,11 @@ def _priced(method: GenerationMethod, config: Any, terms: CohortTerms, target: f
                 "the whole budget. Lower their shares in the dataset file."
             ),
         )
-    plan = method.plan(config, replace(terms, accountant="zcdp"), target_epsilon=target)
+    staged = isinstance(method, StagedMethod)  # Calibrates noise by the cohort's own accountant.
+    known = terms if staged else replace(terms, accountant="zcdp")
+    plan = method.plan(config, known, target_epsilon=target)
     if terms.prompts is not None:  # Other prompts are another release.
         plan = replace(plan, parameters={**plan.parameters, "prompts": terms.prompts.to_json()})
-    if plan.event is None or terms.accountant == "zcdp":
+    if plan.event is None or terms.accountant == "zcdp" or staged:
         return plan
     return replace(plan, epsilon=epsilon_of([plan.event], terms.delta, terms.accountant))

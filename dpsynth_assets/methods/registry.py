@@ -5,13 +5,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpsynth_assets.methods.base import GenerationMethod
+from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.fine_tuning import (
+    Ctcl,
+    DownstreamFineTuning,
+    DpFineTuning,
+    Resampled,
+)
 from dpsynth_assets.methods.private_prediction.compared import InvisibleInk, MeanSvt
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
 
-REGISTRY: dict[str, GenerationMethod] = {
+REGISTRY: dict[str, Method] = {
     method.name: method
     for method in (
         MeanUniform(),
@@ -20,12 +26,16 @@ REGISTRY: dict[str, GenerationMethod] = {
         MedianClustered(),
         InvisibleInk(),
         FewShot(),
+        Ctcl(),
+        DpFineTuning(),
+        Resampled(),
+        DownstreamFineTuning(),
     )
 }
 """Methods in the order in which interfaces list them."""
 
 
-def get_method(name: str) -> GenerationMethod:
+def get_method(name: str) -> Method:
     """Looks a method up.
 
     Raises:

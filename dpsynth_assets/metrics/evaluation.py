@@ -25,6 +25,7 @@ from dpsynth_assets.attacks.overlap import (
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveResult, MauveSettings, mauve_score
+from dpsynth_assets.metrics.next_word import next_word_accuracy
 from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import distinct_n, label_distance, word_lengths
 
@@ -44,6 +45,7 @@ class EvaluationSettings:
         near_duplicate_cosine: Similarity from which a row is a near duplicate.
         seed: Seed of subsamples and validation splits.
         record_schema: JSON schema of texts that are records; None for free text.
+        next_word: Settings of the next-word model trained on every corpus; None: not trained.
     """
 
     max_rows: int = 1_000
@@ -53,6 +55,7 @@ class EvaluationSettings:
     near_duplicate_cosine: float = NEAR_DUPLICATE_COSINE
     seed: int = 0
     record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
+    next_word: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; the constants of MAUVE under `mauve`, as they are used; no schema."""
@@ -116,6 +119,9 @@ class CorpusScores:
             distribution. Orders corpora where MAUVE is at its floor.
         parse_rate: Share of rows that are JSON; None without a declared schema.
         validation_rate: Share of rows that fulfil the declared schema; likewise.
+        next_word_accuracy: Share of tokens of held-out records that a small language model trained
+            on the corpus gets right; None where it was not asked for.
+        next_word_perplexity: The same model's perplexity on them.
     """
 
     name: str
@@ -135,6 +141,8 @@ class CorpusScores:
     energy_distance: float | None = None
     parse_rate: float | None = None
     validation_rate: float | None = None
+    next_word_accuracy: float | None = None
+    next_word_perplexity: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by name."""
@@ -177,7 +185,8 @@ def score_corpus(
     if reference.has_labels and len(corpus.texts) > 0:
         accuracy = _accuracy(corpus.features, corpus.labels, reference, settings)
     canaries = find_canaries(corpus.texts, reference.canaries) if reference.canaries else None
-    return _scores(corpus, reference, public_texts, settings, accuracy, canaries)
+    scores = _scores(corpus, reference, public_texts, settings, accuracy, canaries)
+    return dataclasses.replace(scores, **_next_word_fields(corpus.texts, reference, settings))
 
 
 def real_scores(
@@ -213,6 +222,9 @@ def real_scores(
         label_distance=distance,
         energy_distance=_energy(features, reference),
         **_mauve_fields(mauve),
+        **_next_word_fields(
+            [reference.source_texts[row] for row in chosen], reference, settings
+        ),
     )
 
 
@@ -307,6 +319,19 @@ def _structure_fields(texts: Sequence[str], settings: EvaluationSettings) -> dic
         return {}
     scores = structure_scores(texts, settings.record_schema)
     return {"parse_rate": scores.parse_rate, "validation_rate": scores.validation_rate}
+
+
+def _next_word_fields(
+    texts: Sequence[str], reference: PrivateReference, settings: EvaluationSettings
+) -> dict[str, Any]:
+    """Trains on texts and predicts held-out records, if asked for and there are words to learn."""
+    if settings.next_word is None or not any(text.strip() for text in texts):
+        return {}
+    from dpsynth_assets.models.next_word_model import NextWordSettings
+
+    shape = NextWordSettings.model_validate(dict(settings.next_word))
+    scores = next_word_accuracy(texts, reference.held_out_texts, shape)
+    return {"next_word_accuracy": scores.accuracy, "next_word_perplexity": scores.perplexity}
 
 
 def _mauve_fields(result: MauveResult | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A tokens of the public support, G active batches.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
+
+_GATHERED_ENTRIES = 1 << 18
+"""Logits of all batches' supports that are worked on together, in float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,19 +121,46 @@ class DifferenceTokenMechanism:
             UnaccountedReleaseError: If a batch has no private token left.
             ValueError: If shapes disagree, or a public row allows no token.
         """
-        import torch
-
         meter.spend(active)
         check_shapes(private_logits, batch_of_row, active, allowed)
         check_public_logits(public_logits, private_logits, active)
-        usable = torch.ones(len(batch_of_row), dtype=torch.bool, device=private_logits.device)
-        rows_of = rows_by_batch(batch_of_row, active, usable)
-        supports = self.supports(public_logits.to(private_logits.device), allowed)
+        public_logits = public_logits.to(private_logits.device)
+        rows_of = rows_by_batch(batch_of_row, active)
+        supports = self.supports(public_logits, allowed)
+        widest = max((len(support) for support in supports), default=0)
+        if len(batch_of_row) * widest <= _GATHERED_ENTRIES:
+            return self._draw_together(private_logits, public_logits, rows_of, supports)
         tokens = np.zeros(len(active), dtype=np.int64)
         for index, (rows, support) in enumerate(zip(rows_of, supports, strict=True)):
             scores = self.private_scores(private_logits, public_logits[index], rows, support)
             tokens[index] = int(support[draw_tokens(scores.unsqueeze(0))[0]])
         return tokens
+
+    def _draw_together(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor",
+        rows_of: "Sequence[torch.Tensor | slice]",
+        supports: "Sequence[torch.Tensor]",
+    ) -> np.ndarray:
+        """Draws (G,) tokens in one pass over the supports of all batches, filled to one width."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        if not supports:
+            return np.zeros(0, dtype=np.int64)
+        tokens = pad_sequence(list(supports), batch_first=True, padding_value=-1)
+        filler, tokens = tokens < 0, tokens.clamp_(min=0)
+        public = _log_law(public_logits.gather(1, tokens), filler)
+        rows, owner = (each.to(tokens.device) for each in _flat_rows(rows_of))
+        own = _log_law(private_logits[rows.unsqueeze(1), tokens[owner]], filler[owner])
+        ignored = filler[owner] | ~torch.isfinite(own.amax(dim=1, keepdim=True))
+        own.sub_(public[owner]).masked_fill_(ignored, 0.0)
+        own.clamp_(-self.clip_bound, self.clip_bound)
+        total = torch.zeros_like(public).index_add_(0, owner, own)
+        drawn = draw_tokens((public + total / self.expected_batch_size) / self.temperature)
+        drawn = np.minimum(drawn, [len(support) - 1 for support in supports])
+        return tokens.cpu().numpy()[np.arange(len(drawn)), drawn]
 
     def support(self, public_row: "torch.Tensor", allowed: np.ndarray | None) -> "torch.Tensor":
         """Lists (A,) int64 tokens of the public support of (V,) public logits."""
@@ -185,13 +216,14 @@ class DifferenceTokenMechanism:
         return (public + total / self.expected_batch_size) / self.temperature
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 80·V + 24·R·C + 32·R + 16·G bytes.
+        """Bounds memory beyond the logits: 80·V + 24·R·C + 48·E + 32·R + 16·G bytes.
 
-        Batches are worked on one after another; C = `block_columns` of the rows of one batch,
-        which the bound takes to hold all R rows, and the support to hold all V tokens.
+        Small supports are worked on together, at most E entries of them; others batch after batch,
+        C = `block_columns` of its rows, which the bound takes to be all R.
         """
         width = min(vocabulary, block_columns(rows))
-        return 80 * vocabulary + 24 * rows * width + 32 * rows + 16 * batches
+        gathered = 48 * min(rows * vocabulary, _GATHERED_ENTRIES)
+        return 80 * vocabulary + 24 * rows * width + gathered + 32 * rows + 16 * batches
 
 
 def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) -> "torch.Tensor":
@@ -219,9 +251,28 @@ def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) 
         return finite
     if k < 1:
         raise ValueError(f"Expected k >= 1, got {k}.")
-    logits = public_logits.to(torch.float64)
-    kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
-    return finite & (logits >= kth - margin)
+    kth = public_logits.topk(min(k, public_logits.shape[-1]), dim=-1).values[..., -1:]
+    return finite & (public_logits.to(torch.float64) >= kth.to(torch.float64) - margin)
+
+
+def _flat_rows(rows_of: "Sequence[torch.Tensor | slice]") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Lists the rows of all batches one after another, and the batch of each: (n,) int64 twice."""
+    import torch
+
+    each = [
+        torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu()
+        for rows in rows_of
+    ]
+    counts = torch.tensor([len(rows) for rows in each])
+    return torch.cat(each), torch.repeat_interleave(torch.arange(len(each)), counts)
+
+
+def _log_law(logits: "torch.Tensor", filler: "torch.Tensor") -> "torch.Tensor":
+    """Computes (n, A) float64 log-probabilities over the tokens that are no filler."""
+    import torch
+
+    logits = logits.to(torch.float64, copy=True).masked_fill_(filler, -torch.inf)
+    return logits.sub_(torch.logsumexp(logits, dim=1, keepdim=True))
 
 
 def difference_scores_oracle(

@@ -5,6 +5,7 @@ Shape letters: n private records, B records of one batch, T steps.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,11 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
+
+    from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients
+
+NOISE_THREADS = 4
+"""Threads that draw noise while a device computes gradients."""
 
 
 def dp_sgd_event(
@@ -142,6 +148,26 @@ class DpSgdMechanism:
             records=self.records,
         )
 
+    @property
+    def released_steps(self) -> int:
+        """Steps whose gradient was released, those before `resume_at` included. Public."""
+        return self._meter.released
+
+    def resume_at(self, step: int) -> None:
+        """Goes on after `step` released gradients of an interrupted run, under its charge.
+
+        Args:
+            step: Gradients whose effect the caller has back: from the run's last checkpoint.
+
+        Raises:
+            UnaccountedReleaseError: If this run drew a batch already, or `step` is not in [0, T].
+
+        **Privacy** Steps that were drawn after the checkpoint are drawn again, with fresh batches
+        and noise. That is covered by the charge only where nothing of the lost draws was kept or
+        shown; see `Checkpoint` in `methods.staged`.
+        """
+        self._meter.resume_at(step)
+
     def batches(self, private_records: int) -> Iterator[np.ndarray]:
         """Yields the run's remaining batches, (B,) int64 record indices each, B >= 0.
 
@@ -205,8 +231,73 @@ class DpSgdMechanism:
             torch.zeros(each.shape, dtype=torch.float64, device=each.device) for each in parameters
         ]
         rows = sum(add_clipped(sums, part, self.l2_bound) for part in private_parts)
+        return self._release(sums, rows, parameters)
+
+    def private_gradient_of_losses(
+        self, gradients: "PerExampleGradients", private_parts: Iterable["LossOfPart"]
+    ) -> list["torch.Tensor"]:
+        """As `private_gradient_of_parts`, from losses: no gradient of one record is ever held.
+
+        The caller passes losses and gets noisy gradients. No unclipped sum can be passed, since
+        none is; the clip bound and the number that sums are divided by are this mechanism's.
+
+        Args:
+            gradients: Clips the gradients of a model's trainable parameters.
+            private_parts: Disjoint parts of the batch; may be lazy, and without parts where the
+                batch is empty.
+
+        Returns:
+            For each of `gradients.parameters` a tensor of its shape, type and device.
+
+        Raises:
+            UnaccountedReleaseError: As `private_gradient`.
+            TypeError: If the model's gradients cannot be clipped record by record.
+            ValueError: If there is not one loss for each record.
+        """
+        with ThreadPoolExecutor(NOISE_THREADS) as threads:
+            ahead = self._noise_ahead(gradients.parameters, threads)
+            sums, rows = gradients.private_clipped_sums(private_parts, self.l2_bound)
+            return self._release(sums, rows, gradients.parameters, ahead)
+
+    def _noise_ahead(
+        self, parameters: Sequence["torch.Tensor"], threads: ThreadPoolExecutor
+    ) -> list["Future[torch.Tensor]"]:
+        """Starts drawing the noise of parameters on a device: its processor idles meanwhile."""
+        import torch
+
+        std = self.noise_multiplier * self.l2_bound
+        return [
+            threads.submit(lambda shape=each.shape: gaussian_like(_float64(shape), std))
+            for each in parameters
+            if each.device != torch.device("cpu")
+        ]
+
+    def _release(
+        self,
+        sums: list["torch.Tensor"],
+        rows: int,
+        parameters: Sequence["torch.Tensor"],
+        ahead: Sequence["Future[torch.Tensor]"] = (),
+    ) -> list["torch.Tensor"]:
+        """Adds noise to clipped sums of `rows` records; empties the list to free their memory.
+
+        Noise that was drawn ahead belongs to the parameters that are not on the processor.
+        """
         self._meter.release(rows)
         noise_std = self.noise_multiplier * self.l2_bound
-        for each in sums:  # [ctcl S3.3]
-            each.add_(gaussian_like(each, noise_std)).div_(self.expected_batch_size)
-        return [each.to(parameter.dtype) for each, parameter in zip(sums, parameters, strict=True)]
+        drawn = iter(ahead)
+        released = []
+        for parameter in parameters:  # [ctcl S3.3]
+            each = sums.pop(0)
+            future = None if each.device.type == "cpu" else next(drawn, None)
+            noise = gaussian_like(each, noise_std) if future is None else future.result()
+            each.add_(noise.to(each.device)).div_(self.expected_batch_size)
+            released.append(each.to(parameter.dtype))
+        return released
+
+
+def _float64(shape: Sequence[int]) -> "torch.Tensor":
+    """A tensor of this shape, without values, that gives noise its type."""
+    import torch
+
+    return torch.empty(1, dtype=torch.float64).expand(tuple(shape))

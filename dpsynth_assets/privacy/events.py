@@ -282,6 +282,15 @@ def event_from_json(data: dict[str, Any]) -> Event:
     return event
 
 
+POST_PROCESSING: Event = ComposedEvent(events=())
+"""What writing from earlier releases costs: nothing, as long as nothing private is read."""
+
+
+def is_post_processing(event: Event | None) -> bool:
+    """Whether an event composes nothing at all. None is no event, and not free."""
+    return event is not None and not flatten(event)
+
+
 def flatten(event: Event) -> list[Event]:
     """Lists the atomic events of a composition, in order."""
     if isinstance(event, ComposedEvent):

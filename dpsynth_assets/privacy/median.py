@@ -6,6 +6,7 @@ Shape letters: R rows, n rows of one batch, V vocabulary, A allowed tokens, G ac
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,14 @@ import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import context_changes
 from dpsynth_assets.privacy.clipping import (
+    ClipLattice,
     block_columns,
-    clip_block,
+    block_entries,
     clip_logits,
-    column_blocks,
     lower_floor,
-    row_maximum,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.order_statistics import order_statistics, rows_where
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
@@ -32,6 +33,12 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
+
+_SCORES_TOGETHER = 1 << 17
+"""Scores of how many batches are drawn from in one operation: what stays in a cache."""
+
+_SAMPLED_COLUMNS = 256
+"""Columns that are looked at before deciding whether leaving columns out pays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,58 +126,96 @@ class MedianTokenMechanism:
             UnaccountedReleaseError: If a batch has no private token left.
             ValueError: If shapes disagree or no token is allowed.
         """
-        import torch
-
         meter.spend(active)
         check_shapes(private_logits, batch_of_row, active, allowed)
         columns = allowed_tokens(private_logits, allowed)
-        maximum = row_maximum(private_logits, columns)
-        rows_of = rows_by_batch(batch_of_row, active, torch.isfinite(maximum))
-        tokens = np.zeros(len(active), dtype=np.int64)
-        gamma = np.zeros(len(active))
-        for index, rows in enumerate(rows_of):
-            box = self._private_box(private_logits, rows, maximum, columns)
-            tokens[index] = draw_tokens(box[1:2] / self.temperature)[0]  # [amin2025 A1:L8]
-            gamma[index] = _gamma_of(box / self.temperature, int(tokens[index]))
+        width = private_logits.shape[1] if columns is None else len(columns)
+        rows_of = rows_by_batch(batch_of_row, active)
+        drawn = [
+            self._draw(private_logits, rows_of[start : start + together], columns)
+            for together in [max(1, _SCORES_TOGETHER // width)]
+            for start in range(0, len(rows_of), together)
+        ]
+        tokens = np.concatenate([each[0] for each in drawn] or [np.zeros(0, dtype=np.int64)])
+        gamma = np.concatenate([each[1] for each in drawn] or [np.zeros(0)])
         # A numerical move of 2·slack in every clipped entry moves score and normaliser each.
         gamma += 4.0 * self.logit_slack / self.temperature
         return (tokens if columns is None else columns.cpu().numpy()[tokens]), gamma
+
+    def _draw(
+        self,
+        private_logits: "torch.Tensor",
+        rows_of: "Sequence[torch.Tensor | slice]",
+        columns: "torch.Tensor | None",
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws (g,) tokens of some batches and bounds (g,) γ, without the slack's part."""
+        import torch
+
+        boxes = torch.stack([self._private_box(private_logits, each, columns) for each in rows_of])
+        boxes /= self.temperature
+        tokens = draw_tokens(boxes[:, 1].clone())  # [amin2025 A1:L8]
+        return tokens, _gamma_of(boxes, torch.from_numpy(tokens).to(boxes.device)).cpu().numpy()
 
     def _private_box(
         self,
         private_logits: "torch.Tensor",
         rows: "torch.Tensor | slice",
-        maximum: "torch.Tensor",
         columns: "torch.Tensor | None",
     ) -> "torch.Tensor":
         """Computes (3, A) float64 left bound, median and right bound of one batch's rows."""
         import torch
 
-        bound, device = self.clip_bound, private_logits.device
-        tokens = private_logits.shape[1] if columns is None else len(columns)
-        own = maximum[rows]
-        if not len(own):
-            empty = torch.empty((0, 1), dtype=torch.float64, device=device)
-            return _box_of_sorted(empty, bound, self.changes).repeat(1, tokens)
-        box = torch.full((3, tokens), -bound, dtype=torch.float64, device=device)
-        _, highest, padding = rank_window(len(own), self.changes)
-        needed = len(own) + padding - highest
-        for part, block in column_blocks(private_logits, columns, rows):
-            # [amin2025 A1:L7] all three are the floor unless `needed` entries exceed it
-            above = block > lower_floor(block, own, bound)
-            kept = torch.nonzero(above.sum(dim=0, dtype=torch.int32) >= needed).squeeze(1)
-            ordered = _sorted_columns(clip_block(block.T.index_select(0, kept).T, own, bound))
-            box[:, part][:, kept] = _box_of_sorted(ordered, bound, self.changes)
+        own = _rows_of(private_logits, rows, columns)
+        maximum = own.amax(dim=1).to(torch.float64)
+        usable = torch.isfinite(maximum)
+        if not bool(usable.all()):
+            own, maximum = own[usable], maximum[usable]
+        box = maximum.new_empty((3, own.shape[1]))
+        width = block_columns(len(own), own.device.type)
+        for start in range(0, own.shape[1], width):
+            part = slice(start, start + width)
+            box[:, part] = self._box_of_block(own[:, part], maximum)
         return box
 
-    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 80·V + 64·R·C + 32·R + 16·G bytes.
+    def _box_of_block(self, block: "torch.Tensor", maximum: "torch.Tensor") -> "torch.Tensor":
+        """Computes (3, C) of (n, C) logits; columns of which all three are the floor go unsorted."""
+        _, highest, padding = rank_window(len(block), self.changes)
+        needed = len(block) + padding - highest
+        # [amin2025 A1:L7] all three are the floor unless `needed` entries exceed it
+        floor = lower_floor(maximum, self.clip_bound) if len(block) else maximum.unsqueeze(1)
+        sample = block[:, :: max(1, block.shape[1] // _SAMPLED_COLUMNS)]
+        if float((rows_where(sample > floor) >= needed).double().mean()) > 0.5:
+            return self._box_of_columns(block, maximum)
+        kept = (rows_where(block > floor) >= needed).nonzero().squeeze(1)
+        box = maximum.new_full((3, block.shape[1]), -self.clip_bound)
+        box[:, kept] = self._box_of_columns(block.T.index_select(0, kept).T, maximum)
+        return box
 
-        Batches are worked on one after another; C = `block_columns` of the rows of one batch,
-        which the bound takes to hold all R rows.
+    def _box_of_columns(self, block: "torch.Tensor", maximum: "torch.Tensor") -> "torch.Tensor":
+        """Reads (3, C) off the order statistics of (n, C) logits on the lattice."""
+        lattice = ClipLattice(self.clip_bound)
+        first, count = _ranks_inside(len(block), self.changes)
+        if not count:
+            return _box_of_statistics(
+                maximum.new_empty((0, block.shape[1])), 0, len(block), self.clip_bound, self.changes
+            )
+        keys = _keys(block, lattice, maximum)
+        found = order_statistics(
+            keys, first, count, lowest=lattice.lowest_key, span=lattice.span
+        )
+        return _box_of_statistics(
+            lattice.values(found), first, len(block), self.clip_bound, self.changes
+        )
+
+    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
+        """Bounds memory beyond the logits: 160·(V + S) + 16·E + 32·R + 16·G bytes.
+
+        Batches are worked on one after another in blocks of E = `block_entries` logits, which have
+        two float32 copies at most; S bounds the scores that are drawn from together.
         """
-        width = min(vocabulary, block_columns(rows))
-        return 80 * vocabulary + 64 * rows * width + 32 * rows + 16 * batches
+        block = 16 * min(rows * vocabulary, max(block_entries(), rows))
+        scores = 160 * (vocabulary + min(batches * vocabulary, _SCORES_TOGETHER))
+        return scores + block + 32 * rows + 16 * batches
 
 
 def rank_window(rows: int, changes: int) -> tuple[int, int, int]:
@@ -195,30 +240,51 @@ def rank_window(rows: int, changes: int) -> tuple[int, int, int]:
     return (total - 1 - changes) // 2, (total + changes) // 2, padding
 
 
-def _sorted_columns(values: "torch.Tensor") -> "torch.Tensor":
-    """Sorts each column of (n, K) values, fastest where a column's entries are adjacent.
+def _ranks_inside(rows: int, changes: int) -> tuple[int, int]:
+    """Finds the first of the n values' ranks that the three medians read, and how many they read."""
+    lowest, highest, padding = rank_window(rows, changes)
+    first, last = max(0, lowest - padding), min(rows - 1, highest - padding)
+    return first, max(0, last - first + 1)
 
-    NumPy's vectorised sort is several times as fast on a CPU, and for n up to some hundreds twice
-    as fast as selecting the few order statistics that are needed.
+
+def _rows_of(
+    private_logits: "torch.Tensor", rows: "torch.Tensor | slice", columns: "torch.Tensor | None"
+) -> "torch.Tensor":
+    """Takes (n, A) logits of one batch: a view where rows stand side by side."""
+    own = private_logits[rows if isinstance(rows, slice) else rows.to(private_logits.device)]
+    return own if columns is None else own.index_select(1, columns)
+
+
+def _keys(
+    block: "torch.Tensor", lattice: ClipLattice, maximum: "torch.Tensor"
+) -> "torch.Tensor":
+    """Turns (n, C) logits into int32 that order as the clipped logits do.
+
+    On a CPU a column's entries become adjacent in memory and the clip waits until order statistics
+    are found: it keeps the order.
     """
     import torch
 
-    if values.device.type == "cpu":
-        return torch.from_numpy(np.sort(values.T.numpy(), axis=1)).T
-    return torch.sort(values, dim=0).values
+    shift = lattice.shift_of(maximum)
+    if block.device.type != "cpu":
+        return lattice.placed(block, shift).view(torch.int32)
+    columns = torch.from_numpy(np.array(block.float().numpy().T, order="C"))
+    return columns.add_(shift).view(torch.int32).T
 
 
-def _box_of_sorted(values: "torch.Tensor", clip_bound: float, changes: int) -> "torch.Tensor":
-    """Reads (3, A) left bound, median and right bound off (n, A) sorted clipped logits."""
+def _box_of_statistics(
+    values: "torch.Tensor", first: int, rows: int, clip_bound: float, changes: int
+) -> "torch.Tensor":
+    """Reads (3, C) left bound, median and right bound off the (count, C) values from rank first."""
     import torch
 
-    _, _, padding = rank_window(len(values), changes)
-    total = len(values) + 2 * padding
+    _, _, padding = rank_window(rows, changes)
+    total = rows + 2 * padding
 
     def at(rank: int) -> "torch.Tensor":
         inside = rank - padding
-        if 0 <= inside < len(values):
-            return values[inside]
+        if 0 <= inside < rows:
+            return values[inside - first]
         return values.new_full(values.shape[1:], clip_bound if inside >= 0 else -clip_bound)
 
     # [amin2025 D3] half ranks: rank r/2 is the mean of ranks ⌊r/2⌋ and ⌈r/2⌉
@@ -226,17 +292,21 @@ def _box_of_sorted(values: "torch.Tensor", clip_bound: float, changes: int) -> "
     return torch.stack([(at(half // 2) + at((half + 1) // 2)) / 2 for half in halves])
 
 
-def _gamma_of(box: "torch.Tensor", token: int) -> float:
-    """Bounds |log P(x) − log P'(x)| for the drawn x over all medians in the (3, A) scaled box."""
-    left, median, right = box
-    score = median[token] - median.logsumexp(0)
-    highest = left.clone()  # [amin2025 D4] P'(x) is largest with x high and all others low
-    highest[token] = right[token]
-    lowest = right.clone()
-    lowest[token] = left[token]
-    above = highest[token] - highest.logsumexp(0) - score
-    below = score - lowest[token] + lowest.logsumexp(0)
-    return max(float(above), float(below), 0.0)
+def _gamma_of(boxes: "torch.Tensor", tokens: "torch.Tensor") -> "torch.Tensor":
+    """Bounds |log P(x) − log P'(x)| for the drawn x over all medians in (g, 3, A) scaled boxes.
+
+    [amin2025 D4] P'(x) is largest with x at its right bound and all others at their left, and
+    smallest the other way round. Overwrites the boxes.
+    """
+    import torch
+
+    at = tokens[:, None, None].expand(-1, 3, 1)
+    own = boxes.gather(2, at)  # left, median, right of the drawn token
+    own = own[:, [2, 1, 0]]
+    boxes.scatter_(2, at, own)
+    logs = own.squeeze(2) - torch.logsumexp(boxes, dim=2)  # of highest P', P, lowest P'
+    gamma = torch.maximum(logs[:, 0] - logs[:, 1], logs[:, 1] - logs[:, 2])
+    return gamma.clamp_(min=0.0)
 
 
 def median_oracle(

@@ -45,13 +45,35 @@ class StepMeter:
 
     def __init__(self, steps: int) -> None:
         """Opens a meter for T = `steps` batches."""
-        self._left = int(steps)
+        self._steps = self._left = int(steps)
         self._waiting: deque[int] = deque()
 
     @property
     def left(self) -> int:
         """Batches that may still be drawn."""
         return self._left
+
+    @property
+    def released(self) -> int:
+        """Batches that have their gradient."""
+        return self._steps - self._left - len(self._waiting)
+
+    def resume_at(self, step: int) -> None:
+        """Counts `step` batches as drawn and released, in a run that this one goes on with.
+
+        Raises:
+            UnaccountedReleaseError: If a batch was drawn already, or there are not so many steps.
+        """
+        if self._left != self._steps:
+            raise UnaccountedReleaseError(
+                "Expected to resume before the first batch, got a run under way. Open a new run."
+            )
+        if not 0 <= step <= self._steps:
+            raise UnaccountedReleaseError(
+                f"Expected a checkpoint of 0 to {self._steps} steps, got {step}. "
+                "Resume with the plan that was charged."
+            )
+        self._left -= int(step)
 
     def check(self) -> None:
         """Raises UnaccountedReleaseError if all T batches were drawn."""

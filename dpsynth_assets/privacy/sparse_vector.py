@@ -16,16 +16,16 @@ from weakref import WeakSet
 import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import ROWS_PER_EXPECTED_ROW, context_changes
-from dpsynth_assets.privacy.clipping import block_columns, column_blocks
+from dpsynth_assets.privacy.clipping import block_entries, column_blocks, row_blocks
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
 from dpsynth_assets.privacy.noise import discrete_laplace
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
-    batch_slots,
     check_shapes,
     draw_tokens,
+    rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 STEPS_PER_RECORD = 1 << 16
 """Distances are counted in lattice steps of 2^-16 of one record's weight 1/s."""
+
+_SAFE_TOTAL = (1e-20, 1e30)
+"""Sums of plain exponentials between which float32 neither overflows nor loses digits."""
 
 _TESTED: "WeakSet[PrivateTokenMeter]" = WeakSet()
 """Meters that pay for a test already: a second one would run r more instances unpaid."""
@@ -171,30 +174,30 @@ class PublicTokenTest:
 
         Each row's softmax is taken before the mean; the softmax of a mean of clipped logits moves
         by far more than 1/s. No temperature enters: Eq. (2) compares the laws at temperature 1.
+
+        **Privacy** A row's law is computed in float32, from that row alone; its entries add up to
+        1 within 2^-17, half a lattice step. Laws are summed in float64.
         """
         import torch
 
         public_logits = public_logits.to(private_logits.device)
-        normaliser = log_normaliser(private_logits, columns)
-        public_normaliser = log_normaliser(public_logits, columns)
-        slots = batch_slots(batch_of_row, active, torch.isfinite(normaliser))
-        distances = normaliser.new_zeros(len(active))
-        for part, block in column_blocks(private_logits, columns):
-            sums = normaliser.new_zeros((len(active) + 1, block.shape[1]))
-            sums.index_add_(0, slots, _probabilities(block, normaliser))
-            tokens = part if columns is None else columns[part]
-            public = _probabilities(public_logits[:, tokens], public_normaliser)
-            gap = sums[:-1].sub_(public, alpha=self.expected_batch_size)
-            distances += gap.abs_().sum(dim=1)
+        distances = torch.zeros(len(active), dtype=torch.float64, device=private_logits.device)
+        for batch, rows in enumerate(rows_by_batch(batch_of_row, active)):
+            total = _laws(public_logits[batch : batch + 1], columns).double().squeeze(0)
+            total *= -self.expected_batch_size
+            for block in row_blocks(private_logits, columns, rows):
+                total += sum_in_float64(_laws(block))
+            distances[batch] = total.abs_().sum()
         return distances.div_(self.expected_batch_size)  # [amin2024 Eq2]
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 24·(R + G + 1)·C + 32·(R + G) bytes.
+        """Bounds memory beyond the logits: 32·V + 16·E + 32·(R + G) bytes.
 
-        C = `block_columns(R)` tokens of a block; no float64 copy of the vocabulary exists.
+        E = `block_entries`, or one row where that is more; off the CPU a block's laws are copied to
+        float64 once.
         """
-        width = min(vocabulary, block_columns(rows))
-        return 24 * (rows + batches + 1) * width + 32 * (rows + batches)
+        block = 16 * min(rows * vocabulary, max(block_entries(), vocabulary))
+        return 32 * vocabulary + block + 32 * (rows + batches)
 
 
 class OpenTokenTest:
@@ -380,6 +383,36 @@ def _probabilities(block: "torch.Tensor", normaliser: "torch.Tensor") -> "torch.
     import torch
 
     return block.to(torch.float64, copy=True).sub_(normaliser.unsqueeze(1)).exp_()
+
+
+def _laws(block: "torch.Tensor", columns: "torch.Tensor | None" = None) -> "torch.Tensor":
+    """Computes (n, A) float32 softmax of each row; zeros where the maximum is not finite.
+
+    One exponential an entry. Rows whose plain exponentials leave the safe range are shifted by
+    their maximum first; whether one is depends on that row alone.
+    """
+    import torch
+
+    block = block if columns is None else block.index_select(1, columns)
+    block = block.to(torch.float32)
+    weights = torch.exp(block)
+    total = weights.sum(dim=1)
+    shifted = ~((total > _SAFE_TOTAL[0]) & (total < _SAFE_TOTAL[1]))
+    if bool(shifted.any()):
+        own = block[shifted]
+        maximum = own.amax(dim=1, keepdim=True)
+        own = torch.exp(own - maximum).masked_fill_(~torch.isfinite(maximum), 0.0)
+        weights[shifted], total[shifted] = own, own.sum(dim=1).clamp_(min=1.0)
+    return weights.mul_(total.reciprocal_().unsqueeze(1))
+
+
+def sum_in_float64(block: "torch.Tensor") -> "torch.Tensor":
+    """Adds up (n, A) float32 rows in float64: (A,). A CPU does it without a float64 copy."""
+    import torch
+
+    if block.device.type == "cpu":
+        return torch.from_numpy(np.add.reduce(block.numpy(), axis=0, dtype=np.float64))
+    return block.sum(dim=0, dtype=torch.float64)
 
 
 def _weight_of_change(expected_batch_size: int, logit_slack: float) -> Fraction:

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
-from dpsynth_assets.privacy.clipping import (
-    block_columns,
-    clip_block,
-    clip_logits,
-    column_blocks,
-    row_maximum,
-)
+from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits, usable_rows
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.noise import secure_uniform
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -114,28 +108,36 @@ class MeanTokenMechanism:
         active: np.ndarray,
         columns: "torch.Tensor | None" = None,
     ) -> "torch.Tensor":
-        """Computes (G, A) float64 scores z̄/τ. Private: only a draw from them may leave."""
+        """Computes (G, A) float64 scores z̄/τ. Private: only a draw from them may leave.
+
+        Clipped logits are summed as integers on a lattice (`ClipLattice`): exactly, in any order.
+        """
         import torch
 
-        maximum = row_maximum(private_logits, columns)
-        rows_of = rows_by_batch(batch_of_row, active, torch.isfinite(maximum))
+        lattice, device = ClipLattice(self.clip_bound), private_logits.device
         tokens = private_logits.shape[1] if columns is None else len(columns)
-        sums = maximum.new_zeros((len(active), tokens))
-        for total, rows in zip(sums, rows_of, strict=True):
-            # [amin2024 A1:L14] [amin2025 A1:L7] batch by batch: its rows fit a processor's cache
-            for part, block in column_blocks(private_logits, columns, rows):
-                clipped = clip_block(block, maximum[rows], self.clip_bound)
-                torch.sum(clipped, dim=0, out=total[part])
+        units = torch.zeros((len(active), tokens), dtype=torch.int64, device=device)
+        counts = torch.zeros((len(active), 1), dtype=torch.float64)
+        placed = None
+        for batch, rows in enumerate(rows_by_batch(batch_of_row, active)):
+            # [amin2024 A1:L14] [amin2025 A1:L7]
+            for block, maximum in usable_rows(private_logits, columns, rows):
+                reused = placed if placed is not None and placed.shape == block.shape else None
+                placed = lattice.placed(block, lattice.shift_of(maximum), out=reused)
+                units[batch] += lattice.sum_units(placed)
+                counts[batch] += len(block)
+        sums = units.to(torch.float64).mul_(lattice.unit)
+        sums.sub_(counts.to(device), alpha=self.clip_bound)
         return sums.div_(self.expected_batch_size * self.temperature)
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 8·(G + 1)·V + 24·R·C + 32·R bytes.
+        """Bounds memory beyond the logits: 16·G·V + 16·V + 8·E + 32·R bytes.
 
-        Batches are worked on one after another; C = `block_columns` of the rows of one batch,
-        which the bound takes to hold all R rows, in at most three float64 copies.
+        E = `block_entries`, or one row where that is more: two float32 copies of a block exist at
+        most, and no float64 one.
         """
-        width = min(vocabulary, block_columns(rows))
-        return 8 * (batches + 1) * vocabulary + 24 * rows * width + 32 * rows
+        block = 8 * min(rows * vocabulary, max(block_entries(), vocabulary))
+        return 16 * (batches + 1) * vocabulary + block + 32 * rows
 
 
 def mean_scores_oracle(
@@ -186,7 +188,7 @@ def allowed_tokens(
 
 
 def batch_slots(
-    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor"
+    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor | None" = None
 ) -> "torch.Tensor":
     """Maps each row to the position of its batch in `active`, or to G where it takes no part."""
     import torch
@@ -198,15 +200,16 @@ def batch_slots(
         return torch.zeros_like(batch_of_row)
     place = torch.searchsorted(batches[order], batch_of_row).clamp_(max=len(batches) - 1)
     slots = order[place]
-    return torch.where(
-        (batches[slots] == batch_of_row) & usable.to(device), slots, len(batches)
-    ).to(usable.device)
+    taken = batches[slots] == batch_of_row
+    if usable is not None:
+        taken &= usable.to(device)
+    return torch.where(taken, slots, len(batches))
 
 
 def rows_by_batch(
-    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor"
+    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor | None" = None
 ) -> "list[torch.Tensor | slice]":
-    """Lists for each active batch its n >= 0 usable rows in ascending order.
+    """Lists for each active batch its n >= 0 usable rows in ascending order; None: all are usable.
 
     Rows that stand side by side come as a slice, which is read without a copy; others as (n,)
     int64 indices.

@@ -61,7 +61,7 @@ def corpus_label(
             "written from the ledger that paid: name it with DPSYNTH_LEDGER_URL."
         )
     paid = charges[reservation]
-    builds_on = [charges[name] for name in _inputs(paid) if name in charges]
+    builds_on = _builds_on(paid, charges)
     subject = {
         "kind": "corpus",
         "dataset": paid.dataset,
@@ -254,6 +254,16 @@ def _cohort(spend: CohortSpend, entries: Sequence[LedgerEntry]) -> dict[str, Any
         "as_of_entry": entries[-1].seq,
         "ledger_head": public_head(entries),
     }
+
+
+def _builds_on(entry: LedgerEntry, charges: Mapping[str, LedgerEntry]) -> list[LedgerEntry]:
+    """Every charge that a release rests on, over all its steps, each once, earlier ones first."""
+    found: dict[str, LedgerEntry] = {}
+    for name in _inputs(entry):
+        if name in charges and charges[name].seq < entry.seq:
+            found |= {each.reservation: each for each in _builds_on(charges[name], charges)}
+            found[name] = charges[name]
+    return sorted(found.values(), key=lambda each: each.seq)
 
 
 def _inputs(entry: LedgerEntry) -> list[str]:

@@ -12,6 +12,7 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
     PureEvent,
     TruncatedPoissonGaussianEvent,
+    is_post_processing,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -99,6 +100,8 @@ def mechanism_sentence(event: Event) -> str:
                 "dominated by a mixture of shifts, for the neighbours of one secret"
             )
         case ComposedEvent():
+            if is_post_processing(event):
+                return "written from the releases it names; reads nothing private and costs nothing"
             return "; ".join(mechanism_sentence(part) for part in event.events)
 
 

@@ -21,7 +21,7 @@ TITLES = {
     "token_costs": "Ex-post cost of a token by its place in a document (internal)",
     "cluster_sizes": "Records in each cluster, without noise (internal)",
     "v_measures": "V-measure of clusterings (internal)",
-    "noisy_cluster_sizes": "Released counts of the clusters that rebalancing kept",
+    "noisy_cluster_sizes": "Released counts of clusters before and after rebalancing",
     "private_tokens": "Tokens that were drawn from private predictions",
     "tokens_per_batch": "Tokens in each batch",
     "documents_per_batch": "Documents in each batch",
@@ -30,6 +30,7 @@ TITLES = {
 
 BINS = 30
 _SYMLOG_BELOW = 10
+_MOST_BARS = 120
 
 
 # What is drawn
@@ -57,13 +58,31 @@ def share_below_half(costs: np.ndarray) -> float:
     return float(np.mean(costs < costs.max() / 2)) if len(costs) else 0.0
 
 
-def released_cluster_sizes(facts: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Noisy counts after rebalancing by label, from a released histogram.
+def rebalanced_counts(facts: Mapping[str, Any]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Noisy counts of each label's centres before and after rebalancing, from released facts.
 
-    The counts before rebalancing, over all public centres, are not among its facts.
+    Returns:
+        By label two float arrays of one length, centres that were kept first, then by their count
+        before: NaN where a centre was dropped, or where the release kept no counts of before.
     """
-    pairs = zip(facts["labels"], facts["dp_counts"], strict=True)
-    return {str(label or "all"): [int(count) for count in counts] for label, counts in pairs}
+    labels = [str(label or "all") for label in facts["labels"]]
+    earlier = facts.get("dp_counts_before") or [[] for _ in labels]
+    parts = zip(facts["centers"], facts["dp_counts"], earlier, strict=True)
+    return {
+        label: _ranked(*(np.asarray(part) for part in each))
+        for label, each in zip(labels, parts, strict=True)
+    }
+
+
+def _ranked(
+    kept: np.ndarray, after: np.ndarray, before: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    if not len(before):
+        return np.full(len(kept), np.nan), np.sort(after)[::-1].astype(float)
+    counts = np.full(len(before), np.nan)
+    counts[kept] = after
+    order = np.lexsort((-before, np.isnan(counts)))
+    return before[order].astype(float), counts[order]
 
 
 def token_counts(facts: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -197,6 +216,33 @@ def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: s
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="cluster, largest first (number of clusters above)", ylabel=unit)
     add_legend(axes, len(sizes))
+    return to_png(figure)
+
+
+def rebalancing_plot(labels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
+    """Bars of each label's noisy counts: wide before rebalancing, narrow after it.
+
+    Args:
+        labels: What `rebalanced_counts` gives. Dropped centres beyond the room are left out.
+
+    **Source** Amin et al. 2025, section 4.1 and Figure 2, c) and d).
+    """
+    figure, axes = new_axes(width=7.0, height=3.2)
+    room, start = max(1, _MOST_BARS // max(1, len(labels))), 0
+    middles = []
+    for before, after in labels.values():
+        shown = max(room, int(np.isfinite(after).sum()))
+        places = start + np.arange(len(before[:shown]))
+        first = start == 0
+        axes.bar(places, before[:shown], 0.9, color=COLORS[1], label="before" if first else None)
+        axes.bar(places, after[:shown], 0.45, color=COLORS[0], label="after" if first else None)
+        middles.append(places.mean() if len(places) else start)
+        start += len(places) + 2
+    axes.axhline(0, color="#444444", linewidth=0.8)
+    axes.set_xticks(middles, [shortened(name, 16) for name in labels])
+    axes.grid(visible=False, axis="x")
+    axes.set(xlabel="label; its clusters, kept ones first", ylabel="noisy count")
+    add_legend(axes, 2)
     return to_png(figure)
 
 

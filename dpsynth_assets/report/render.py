@@ -38,6 +38,7 @@ COLUMNS = (
     ("energy_distance", "energy distance"),
     ("accuracy", "accuracy"),
     ("gap_closed_accuracy", "accuracy gap closed"),
+    ("next_word_accuracy", "next-word accuracy"),
     ("seconds", "seconds"),
 )
 TEXT_COLUMNS = (
@@ -52,6 +53,7 @@ TEXT_COLUMNS = (
     ("canaries_found", "canaries found"),
     ("parse_rate", "parse as JSON"),
     ("validation_rate", "valid by schema"),
+    ("next_word_perplexity", "next-word perplexity"),
 )
 PICTURE_TITLES = {
     "mauve": "MAUVE against held-out records",
@@ -71,7 +73,10 @@ READING = (
 _PERCENT = {
     "gap_closed_mauve", "gap_closed_accuracy", "verbatim_share", "near_duplicate_share"
 }  # fmt: skip
-_DECIMALS = {"mauve": 3, "accuracy": 3, "mean_words": 1, "seconds": 0}
+_DECIMALS = {
+    "mauve": 3, "accuracy": 3, "next_word_accuracy": 3, "next_word_perplexity": 1,
+    "mean_words": 1, "seconds": 0,
+}  # fmt: skip
 _NUMBER_COLUMNS = {key for key, _ in (*COLUMNS, *TEXT_COLUMNS)} - {"name", "guarantee"}
 
 

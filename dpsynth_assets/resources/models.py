@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 if TYPE_CHECKING:
+    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
     from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.models.text_embedder import TextEmbedder
+    from dpsynth_assets.models.topic_model import TopicModel
 
 
 class Models(dg.ConfigurableResource):
@@ -20,6 +22,28 @@ class Models(dg.ConfigurableResource):
     def language_model(self, manifest: dict[str, Any]) -> "LanguageModel":
         """The model that the asset `public_language_model` describes."""
         return _language_model(manifest["path"], manifest["dtype"], manifest["device"])
+
+    def topic_model(self, manifest: dict[str, Any]) -> "TopicModel":
+        """The topics that the asset `topic_model` describes."""
+        return _topic_model(manifest["path"])
+
+    def conditional_generator(self, manifest: dict[str, Any]) -> "ConditionalGenerator":
+        """The generator that the asset `conditional_generator` describes."""
+        return _conditional_generator(manifest["path"], manifest["dtype"], manifest["device"])
+
+
+@lru_cache(maxsize=2)
+def _topic_model(path: str) -> "TopicModel":
+    from dpsynth_assets.models.topic_model import TopicModel
+
+    return TopicModel.load(path)
+
+
+@lru_cache(maxsize=2)
+def _conditional_generator(path: str, dtype: str, device: str) -> "ConditionalGenerator":
+    from dpsynth_assets.models.conditional_generator import load_conditional_generator
+
+    return load_conditional_generator(path, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=2)

@@ -35,9 +35,20 @@ class ReleaseStore(dg.ConfigurableResource):
         return self.folder(reservation_id).is_dir()
 
     def save(
-        self, reservation_id: str, facts: dict[str, Any], rows: pl.DataFrame | None = None
+        self,
+        reservation_id: str,
+        facts: dict[str, Any],
+        rows: pl.DataFrame | None = None,
+        files: Path | None = None,
     ) -> tuple[str, str]:
-        """Stores a release atomically; returns its SHA-256 digest and its path."""
+        """Stores a release atomically; returns its SHA-256 digest and its path.
+
+        Args:
+            reservation_id: The charge that paid for it.
+            facts: JSON values.
+            rows: Rows of a corpus.
+            files: Folder of released files, copied as it is.
+        """
         final = self.folder(reservation_id)
         temporary = final.with_name(f".{final.name}.{os.getpid()}")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -45,10 +56,12 @@ class ReleaseStore(dg.ConfigurableResource):
         (temporary / "facts.json").write_text(json.dumps(facts, sort_keys=True))
         if rows is not None:
             rows.write_parquet(temporary / "rows.parquet")
-        for path in (*temporary.iterdir(), temporary):
-            _flush(path)
+        if files is not None:
+            shutil.copytree(files, temporary / "files", copy_function=shutil.copyfile)
+        for path in (*temporary.rglob("*"), temporary):
+            flush(path)
         temporary.replace(final)
-        _flush(final.parent)
+        flush(final.parent)
         return self.digest(reservation_id), str(final)
 
     def load(self, reservation_id: str) -> tuple[dict[str, Any], pl.DataFrame | None]:
@@ -68,13 +81,20 @@ class ReleaseStore(dg.ConfigurableResource):
     def digest(self, reservation_id: str) -> str:
         """SHA-256 over the names and bytes of the release's files."""
         digest = hashlib.sha256()
-        for path in sorted(self.folder(reservation_id).iterdir()):
-            digest.update(path.name.encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        folder = self.folder(reservation_id)
+        names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+        for name, path in sorted(names.items()):
+            if path.is_file():
+                digest.update(name.encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
 
+    def files(self, reservation_id: str) -> Path:
+        """Folder of a release's files; it does not exist for a release without any."""
+        return self.folder(reservation_id) / "files"
 
-def _flush(path: Path) -> None:
+
+def flush(path: Path) -> None:
     """Waits until a file's or a folder's content is on disk: a commit must never outlive it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

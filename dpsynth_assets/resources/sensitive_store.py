@@ -18,7 +18,9 @@ from pydantic import Field
 from dpsynth_assets.methods.base import PrivateInputs
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
+from dpsynth_assets.resources.release_store import flush
 
 InternalPurpose = Literal["embed records", "internal evaluation", "release gate"]
 Split = Literal["source", "held_out"]
@@ -96,11 +98,20 @@ class SensitiveStore(dg.ConfigurableResource):
                 f"Expected an open reservation before reading dataset {dataset!r}, got a "
                 "reservation that is unknown or already committed. Reserve in the ledger first."
             )
+        if is_post_processing(reservation.request.event):
+            raise UnaccountedReleaseError(
+                f"Expected a charge before reading dataset {dataset!r}, got a reservation of "
+                "post-processing, which costs nothing and reads nothing private."
+            )
         return self._read(dataset, "source", with_embeddings=with_embeddings)
 
     def passes(self, dataset: str, reservation: Reservation) -> "StoredPasses":
         """Finished passes of one paid release that is not committed yet."""
         return StoredPasses(self.folder(dataset) / "passes" / reservation.id)
+
+    def checkpoint(self, dataset: str, reservation: Reservation) -> "StoredCheckpoint":
+        """Last checkpoint of one paid stage that is not committed yet."""
+        return StoredCheckpoint(self.folder(dataset) / "passes" / reservation.id)
 
     def read_internal(
         self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
@@ -141,8 +152,8 @@ class SensitiveStore(dg.ConfigurableResource):
         return path
 
 
-class StoredPasses:
-    """Passes as JSON files of mode 0600 in a folder of their reservation."""
+class Unfinished:
+    """What a run keeps of a release it has paid for and not finished, for its owner only."""
 
     def __init__(self, folder: Path) -> None:
         """Names the folder; it is made when the first pass begins."""
@@ -158,6 +169,14 @@ class StoredPasses:
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(exist_ok=True, mode=0o700)
 
+    def remove(self) -> None:
+        """Forgets what was kept, once the release is committed."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class StoredPasses(Unfinished):
+    """Passes as JSON files of mode 0600 in a folder of their reservation."""
+
     def load(self, number: int) -> dict[str, Any] | None:
         """Reads a finished pass; None where it has to be run."""
         path = self._folder / f"{number}.json"
@@ -169,9 +188,39 @@ class StoredPasses:
         with _owner_only(self._folder / f"{number}.json") as temporary:
             temporary.write_text(json.dumps(values))
 
-    def remove(self) -> None:
-        """Forgets the passes, once their release is committed."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+class StoredCheckpoint(Unfinished):
+    """Checkpoints as numbered folders; the highest number is the last, older ones are removed."""
+
+    @property
+    def saved(self) -> Path | None:
+        """Folder of the last checkpoint; None at the first start."""
+        numbers = self._numbers()
+        return self._folder / f"{numbers[-1]}" if numbers else None
+
+    def scratch(self) -> Path:
+        """An empty folder of mode 0700 for the next checkpoint or for the release's files."""
+        folder = self._folder / "scratch"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, parents=True)
+        return folder
+
+    def save(self, scratch: Path) -> None:
+        """Makes `scratch` the last checkpoint; it is on disk, whole, when this returns."""
+        earlier = self._numbers()
+        for path in scratch.rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            flush(path)
+        flush(scratch)
+        scratch.replace(self._folder / f"{earlier[-1] + 1 if earlier else 1}")
+        flush(self._folder)
+        for number in earlier:
+            shutil.rmtree(self._folder / f"{number}", ignore_errors=True)
+
+    def _numbers(self) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdigit())
 
 
 class _owner_only:  # noqa: N801 - a context manager that reads as a phrase

@@ -10,6 +10,7 @@ import pytest
 
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
@@ -47,6 +48,17 @@ def test_private_files_are_readable_by_their_owner_alone(sensitive):
     assert {mode(path) for path in folder.iterdir()} == {0o600}
 
 
+EVENT = GaussianEvent(noise_multiplier=1.0)
+
+
+def test_post_processing_cannot_read_private_records(sensitive):
+    free = SimpleNamespace(id="r1", request=SimpleNamespace(event=POST_PROCESSING))
+    with pytest.raises(UnaccountedReleaseError, match="post-processing"):
+        sensitive.read_for_release(
+            "tickets", ledger=LedgerOf("r1"), reservation=free, with_embeddings=False
+        )
+
+
 def test_mechanism_cannot_read_without_an_open_reservation(sensitive):
     closed = SimpleNamespace(id="closed")
     with pytest.raises(UnaccountedReleaseError, match="open reservation"):
@@ -59,7 +71,7 @@ def test_mechanism_reads_aligned_records_and_embeddings_with_its_reservation(sen
     private = sensitive.read_for_release(
         "tickets",
         ledger=LedgerOf("r1"),
-        reservation=SimpleNamespace(id="r1"),
+        reservation=SimpleNamespace(id="r1", request=SimpleNamespace(event=EVENT)),
         with_embeddings=True,
     )
     assert private.records.equals(RECORDS)
@@ -137,5 +149,43 @@ def test_io_manager_refuses_what_only_a_pickle_could_hold(tmp_path):
 
 def test_missing_value_names_the_asset_to_materialise(tmp_path):
     manager = ArtifactIOManager(base_dir=str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="Materialise public/demo/thing first"):
+    with pytest.raises(dg.Failure, match="Materialise public/demo/thing first"):
         manager.load_input(io_contexts(["public", "demo", "thing"])[1])
+
+
+def test_a_checkpoint_appears_whole_and_replaces_the_one_before(sensitive):
+    kept = sensitive.checkpoint("tickets", SimpleNamespace(id="r2"))
+    assert not kept.begun
+    kept.begin()
+    assert kept.begun
+    assert kept.saved is None
+    for step in (1, 2):
+        scratch = kept.scratch()
+        (scratch / "step.json").write_text(str(step))
+        before = kept.saved
+        kept.save(scratch)
+        assert (kept.saved / "step.json").read_text() == str(step)
+        assert before is None or not before.exists()
+    assert stat.S_IMODE((kept.saved / "step.json").stat().st_mode) == 0o600
+    kept.remove()
+    assert kept.saved is None
+
+
+def test_an_unsaved_scratch_folder_is_no_checkpoint(sensitive):
+    kept = sensitive.checkpoint("tickets", SimpleNamespace(id="r3"))
+    kept.begin()
+    (kept.scratch() / "half.json").write_text("1")
+    assert sensitive.checkpoint("tickets", SimpleNamespace(id="r3")).saved is None
+    assert list(kept.scratch().iterdir()) == []
+
+
+def test_files_of_a_release_are_part_of_its_digest(tmp_path):
+    store = ReleaseStore(root=str(tmp_path / "releases"))
+    files = tmp_path / "made"
+    (files / "model").mkdir(parents=True)
+    (files / "model" / "weights.safetensors").write_bytes(b"1")
+    digest, _ = store.save("r1", {"steps": 3}, None, files)
+    kept = store.files("r1") / "model" / "weights.safetensors"
+    assert kept.read_bytes() == b"1"
+    kept.write_bytes(b"2")
+    assert store.digest("r1") != digest

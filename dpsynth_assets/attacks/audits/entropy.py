@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits import probabilities
+from dpsynth_assets.attacks.audits import coresets, probabilities
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.token_draws import mean_mechanism
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
@@ -117,6 +117,7 @@ REAL: Mapping[str, Draw] = {
     "vector_mean": _vector,
     "dp_sgd": _gradient,
     "poisson_sampling": _sample,
+    "noisy_coreset": lambda: coresets.mechanism().release(coresets.fillers()).value.weights,
     "secret_clustering": _clusters,
     "noisy_probabilities": lambda: probabilities.tokens(probabilities.mechanism(50.0, SIZE), 1),
 }

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dpsynth_assets.attacks.audits import (
     accountants,
+    coresets,
     difference_draws,
     entropy,
     gradients,
@@ -33,6 +34,7 @@ AUDITS: tuple[Audit, ...] = (
     *medians.AUDITS,
     *thresholds.AUDITS,
     *vectors.AUDITS,
+    *coresets.AUDITS,
     *votes.AUDITS,
     *gradients.AUDITS,
     *probabilities.AUDITS,

@@ -3,7 +3,7 @@
 Letters: N records, K public centres, k' centres kept for a label.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,14 @@ class ClusterHistogram:
         centers: For each label the kept centres, as indices into the K public centres.
         dp_counts: Noisy counts aligned with `centers`, after records were assigned to kept centres
             only; may be negative.
+        dp_counts_before: For each label the noisy counts of all K public centres, from which the
+            kept ones were chosen; empty in releases stored before these counts were kept.
     """
 
     labels: tuple[str, ...]
     centers: tuple[tuple[int, ...], ...]
     dp_counts: tuple[tuple[int, ...], ...]
+    dp_counts_before: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses misaligned parts."""
@@ -41,6 +44,8 @@ class ClusterHistogram:
             raise ValueError(
                 "Expected one list of centres and one of counts for each label, of equal lengths."
             )
+        if len(self.dp_counts_before) not in (0, len(self.labels)):
+            raise ValueError("Expected counts before rebalancing for every label, or for none.")
 
     def to_json(self) -> dict[str, Any]:
         """Writes lists of plain numbers."""
@@ -48,15 +53,17 @@ class ClusterHistogram:
             "labels": list(self.labels),
             "centers": [list(kept) for kept in self.centers],
             "dp_counts": [list(counts) for counts in self.dp_counts],
+            "dp_counts_before": [list(counts) for counts in self.dp_counts_before],
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ClusterHistogram":
-        """Reads what `to_json` wrote."""
+        """Reads what `to_json` wrote, also before it wrote counts before rebalancing."""
         return cls(
             labels=tuple(data["labels"]),
-            centers=tuple(tuple(int(i) for i in kept) for kept in data["centers"]),
-            dp_counts=tuple(tuple(int(n) for n in counts) for counts in data["dp_counts"]),
+            centers=_whole_numbers(data["centers"]),
+            dp_counts=_whole_numbers(data["dp_counts"]),
+            dp_counts_before=_whole_numbers(data.get("dp_counts_before", ())),
         )
 
 
@@ -146,8 +153,9 @@ def release_cluster_histogram(
         ValueError: If there are no embeddings.
 
     **Privacy** Two histograms of one (label, centre) cell a record, hence of L1 and L2
-    sensitivity 1 under add/remove; their events are composed. The second is needed because
-    re-assignment changes every count, and batch numbers must come from released numbers.
+    sensitivity 1 under add/remove; their events are composed, so both may be kept and shown. The
+    second is needed because re-assignment changes every count, and batch numbers must come from
+    released numbers.
 
     **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", whose batches are
     then cut by private counts (errata B-000.2); ours are cut by the second histogram.
@@ -177,11 +185,15 @@ def release_cluster_histogram(
         labels=terms.labels,
         centers=tuple(tuple(chosen) for chosen in kept),
         dp_counts=_split(second.value, [len(chosen) for chosen in kept]),
+        dp_counts_before=_whole_numbers(dp_counts.tolist()),
     )
     event = cluster_histogram_event(noise=noise, scale=scale, terms=terms)
     return Release(value=histogram, cost=Cost(guarantee=GuaranteeType.DP, event=event))
 
 
 def _split(counts: np.ndarray, lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    parts = np.split(counts, np.cumsum(lengths)[:-1])
-    return tuple(tuple(int(count) for count in part) for part in parts)
+    return _whole_numbers(np.split(counts, np.cumsum(lengths)[:-1]))
+
+
+def _whole_numbers(rows: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(number) for number in row) for row in rows)

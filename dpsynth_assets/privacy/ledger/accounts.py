@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
@@ -67,7 +68,7 @@ class CohortAccount:
         self.public_facts.update(terms.public_facts)
         self.has_ex_post |= entry.guarantee == GuaranteeType.EX_POST
         self.plan_json = self.plan_json or entry.plan_json
-        if entry.event_json is None:
+        if entry.event_json is None or is_post_processing(entry.event):
             return
         self.adaptive |= terms.accountant == ZCDP
         if entry.guarantee == GuaranteeType.SECRET:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
@@ -136,7 +137,9 @@ def _refusal(
 
 
 def _costs_epsilon(request: ReleaseRequest) -> bool:
-    return request.event is not None and request.guarantee is not GuaranteeType.SECRET
+    if request.event is None or is_post_processing(request.event):
+        return False
+    return request.guarantee is not GuaranteeType.SECRET
 
 
 def _totals(
@@ -174,7 +177,8 @@ def _posterior(
     if plan_json is None or ex_post:
         return 1.0
     charges: Charges = account.charges + account.secret_charges if account else Counter()
-    charges[request.asset, request.event_json or ""] += 1
+    if not is_post_processing(request.event):
+        charges[request.asset, request.event_json or ""] += 1
     return plan_posterior(plan_json, plan_rounds(charges, plan_json), terms.secret)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies
@@ -102,9 +103,9 @@ def pinned_plan(
             f"Expected accountant zcdp for cohort {request.cohort!r}, got {terms.accountant}: it "
             "was charged without a plan already. Set `accountant: zcdp` in the dataset file."
         )
-    if request.event is not None and (request.asset, request.event_json) not in plan_copies(
-        plan_json
-    ):
+    if request.event is None or is_post_processing(request.event):
+        return plan_json  # Free of ε: any number of rows may follow from a planned release.
+    if (request.asset, request.event_json) not in plan_copies(plan_json):
         raise PlanChangedError(
             f"Expected a planned release of cohort {request.cohort!r}, got {request.asset} with an "
             f"event that the plan does not hold. {remedy}"

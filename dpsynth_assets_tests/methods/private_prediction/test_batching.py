@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -183,6 +184,34 @@ def test_records_go_to_the_nearest_centre_that_their_label_keeps(cases):
 
 def test_histogram_survives_json():
     assert ClusterHistogram.from_json(json.loads(json.dumps(HISTOGRAM.to_json()))) == HISTOGRAM
+
+
+def test_a_release_stored_without_counts_before_rebalancing_is_read():
+    stored = HISTOGRAM.to_json()
+    del stored["dp_counts_before"]
+    assert ClusterHistogram.from_json(stored) == HISTOGRAM
+    assert HISTOGRAM.dp_counts_before == ()
+
+
+def test_counts_before_rebalancing_for_some_labels_only_are_refused():
+    with pytest.raises(ValueError, match="every label, or for none"):
+        replace(HISTOGRAM, dp_counts_before=((1, 2, 3),))
+
+
+def test_histogram_keeps_both_of_the_counts_it_pays_for(cases):
+    release = release_cluster_histogram(
+        cases.private(400),
+        cases.centers(),
+        cases.terms(),
+        noise="laplace",
+        scale=0.02,
+        clusters_per_label=2,
+    )
+    before = np.array(release.value.dp_counts_before)
+    assert before.shape == (2, len(cases.centers()))
+    assert before.sum(axis=1).tolist() == [200, 200]
+    assert select_top_centers(before, 2) == [list(kept) for kept in release.value.centers]
+    assert ClusterHistogram.from_json(release.value.to_json()) == release.value
 
 
 def test_histogram_counts_records_after_they_moved_to_kept_centres(cases):

@@ -7,9 +7,15 @@ import pytest
 import torch
 
 from dpsynth_assets.methods.base import PrivateInputs
-from dpsynth_assets.methods.private_prediction import few_shot
+from dpsynth_assets.methods.private_prediction import few_shot_writer
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot
+from dpsynth_assets.methods.private_prediction.few_shot_plan import planned_mechanism
+from dpsynth_assets.methods.private_prediction.few_shot_writer import (
+    FewShotTask,
+    LabelWriter,
+    texts_by_label,
+)
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
@@ -194,9 +200,9 @@ def test_private_data_is_read_at_most_t_times_a_label(cases, endless_model, step
 def test_a_step_beyond_the_plan_reads_nothing_private(cases, endless_model, monkeypatch):
     config, terms = config_of(), cases.terms()
     plan = METHOD.plan(config, terms, target_epsilon=10.0)
-    mechanism = few_shot.planned_mechanism(plan, config, terms)
-    task = few_shot._Task(config=config, terms=terms, public=cases.public(endless_model))
-    writer = few_shot._LabelWriter(task, 0, ["abc", "def"], mechanism)
+    mechanism = planned_mechanism(plan, config, terms)
+    task = FewShotTask(config=config, terms=terms, public=cases.public(endless_model))
+    writer = LabelWriter(task, 0, ["abc", "def"], mechanism)
     written = [writer.write(lambda length: None) for _ in range(config.documents_per_label)]
     assert [document.steps for document in written] == [5, 5]
     endless_model.prompts.clear()
@@ -214,13 +220,13 @@ def test_a_short_text_leaves_its_steps_unused_and_charged(cases, language_model,
 
 
 def test_a_record_stands_in_one_prompt_of_a_step_at_most(cases, endless_model, monkeypatch):
-    written, context_prompts = [], few_shot.context_prompts
+    written, context_prompts = [], few_shot_writer.context_prompts
 
     def spy(model, label_text, contexts, **settings):
         written.append(contexts)
         return context_prompts(model, label_text, contexts, **settings)
 
-    monkeypatch.setattr(few_shot, "context_prompts", spy)
+    monkeypatch.setattr(few_shot_writer, "context_prompts", spy)
     run(cases, endless_model)
     assert len(written) == 20
     assert any(text for contexts in written for texts in contexts for text in texts)
@@ -236,10 +242,10 @@ def test_prompts_hold_texts_of_their_own_label_alone(cases, endless_model):
     texts = private.records.filter(private.records["label"] == "x")["text"].to_list()
     config, terms = config_of(), cases.terms()
     plan = METHOD.plan(config, terms, target_epsilon=10.0)
-    task = few_shot._Task(config=config, terms=terms, public=cases.public(endless_model))
-    by_label = few_shot._texts_by_label(private.records, terms.labels)
-    mechanism = few_shot.planned_mechanism(plan, config, terms)
-    writer = few_shot._LabelWriter(task, 0, by_label[0], mechanism)
+    task = FewShotTask(config=config, terms=terms, public=cases.public(endless_model))
+    by_label = texts_by_label(private.records, terms.labels)
+    mechanism = planned_mechanism(plan, config, terms)
+    writer = LabelWriter(task, 0, by_label[0], mechanism)
     endless_model.prompts.clear()
     writer.write(lambda length: None)
     used = {text for examples in endless_model.prompts for text in examples}
@@ -252,8 +258,8 @@ def test_a_null_record_takes_no_part(cases, change):
     records = cases.private(6).records
     rows = records.to_dicts()
     rows[0] |= {"text": " "} if change == "blank text" else {"label": "z"}
-    changed = few_shot._texts_by_label(type(records)(rows), ("x", "y"))
-    assert changed == few_shot._texts_by_label(records[1:], ("x", "y"))
+    changed = texts_by_label(type(records)(rows), ("x", "y"))
+    assert changed == texts_by_label(records[1:], ("x", "y"))
 
 
 class Shapes:
@@ -261,13 +267,13 @@ class Shapes:
 
     def __init__(self, monkeypatch):
         self.seen = []
-        packed = few_shot.PackedContexts
+        packed = few_shot_writer.PackedContexts
 
         def spy(model, prompts, **settings):
             self.seen.append((len(prompts), settings["prompt_columns"]))
             return packed(model, prompts, **settings)
 
-        monkeypatch.setattr(few_shot, "PackedContexts", spy)
+        monkeypatch.setattr(few_shot_writer, "PackedContexts", spy)
 
 
 def test_shapes_of_passes_and_public_logits_are_no_function_of_private_texts(

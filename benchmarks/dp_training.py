@@ -1,0 +1,339 @@
+"""DP-Adam beside plain AdamW and Opacus on a processor: speed and peak memory, in one run.
+
+    python benchmarks/dp_training.py [--models embedded base gpt2] [--repetitions 3] [--out FILE]
+
+Every measurement is a process of its own, so that peak memory is its own; ways alternate, and
+medians are told. Model, examples, micro-batches and logical batch are the same for all ways. Speed
+is examples a processor second over whole logical steps (passes, clipping, noise, optimizer), after
+one that warms up. Peak memory counts from the loaded libraries on. The noise of a step takes the
+same time whatever its batch, so its share is told, and speed without it: what a logical batch of
+4096 approaches. Opacus draws its noise from torch's seeded generator, which is faster and no
+protection against whoever knows the seed.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WAYS = ("plain", "DP-Adam", "DP-Adam, float64 sums", "Opacus hooks")
+SHAPES = {
+    "embedded": {"width": 128, "layers": 2, "heads": 4, "feed_forward": 512, "vocabulary": 4096},
+    "embedded wide": {
+        "width": 192,
+        "layers": 3,
+        "heads": 6,
+        "feed_forward": 768,
+        "vocabulary": 4096,
+    },
+    "base": {"width": 768, "layers": 6, "heads": 12, "feed_forward": 3072, "vocabulary": 50265},
+    "gpt2": {"width": 192, "layers": 4, "heads": 6, "feed_forward": 768, "vocabulary": 4096},
+}
+LOADS = {
+    "embedded": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
+    "embedded wide": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
+    "base": {"logical": 16, "micro_batch": 8, "source": 32, "target": 96, "steps": 1},
+    "gpt2": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
+}
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.child:
+        print(json.dumps(measured(arguments.models[0], arguments.child, arguments.threads)))
+        return
+    report = {}
+    for name in arguments.models:
+        report[name] = compared(name, arguments)
+        tell(name, report[name])
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def compared(name: str, arguments) -> dict:
+    """All ways of one model, alternating; medians of each figure."""
+    runs = {way: [] for way in arguments.ways}
+    for _ in range(arguments.repetitions):
+        for way, found in runs.items():
+            if not any("error" in each for each in found):
+                found.append(child(name, way, arguments))
+    return {way: medians(found) for way, found in runs.items()}
+
+
+def medians(runs: list[dict]) -> dict:
+    broken = [each for each in runs if "error" in each]
+    if broken:
+        return broken[0]
+    return {key: statistics.median(each[key] for each in runs) for key in runs[0]}
+
+
+def child(name: str, way: str, arguments) -> dict:
+    threads = str(arguments.threads)
+    command = [sys.executable, __file__, "--child", way, "--models", name, "--threads", threads]
+    environment = os.environ | {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:200]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def tell(name: str, found: dict) -> None:
+    load = LOADS[name]
+    print(
+        f"{name}: {SHAPES[name]}, logical batch {load['logical']} in parts of "
+        f"{load['micro_batch']}, {load['source']} + {load['target']} tokens"
+    )
+    plain = found.get("plain", {})
+    for way, figures in found.items():
+        if "error" in figures:
+            print(f"  {way:24s}does not run: {figures['error']}")
+            continue
+        line = (
+            f"  {way:24s}{figures['examples_per_second']:8.1f} examples/cpu-s"
+            f"{figures['peak_mib']:8.0f} MiB   noise {figures['noise_share']:4.0%} of the time"
+        )
+        if plain and "error" not in plain and way != "plain":
+            speed = figures["examples_per_second"] / plain["examples_per_second"]
+            quiet = figures["without_noise"] / plain["examples_per_second"]
+            memory = figures["peak_mib"] / plain["peak_mib"]
+            line += f"   {speed:.2f}x plain ({quiet:.2f}x without noise), memory {memory:.2f}x"
+        print(line, flush=True)
+    if "error" not in found.get("Opacus hooks", {"error": ""}) and "DP-Adam" in found:
+        ours = found["DP-Adam"]["examples_per_second"]
+        print(f"  DP-Adam / Opacus hooks  {ours / found['Opacus hooks']['examples_per_second']:.2f}x")
+
+
+def measured(name: str, way: str, threads: int) -> dict:
+    """One way of one model, in this process."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    warm_libraries(way)
+    before = peak_bytes()
+    model, load = new_model(name), LOADS[name]
+    examples = random_examples(load, SHAPES[name]["vocabulary"])
+    loss = CountedLoss(new_loss(name))
+    timer = NoiseTimer()
+    run = trainer(way, model, examples, loss, load)
+    run(load["micro_batch"], 1)
+    loss.examples, timer.seconds = 0, 0.0
+    start = time.process_time()
+    run(load["logical"], load["steps"])
+    elapsed = time.process_time() - start
+    return {
+        "examples_per_second": loss.examples / elapsed,
+        "without_noise": loss.examples / (elapsed - timer.seconds),
+        "noise_share": timer.seconds / elapsed,
+        "peak_mib": (peak_bytes() - before) / 2**20,
+        "parameters": sum(each.numel() for each in model.parameters()),
+    }
+
+
+def warm_libraries(way: str) -> None:
+    """Loads what a way needs, so that it does not count as memory of training."""
+    import numpy  # noqa: F401
+    from transformers import BartForConditionalGeneration, GPT2LMHeadModel  # noqa: F401
+
+    from dpsynth_assets.models.fine_tuning import fine_tune_privately  # noqa: F401
+
+    if way == "Opacus hooks":
+        import opacus  # noqa: F401
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class CountedLoss:
+    """A loss that counts the examples it is asked for."""
+
+    def __init__(self, loss) -> None:
+        self._loss = loss
+        self.examples = 0
+
+    def __call__(self, model, examples):
+        self.examples += len(examples)
+        return self._loss(model, examples)
+
+    def length(self, example) -> int:
+        return self._loss.length(example)
+
+
+class NoiseTimer:
+    """Processor seconds spent in the sampler of privacy noise."""
+
+    def __init__(self) -> None:
+        from dpsynth_assets.privacy import dp_sgd
+
+        self.seconds = 0.0
+        original = dp_sgd.gaussian_like
+
+        def timed(reference, deviation):
+            start = time.process_time()
+            try:
+                return original(reference, deviation)
+            finally:
+                self.seconds += time.process_time() - start
+
+        dp_sgd.gaussian_like = timed
+
+
+def trainer(way: str, model, examples, loss, load):
+    """Returns a function that runs some logical steps of a size."""
+    if way == "Opacus hooks":
+        return opacus_trainer(model, examples, loss, load)
+    from dpsynth_assets.models.fine_tuning import (
+        FineTuningSettings,
+        PlainSampling,
+        fine_tune,
+        fine_tune_privately,
+    )
+    from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+    from dpsynth_assets.privacy.per_example import Products
+    from dpsynth_assets.privacy.units import NeighboringRelation
+
+    settings = FineTuningSettings(
+        learning_rate=1e-4,
+        micro_batch=load["micro_batch"],
+        products=Products.FLOAT64 if "float64" in way else Products.NATIVE,
+    )
+
+    def run(logical: int, steps: int) -> None:
+        if way == "plain":
+            sampling = PlainSampling(steps=steps, batch_size=logical)
+            fine_tune(model, examples, loss, sampling, settings)
+            return
+        mechanism = DpSgdMechanism(
+            l2_bound=1.0,
+            noise_multiplier=1.0,
+            sampling_probability=logical / len(examples),
+            steps=steps,
+            expected_batch_size=logical,
+            relation=NeighboringRelation.ADD_REMOVE,
+        )
+        fine_tune_privately(model, examples, loss, mechanism, settings)
+
+    return run
+
+
+def opacus_trainer(model, examples, loss, load):
+    """Per-example gradients in memory, by hooks; clipping and noise by its optimizer."""
+    import warnings
+
+    import torch
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    from dpsynth_assets.models.fine_tuning.sources import micro_batches
+    from dpsynth_assets.privacy.poisson_sampling import poisson_sample
+
+    warnings.simplefilter("ignore")
+    wrapped = GradSampleModule(model.train(), loss_reduction="sum")
+    optimizer = DPOptimizer(
+        torch.optim.AdamW(wrapped.parameters(), lr=1e-4, weight_decay=0.1, fused=True),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=load["logical"],
+    )
+
+    def run(logical: int, steps: int) -> None:
+        for _ in range(steps):
+            batch = poisson_sample(len(examples), logical / len(examples))
+            parts = list(micro_batches(examples, batch, loss, load["micro_batch"]))
+            for index, part in enumerate(parts):
+                optimizer.zero_grad()
+                optimizer.signal_skip_step(do_skip=index < len(parts) - 1)
+                loss(wrapped, part).sum().backward()
+                optimizer.step()
+
+    return run
+
+
+def new_loss(name: str):
+    from dpsynth_assets.models.fine_tuning import CausalLoss, SequenceToSequenceLoss
+
+    kind = CausalLoss if name == "gpt2" else SequenceToSequenceLoss
+    return kind(pad_token_id=1, start_token_id=2)
+
+
+def random_examples(load: dict, vocabulary: int) -> list:
+    """Four logical batches of documents, from half the full length on."""
+    import numpy as np
+
+    from dpsynth_assets.models.fine_tuning import TokenExample
+
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(load["target"] // 2, load["target"], 4 * load["logical"])
+    return [
+        TokenExample(
+            generator.integers(3, vocabulary, load["source"]).tolist(),
+            generator.integers(3, vocabulary, length).tolist(),
+        )
+        for length in lengths
+    ]
+
+
+def new_model(name: str):
+    from transformers import (
+        BartConfig,
+        BartForConditionalGeneration,
+        GPT2Config,
+        GPT2LMHeadModel,
+    )
+
+    shape = SHAPES[name]
+    if name == "gpt2":
+        config = GPT2Config(
+            vocab_size=shape["vocabulary"],
+            n_embd=shape["width"],
+            n_layer=shape["layers"],
+            n_head=shape["heads"],
+            n_positions=256,
+            bos_token_id=2,
+            eos_token_id=2,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+        return GPT2LMHeadModel(config)
+    config = BartConfig(
+        vocab_size=shape["vocabulary"],
+        d_model=shape["width"],
+        encoder_layers=shape["layers"],
+        decoder_layers=shape["layers"],
+        encoder_attention_heads=shape["heads"],
+        decoder_attention_heads=shape["heads"],
+        encoder_ffn_dim=shape["feed_forward"],
+        decoder_ffn_dim=shape["feed_forward"],
+        max_position_embeddings=1024,
+        dropout=0.0,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=None,
+    )
+    return BartForConditionalGeneration(config)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What a staged method reads of the public base: asset inputs by name, loaded once a process."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.assets.dataset import array_version
+from dpsynth_assets.assets.identity import version_of, version_of_texts
+from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.base import CohortTerms, PublicInputs
+from dpsynth_assets.models.prompt_templates import prompted
+from dpsynth_assets.resources.models import Models
+
+
+def public_ins(spec: PrivateDatasetSpec, names: Iterable[str]) -> dict[str, dg.AssetIn]:
+    """Asset inputs for artifacts of the dataset's public base."""
+    return {name: dg.AssetIn(public_key(spec.public_data, name)) for name in sorted(names)}
+
+
+def load_public_inputs(
+    values: Mapping[str, Any], models: Models, terms: CohortTerms, *, salt: str, seed: int
+) -> PublicInputs:
+    """Opens the artifacts among `values`, by asset name; what is not there stays None."""
+    manifest = values.get("public_language_model")
+    loaders = {
+        "text_embedder": models.text_embedder,
+        "topic_model": models.topic_model,
+        "conditional_generator": models.conditional_generator,
+    }
+    opened = {name: load(values[name]) for name, load in loaders.items() if name in values}
+    return PublicInputs(
+        language_model=None
+        if manifest is None
+        else prompted(models.language_model(manifest), terms.prompts),
+        cluster_centers=values.get("public_clusters"),
+        public_records=values.get("public_corpus"),
+        salt=salt,
+        seed=seed,
+        **opened,
+    )
+
+
+def public_versions(values: Mapping[str, Any]) -> dict[str, str]:
+    """Identity of each public artifact: another one makes another release."""
+    return {name: _version(name, value) for name, value in sorted(values.items())}
+
+
+def _version(name: str, value: Any) -> str:
+    if name == "public_clusters":
+        return array_version(value)
+    if name == "public_corpus":
+        return version_of_texts(value["text"].to_list())[:16]
+    if name == "text_embedder":
+        return version_of(value)
+    return str(value["path"]).rstrip("/").rsplit("/", maxsplit=1)[-1]

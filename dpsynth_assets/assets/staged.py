@@ -1,0 +1,344 @@
+"""Assets of a staged method: one for every paid release, then corpora that cost nothing."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.assets.corpora import (
+    corpus_asset,
+    corpus_asset_checks,
+    describe,
+    method_asset,
+    plain_json,
+)
+from dpsynth_assets.assets.dataset import SHARED, ReleaseConfig, release_name
+from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
+from dpsynth_assets.assets.public_inputs import load_public_inputs, public_ins, public_versions
+from dpsynth_assets.assets.published import read_released, released_folder
+from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.methods.base import PublicInputs
+from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.staged import Released, Stage, StagedMethod
+from dpsynth_assets.privacy.events import POST_PROCESSING, Event
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, MECHANISM, PRIVACY, RELEASED
+
+TOPIC_HISTOGRAM = "topic_histogram"
+
+
+class CorpusConfig(ReleaseConfig):
+    """What a person may choose at launch; rows are free, whatever their number."""
+
+    rows: int = 0
+    """Rows to write; 0: as many as the dataset file says. Asking for more never pays again."""
+
+
+def staged_definitions(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
+) -> dg.Definitions:
+    """Stages, candidate, blocking checks and published corpus of one staged method."""
+    method = _staged(planned)
+    stages = method.stages(planned.config, plan.terms)
+    assets = [_stage_asset(spec, plan, planned, stage) for stage in stages]
+    if not method.writes_corpus:
+        return dg.Definitions(assets=assets)
+    assets += [_candidate_corpus(spec, plan, planned, stages), corpus_asset(spec, plan, planned)]
+    return dg.Definitions(
+        assets=assets, asset_checks=corpus_asset_checks(spec, plan.budget, planned)
+    )
+
+
+def stage_request(
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod,
+    stage: str,
+    *,
+    release: str,
+    run_id: str = "",
+    inputs: Mapping[str, str] | None = None,
+) -> ReleaseRequest:
+    """What one stage asks of the ledger; equal requests are one release."""
+    return _request(
+        spec,
+        planned,
+        stage,
+        event=planned.plan.stages[stage],
+        parameters={"stage": stage, "inputs": dict(inputs or {})},
+        release=release,
+        run_id=run_id,
+    )
+
+
+def _request(
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod,
+    artifact: str,
+    *,
+    event: Event,
+    parameters: Mapping[str, Any],
+    release: str,
+    run_id: str,
+) -> ReleaseRequest:
+    return ReleaseRequest(
+        cohort=spec.name,
+        dataset=spec.name,
+        asset=f"{spec.name}/{planned.folder}/{artifact}",
+        mechanism=planned.method.name,
+        guarantee=planned.plan.guarantee,
+        event=event,
+        parameters={**planned.plan.parameters, **parameters},
+        code_version=planned.method.code_version,
+        data_version=spec.source.version,
+        release=release,
+        run_id=run_id,
+    )
+
+
+def _staged(planned: PlannedMethod) -> StagedMethod:
+    if not isinstance(planned.method, StagedMethod):
+        raise TypeError(f"Expected a staged method, got {planned.method.name}.")
+    return planned.method
+
+
+def _stage_asset(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod, stage: Stage
+) -> dg.AssetsDefinition:
+    method = _staged(planned)
+    name = f"{spec.name}/{planned.folder}/{stage.name}"
+    earlier = {s: dg.AssetIn(dataset_key(spec.name, planned.folder, s)) for s in stage.after}
+    needed = method.public_inputs(planned.config)
+    private = ["private_records", *(["private_embeddings"] if stage.needs_embeddings else [])]
+
+    @dg.asset(
+        **method_asset(spec, planned, stage.name),
+        deps=[dataset_key(spec.name, SHARED, artifact) for artifact in private],
+        ins={**public_ins(spec, needed), **earlier},
+        tags={PRIVACY: RELEASED, MECHANISM: f"{method.name}.{stage.name}"},
+        kinds=set(stage.kinds),
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of(planned.spec, spec.budget, method.code_version, stage.name),
+        description=f"{stage.title} {describe(planned)}",
+    )
+    def paid_stage(
+        context: dg.AssetExecutionContext,
+        config: ReleaseConfig,
+        ledger: PrivacyLedger,
+        sensitive_store: SensitiveStore,
+        release_store: ReleaseStore,
+        models: Models,
+        progress: Progress,
+        **upstream: Any,
+    ) -> dg.Output[dict]:
+        _refuse_if_planned_so(planned)
+        public_values = {key: value for key, value in upstream.items() if key in needed}
+        released = {key: _released(upstream[key], release_store) for key in earlier}
+        book, release = ledger.open(), release_name(context, config)
+        report = progress.start(context, name)
+
+        def draw(reservation: Reservation) -> Drawn:
+            report(0.0, _budget_line(book, plan))
+            inputs = load_public_inputs(
+                public_values, models, plan.terms, salt=f"{name}/{release}", seed=_seed(release)
+            )
+            made = method.release_stage(
+                stage.name,
+                planned.plan,
+                planned.config,
+                plan.terms,
+                sensitive_store.read_for_release(
+                    spec.name,
+                    ledger=book,
+                    reservation=reservation,
+                    with_embeddings=stage.needs_embeddings,
+                ),
+                replace(inputs, released=released),
+                sensitive_store.checkpoint(spec.name, reservation),
+                report,
+            )
+            _keep_internal(sensitive_store, spec.name, planned.folder, stage.name, made.value)
+            facts = {key: plain_json(value) for key, value in made.value.facts.items()}
+            return Drawn(facts=facts, rows=None, cost=made.cost, files=made.value.files)
+
+        with private_section(name):
+            stored = release_once(
+                ledger=book,
+                store=release_store,
+                request=stage_request(
+                    spec,
+                    planned,
+                    stage.name,
+                    release=release,
+                    run_id=context.run_id,
+                    inputs={
+                        **public_versions(public_values),
+                        **{key: value.reservation for key, value in released.items()},
+                    },
+                ),
+                terms=plan.budget,
+                plan=plan.releases,
+                draw=draw,
+                passes=lambda reservation: sensitive_store.checkpoint(spec.name, reservation),
+            )
+        if stored.reservation.reused:
+            report(1.0, "stored release reused, nothing charged")
+        return dg.Output(
+            {"reservation": stored.reservation.id, "facts": stored.facts},
+            metadata={**spend_metadata(book, stored.reservation, plan.budget), **_shown(stored)},
+        )
+
+    return paid_stage
+
+
+def _candidate_corpus(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    planned: PlannedMethod,
+    stages: tuple[Stage, ...],
+) -> dg.AssetsDefinition:
+    method = _staged(planned)
+    name = f"{spec.name}/{planned.folder}/candidate_corpus"
+    needed = method.public_inputs(planned.config)
+    ins = public_ins(spec, needed)
+    ins |= {s.name: dg.AssetIn(dataset_key(spec.name, planned.folder, s.name)) for s in stages}
+    if method.uses_topics(planned.config):
+        ins[TOPIC_HISTOGRAM] = dg.AssetIn(dataset_key(spec.name, SHARED, TOPIC_HISTOGRAM))
+    others = method.builds_on(planned.config)
+
+    @dg.asset(
+        **method_asset(spec, planned, "candidate_corpus"),
+        deps=[dataset_key(spec.name, folder, "corpus") for folder in others],
+        ins=ins,
+        tags={PRIVACY: RELEASED},
+        kinds={"pytorch", "polars"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of(planned.spec, method.code_version),
+        description=f"{describe(planned)} Written from its releases: any number of rows is free.",
+    )
+    def candidate_corpus(
+        context: dg.AssetExecutionContext,
+        config: CorpusConfig,
+        ledger: PrivacyLedger,
+        release_store: ReleaseStore,
+        models: Models,
+        progress: Progress,
+        **upstream: Any,
+    ) -> dg.Output[pl.DataFrame]:
+        _refuse_if_planned_so(planned)
+        book, release = ledger.open(), release_name(context, config)
+        rows = config.rows or method.default_rows(planned.config)
+        report = progress.start(context, name)
+        public_values = {key: value for key, value in upstream.items() if key in needed}
+        released = {s.name: _released(upstream[s.name], release_store) for s in stages}
+        histogram = upstream.get(TOPIC_HISTOGRAM)
+
+        def write(_: Reservation) -> Drawn:
+            inputs = load_public_inputs(
+                public_values, models, plan.terms, salt=f"{name}/{release}", seed=_seed(release)
+            )
+            public: PublicInputs = replace(
+                inputs,
+                released=released,
+                topic_histogram=None if histogram is None else _facts(histogram),
+                corpora={folder: _published_rows(spec, folder) for folder in others},
+            )
+            made = method.write(planned.plan, planned.config, plan.terms, public, rows, report)
+            facts = {key: plain_json(value) for key, value in made.facts.items()}
+            cost = Cost(guarantee=planned.plan.guarantee, event=POST_PROCESSING)
+            return Drawn(facts=facts, rows=made.rows, cost=cost)
+
+        paid = {key: value.reservation for key, value in released.items()}
+        if histogram is not None:
+            paid[TOPIC_HISTOGRAM] = str(histogram["reservation"])
+        paid |= {folder: _reservation_behind(spec, folder) for folder in others}
+        with private_section(name):
+            stored = release_once(
+                ledger=book,
+                store=release_store,
+                request=_request(
+                    spec,
+                    planned,
+                    "candidate_corpus",
+                    event=POST_PROCESSING,
+                    parameters={"rows": rows, "inputs": {**public_versions(public_values), **paid}},
+                    release=release,
+                    run_id=context.run_id,
+                ),
+                terms=plan.budget,
+                plan=plan.releases,
+                draw=write,
+            )
+        written = stored.rows if stored.rows is not None else pl.DataFrame()
+        written = written.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
+        spend = spend_metadata(
+            book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
+        )
+        return dg.Output(
+            written, metadata={**spend, **_shown(stored), "dagster/row_count": written.height}
+        )
+
+    return candidate_corpus
+
+
+def _refuse_if_planned_so(planned: PlannedMethod) -> None:
+    if planned.plan.refusal is not None:
+        raise dg.Failure(description=planned.plan.refusal, allow_retries=False)
+
+
+def _released(value: Mapping[str, Any], store: ReleaseStore) -> Released:
+    reservation = str(value["reservation"])
+    return Released(reservation=reservation, facts=value["facts"], folder=store.files(reservation))
+
+
+def _facts(histogram: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in histogram.items() if key != "reservation"}
+
+
+def _seed(release: str) -> int:
+    """Seed of public randomness: another release writes other rows from the same models."""
+    return zlib.crc32(release.encode())
+
+
+def _budget_line(book: Ledger, plan: DatasetPlan) -> str:
+    spend = book.spend(plan.terms.cohort, plan.budget)
+    return f"budget ε {spend.epsilon:.2f} of {plan.budget.epsilon:g} reserved"
+
+
+def _keep_internal(store: SensitiveStore, dataset: str, folder: str, stage: str, made: Any) -> None:
+    if made.internal:
+        content = json.dumps({key: plain_json(value) for key, value in made.internal.items()})
+        store.write_internal(dataset, f"{folder}_{stage}_internal.json", content)
+
+
+def _published_rows(spec: PrivateDatasetSpec, folder: str) -> pl.DataFrame:
+    """Published rows of another method, with the composite label that methods know."""
+    rows = read_released(spec.name, folder)
+    columns = spec.columns.labels
+    label = pl.concat_str(columns, separator=LABEL_SEPARATOR) if columns else pl.lit("")
+    return rows.with_columns(label.alias("label"))
+
+
+def _reservation_behind(spec: PrivateDatasetSpec, folder: str) -> str:
+    label = json.loads((released_folder(spec.name, folder) / LABEL_FILE).read_text())
+    return str(label["subject"]["reservation"])
+
+
+def _shown(stored: StoredRelease) -> dict[str, Any]:
+    """Released numbers and words short enough for a list of metadata."""
+    return {k: v for k, v in stored.facts.items() if isinstance(v, int | float | str)}

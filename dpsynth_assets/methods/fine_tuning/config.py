@@ -1,0 +1,225 @@
+"""Settings of the fine-tuning methods, as they stand in a dataset file."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.methods.base import MethodConfig
+
+
+class PrivateTrainingConfig(MethodConfig):
+    """What every private training is told. Defaults suit the embedded models and demo cohorts."""
+
+    steps: int = Field(
+        default=40,
+        ge=1,
+        le=1_000_000,
+        description="Optimizer steps (T, steps); all of them are charged. CTCL takes 2000.",
+    )
+    expected_batch_size: int = Field(
+        default=256,
+        ge=1,
+        le=10_000_000,
+        description=(
+            "Records a step is expected to draw (B, records): each is drawn with probability "
+            "B / declared records, and sums are divided by B whatever was drawn. CTCL takes 4096; "
+            "larger batches drown less of the gradient in noise."
+        ),
+    )
+    sampling_probability: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description=(
+            "Probability with which a step draws each record (q, no unit), for cohorts whose "
+            "number of records is not public; a constant that no private count may suggest. "
+            "expected_batch_size is then only what sums are divided by. Empty: B / declared "
+            "records."
+        ),
+    )
+    clip_bound: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Bound on the L2 norm of one record's gradient over all parameters (C).",
+    )
+    learning_rate: float | None = Field(
+        default=2e-3,
+        gt=0,
+        le=10,
+        description=(
+            "Peak learning rate of Adam (no unit). The default was chosen on public text; choose "
+            "another on public text too, since a choice made on private text would have to be "
+            "charged. Empty: the run is rehearsed on public text under its own noise with several "
+            "rates, which takes minutes."
+        ),
+    )
+    warmup_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=0.1,
+        description=(
+            "Share of the steps in which the rate rises to its peak (no unit), at most a tenth; it "
+            "then falls linearly. CTCL warms up for 100 of 2000 steps."
+        ),
+    )
+    weight_decay: float = Field(
+        default=0.1, ge=0, le=10, description="Decoupled weight decay (no unit)."
+    )
+    lora_rank: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description=(
+            "Trains adapters of this rank beside the attention and feed-forward matrices instead "
+            "of the weights (r, no unit). Empty: all weights."
+        ),
+    )
+    micro_batch_records: int = Field(
+        default=32,
+        ge=1,
+        le=4096,
+        description=(
+            "Records of one forward and backward pass (records): bounds memory, not privacy cost."
+        ),
+    )
+    checkpoint_minutes: float = Field(
+        default=5.0,
+        gt=0,
+        le=1440,
+        description="Time between checkpoints (minutes), from which a killed run goes on.",
+    )
+
+
+class GeneratorConfig(PrivateTrainingConfig):
+    """What a method that fine-tunes a generator is told besides."""
+
+    max_document_tokens: int = Field(
+        default=128,
+        ge=8,
+        le=8192,
+        description="Documents are cut to this length in training and writing (tokens).",
+    )
+    document_type: str = Field(
+        default="",
+        max_length=200,
+        description=(
+            "What kind of text the records are, e.g. `restaurant review`: public knowledge, "
+            "written into every condition. Empty: not said."
+        ),
+    )
+    rows: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000_000,
+        description="Rows to write unless a launch asks for others (rows); they cost nothing.",
+    )
+    top_p: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="Words are drawn from the smallest set of this probability (no unit).",
+    )
+    temperature: float = Field(
+        default=1.0, gt=0, le=10, description="Sampling temperature (no unit)."
+    )
+    rows_per_forward: int = Field(
+        default=128, ge=1, le=65536, description="Rows decoded together (rows): bounds memory."
+    )
+
+
+class CtclConfig(GeneratorConfig):
+    """Tan et al. 2025: a conditional generator, steered by a released histogram of topics."""
+
+    method: Literal["ctcl"] = "ctcl"
+
+
+class DpFineTuningConfig(GeneratorConfig):
+    """Yue et al. 2023: a generator conditioned on the label alone."""
+
+    method: Literal["dp_fine_tuning"] = "dp_fine_tuning"
+    architecture: Literal["encoder_decoder", "decoder_only"] = Field(
+        default="encoder_decoder",
+        description=(
+            "encoder_decoder: the public conditional generator's weights; the published baseline "
+            "starts from BART, which was never trained on conditions. decoder_only: the public "
+            "language model, as GPT-2 in the published tables."
+        ),
+    )
+    pretrained: bool = Field(
+        default=True,
+        description=(
+            "false: starts from random weights of the same shape with the same tokenizer, to see "
+            "what public pretraining is worth."
+        ),
+    )
+    keywords: bool = Field(
+        default=False,
+        description=(
+            "true: conditions carry the keywords of a record's public topic, as in ctcl, and rows "
+            "follow the released histogram of topics. The ablation between the two methods."
+        ),
+    )
+    label_shares: Literal["equal", "released"] = Field(
+        default="equal",
+        description=(
+            "Labels of the rows without keywords. equal: as many rows of each. released: in the "
+            "shares of the released histogram of topics, whose cost the corpus then carries."
+        ),
+    )
+
+
+class ResampledConfig(MethodConfig):
+    """Yu et al. 2024: rows of another method's corpus, chosen to match the histogram of topics."""
+
+    method: Literal["resampled"] = "resampled"
+    corpus: str = Field(
+        default="dp_fine_tuning",
+        pattern=r"^[a-z0-9_]+$",
+        description="Folder of the method whose published corpus is resampled.",
+    )
+    rows: int = Field(
+        default=500,
+        ge=1,
+        le=100_000_000,
+        description=(
+            "Rows to keep unless a launch asks for others (rows); fewer than the corpus has, or "
+            "there is nothing to choose."
+        ),
+    )
+
+
+class DownstreamConfig(PrivateTrainingConfig):
+    """DP training of the downstream model itself, without synthetic data."""
+
+    method: Literal["downstream_fine_tuning"] = "downstream_fine_tuning"
+    task: Literal["next_word", "classification"] = Field(
+        default="next_word",
+        description=(
+            "next_word: a small causal model, tested by next-word accuracy. classification: a "
+            "linear classifier of labels over the records' public embeddings."
+        ),
+    )
+    vocabulary: int = Field(
+        default=4096, ge=3000, le=30_000, description="Word pieces of the causal model (pieces)."
+    )
+    width: int = Field(
+        default=96, ge=16, le=4096, description="Hidden width of the causal model (no unit)."
+    )
+    layers: int = Field(default=1, ge=1, le=48, description="Layers of the causal model.")
+    heads: int = Field(default=2, ge=1, le=64, description="Attention heads of a layer.")
+    feed_forward: int = Field(
+        default=256, ge=16, le=16384, description="Width of its feed-forward layers (no unit)."
+    )
+    max_document_tokens: int = Field(
+        default=48, ge=4, le=8192, description="Documents are cut to this length (tokens)."
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"Expected width to be a multiple of 2 x heads, got {self.width} and "
+                f"{self.heads}. Change one of them."
+            )
+        return self

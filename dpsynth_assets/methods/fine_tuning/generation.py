@@ -1,0 +1,141 @@
+"""What the two methods that fine-tune a generator share: one paid stage, then free rows."""
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import (
+    CohortTerms,
+    MethodPlan,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+    SyntheticCorpus,
+)
+from dpsynth_assets.methods.fine_tuning.conditions import (
+    Conditioning,
+    conditioning,
+    training_pairs,
+)
+from dpsynth_assets.methods.fine_tuning.generators import (
+    PairLoss,
+    encode_pairs,
+    fresh_generator,
+    public_pairs,
+    save_generator,
+    trainable,
+)
+from dpsynth_assets.methods.fine_tuning.plan import plan_training
+from dpsynth_assets.methods.fine_tuning.training import TrainingTask, train_privately
+from dpsynth_assets.methods.fine_tuning.writing import write_rows
+from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.release import Cost, Release
+
+STAGE = "finetuned_generator"
+
+
+class GeneratorMethod(StagedMethod):
+    """DP-Adam on (condition, document) pairs, then sampling from what came out."""
+
+    guarantee = GuaranteeType.DP
+
+    @abstractmethod
+    def has_keywords(self, config: Any) -> bool:
+        """Whether conditions carry the keywords of a record's topic."""
+
+    @abstractmethod
+    def starts_from(self, config: Any, public: PublicInputs) -> Any:
+        """The loaded public model whose weights training starts from; only its name is used."""
+
+    @abstractmethod
+    def cells(
+        self, config: Any, public: PublicInputs, known: Conditioning, rows: int
+    ) -> np.ndarray:
+        """Label and topic of each row to be written: int64 (rows, 2)."""
+
+    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
+        """Finds the least noise at which all steps cost at most `target_epsilon`."""
+        return plan_training(STAGE, config, terms, target_epsilon)
+
+    def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
+        """The fine-tuned generator."""
+        del terms
+        stage = Stage(
+            name=STAGE,
+            title="Generator fine-tuned on the private records by DP-Adam.",
+            needs_embeddings=self.has_keywords(config),
+        )
+        return (stage,)
+
+    def release_stage(
+        self,
+        stage: str,
+        plan: MethodPlan,
+        config: Any,
+        terms: CohortTerms,
+        private: PrivateInputs,
+        public: PublicInputs,
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
+    ) -> Release[StageRelease]:
+        """Trains a copy of the public generator and releases its weights.
+
+        **Privacy** T Poisson-sampled Gaussian steps: the planned event, whatever the records. The
+        weights are post-processing of the noisy gradients; conditions are part of each record's
+        own gradient.
+
+        **Source** CTCL, section 3.3 (DP finetuning) and 4.1.3.
+        """
+        known = self._conditioning(config, terms, public)
+        start = self.starts_from(config, public)
+        generator = fresh_generator(
+            start.source, start.device, pretrained=getattr(config, "pretrained", True)
+        )
+        task = TrainingTask(
+            stage=stage,
+            plan=plan,
+            config=config,
+            terms=terms,
+            loss=PairLoss(generator),
+            start=generator.name,
+            public_examples=encode_pairs(
+                generator, public_pairs(public, known), config.max_document_tokens
+            ),
+        )
+        private_examples = encode_pairs(
+            generator, training_pairs(private, known), config.max_document_tokens
+        )
+        model = trainable(generator, config.lora_rank)
+        facts = train_privately(task, model, private_examples, checkpoint, progress)
+        folder = checkpoint.scratch()
+        save_generator(generator, model, config.lora_rank, folder)
+        return Release(
+            value=StageRelease(facts=facts, files=folder),
+            cost=Cost(guarantee=self.guarantee, event=plan.stages[stage]),
+        )
+
+    def write(
+        self,
+        plan: MethodPlan,
+        config: Any,
+        terms: CohortTerms,
+        public: PublicInputs,
+        rows: int,
+        progress: ProgressCallback,
+    ) -> SyntheticCorpus:
+        """Samples rows from the released generator.
+
+        **Privacy** Post-processing of released weights and counts: any number of rows is free.
+        """
+        del plan
+        known = self._conditioning(config, terms, public)
+        device = self.starts_from(config, public).device
+        generator = load_conditional_generator(public.released[STAGE].folder, device=device)
+        cells = self.cells(config, public, known, rows)
+        return write_rows(generator, known, cells, config, public.seed, progress)
+
+    def _conditioning(self, config: Any, terms: CohortTerms, public: PublicInputs) -> Conditioning:
+        return conditioning(terms, config.document_type, public, keywords=self.has_keywords(config))

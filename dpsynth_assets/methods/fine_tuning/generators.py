@@ -1,0 +1,135 @@
+"""The generator that is fine-tuned: a private copy of public weights, and its examples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import PublicInputs
+from dpsynth_assets.methods.fine_tuning.conditions import Conditioning, TrainingPairs
+from dpsynth_assets.models.conditional_generator import (
+    ConditionalGenerator,
+    condition_text,
+    load_conditional_generator,
+    per_example_loss,
+)
+from dpsynth_assets.models.fine_tuning import TokenExample, add_adapters, merge_adapters
+
+if TYPE_CHECKING:
+    import torch
+
+PUBLIC_EXAMPLES = 128
+"""Public documents on which the loss that is reported is measured."""
+
+
+@dataclass(frozen=True)
+class PairLoss:
+    """Loss of (condition, document) pairs, written as a generator's format wants them.
+
+    Attributes:
+        generator: Knows its special tokens; its weights are not read here.
+    """
+
+    generator: ConditionalGenerator
+
+    def __call__(self, model: Any, examples: Sequence[TokenExample]) -> "torch.Tensor":
+        """Runs the model; returns (B,) mean losses of each document's own tokens, in nats."""
+        batch = self.generator.encoder.pad(
+            [each.inputs for each in examples], [each.targets for each in examples]
+        )
+        return per_example_loss(model, batch.to(next(model.parameters()).device))
+
+    def length(self, example: TokenExample) -> int:
+        """Document tokens, whose logits dominate, and half of the condition's."""
+        return len(example.targets) + len(example.inputs) // 2
+
+
+def fresh_generator(source: str, device: str, *, pretrained: bool = True) -> ConditionalGenerator:
+    """Opens public weights in float32 for training, apart from every loaded model.
+
+    Args:
+        source: Folder or hub id.
+        device: Torch device.
+        pretrained: False draws random weights of the same shape instead, from a public seed.
+
+    **Privacy** Loaded models are shared within a process: weights that were trained in place would
+    be taken for public ones by the next dataset.
+    """
+    generator = load_conditional_generator(source, dtype="float32", device=device)
+    if not pretrained:
+        _draw_weights(generator)
+    return generator
+
+
+def trainable(generator: ConditionalGenerator, lora_rank: int | None) -> Any:
+    """Opens all weights for training, or adds adapters and opens those."""
+    if lora_rank is not None:
+        return add_adapters(generator.model, lora_rank)
+    return generator.model.requires_grad_(True)
+
+
+def save_generator(
+    generator: ConditionalGenerator, model: Any, lora_rank: int | None, folder: Path
+) -> None:
+    """Writes the trained generator as one that loads like any other; adapters are folded in."""
+    trained = model if lora_rank is None else merge_adapters(model)
+    generator.__dict__["model"] = trained.requires_grad_(False).eval()
+    generator.save(folder)
+
+
+def encode_pairs(
+    generator: ConditionalGenerator, pairs: TrainingPairs, max_document_tokens: int
+) -> list[TokenExample]:
+    """Turns pairs into token ids; equal conditions are encoded once."""
+    encoder, bound = generator.encoder, generator.max_condition_tokens
+    conditions = {
+        text: encoder.condition_ids(text, bound) for text in dict.fromkeys(pairs.conditions)
+    }
+    return [
+        TokenExample(conditions[condition], encoder.document_ids(document, max_document_tokens))
+        for condition, document in zip(pairs.conditions, pairs.documents, strict=True)
+    ]
+
+
+def public_pairs(public: PublicInputs, conditioning: Conditioning) -> TrainingPairs:
+    """Pairs some public documents with conditions like those of private records.
+
+    Labels are left out: public documents carry none of the cohort's.
+    """
+    if public.public_records is None:
+        return TrainingPairs(conditions=[], documents=[])
+    texts = [text for text in public.public_records["text"].to_list() if text.strip()]
+    order = np.random.default_rng(0).permutation(len(texts))[:PUBLIC_EXAMPLES]
+    documents = [texts[row] for row in order]
+    topics = [-1] * len(documents)
+    if conditioning.topic_model is not None and public.text_embedder is not None and documents:
+        embeddings = public.text_embedder.embed(documents)
+        topics = conditioning.topic_model.assign(embeddings).tolist()
+    conditions = [condition_text(conditioning.keywords(topic)) for topic in topics]
+    return TrainingPairs(conditions=conditions, documents=documents)
+
+
+def _draw_weights(generator: ConditionalGenerator) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    kind = AutoModelForSeq2SeqLM if generator.has_encoder else AutoModelForCausalLM
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = kind.from_config(generator.config, dtype=torch.float32)
+    generator.__dict__["model"] = model.to(generator.device).eval().requires_grad_(False)
+
+
+def required(model: Any, name: str) -> Any:
+    """Returns a loaded public model.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if model is None:
+        raise ValueError(
+            f"Expected the public model {name}, got none. Materialise it in the public base."
+        )
+    return model

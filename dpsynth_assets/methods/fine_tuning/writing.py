@@ -1,0 +1,92 @@
+"""Rows of a corpus from a fine-tuned generator: any number of them, at no further cost."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsynth_assets.methods.base import ProgressCallback, PublicInputs, SyntheticCorpus
+from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
+from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
+from dpsynth_assets.methods.topic_histogram import TopicHistogram
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+
+NO_TOPIC = -1
+"""Topic of rows whose condition names none."""
+
+
+def released_cells(public: PublicInputs, conditioning: Conditioning, rows: int) -> np.ndarray:
+    """Draws label and topic of each row to be written from the released histogram.
+
+    Returns:
+        int64 (rows, 2): label index in [0, L) and topic in [0, K].
+
+    Raises:
+        ValueError: If there is no histogram, or its labels are not the declared ones.
+
+    **Source** CTCL, section 3.4: rows in the proportions of the released histogram.
+    """
+    return released_histogram(public, conditioning.labels).sample_cells(rows, public.seed)
+
+
+def equal_cells(conditioning: Conditioning, rows: int) -> np.ndarray:
+    """Gives every label as many rows, of no topic: int64 (rows, 2), the second column -1."""
+    labels = np.arange(rows) % len(conditioning.labels)
+    return np.stack([labels, np.full(rows, NO_TOPIC)], axis=1)
+
+
+def released_histogram(public: PublicInputs, labels: tuple[str, ...]) -> TopicHistogram:
+    """Reads the cohort's topic histogram.
+
+    Raises:
+        ValueError: If there is none, or its labels are not the declared ones.
+    """
+    if public.topic_histogram is None:
+        raise ValueError(
+            "Expected the released topic histogram, which says what share of the rows each topic "
+            "gets, got none. Declare topic_histogram in the dataset file."
+        )
+    histogram = TopicHistogram.from_json(public.topic_histogram)
+    if histogram.labels != labels:
+        raise ValueError(
+            f"Expected a topic histogram of the {len(labels)} declared labels, got one of other "
+            "labels. Release it again."
+        )
+    return histogram
+
+
+def write_rows(
+    generator: "ConditionalGenerator",
+    conditioning: Conditioning,
+    cells: np.ndarray,
+    config: GeneratorConfig,
+    seed: int,
+    progress: ProgressCallback,
+) -> SyntheticCorpus:
+    """Samples one document for each cell; rows without a word are left out.
+
+    **Source** CTCL, section 4.1.3: nucleus sampling with p = 0.95.
+    """
+    import polars as pl
+
+    texts = generator.generate(
+        [conditioning.text(label, topic) for label, topic in cells.tolist()],
+        top_p=config.top_p,
+        temperature=config.temperature,
+        seed=seed,
+        max_new_tokens=config.max_document_tokens,
+        batch_rows=config.rows_per_forward,
+        progress=progress,
+    )
+    frame = pl.DataFrame(
+        {
+            "text": texts,
+            "label": [conditioning.labels[label] for label in cells[:, 0].tolist()],
+            "topic": cells[:, 1],
+        },
+        schema={"text": pl.String, "label": pl.String, "topic": pl.Int64},
+    )
+    written = frame.filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
+    facts = {"rows": written.height, "blank_rows_left_out": frame.height - written.height}
+    return SyntheticCorpus(rows=written, facts=facts)

@@ -1,0 +1,64 @@
+"""Results of slow pure computations on public facts, kept between processes.
+
+Planning runs whenever the web UI opens, and calibrating the noise of a sampled training takes
+seconds. What it finds depends on declared facts alone, so it is kept in `DPSYNTH_HOME` under a
+digest of everything that it depends on, package versions included.
+
+**Privacy** Nothing private goes in or comes out: keys and values are public parameters of plans. A
+file that somebody altered changes what a plan asks for, never what it is charged: events are built
+anew from what is read here, and the ledger composes them itself before it admits a release.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.paths import home
+
+PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "scipy")
+"""Packages whose versions decide the last digits of a calibration."""
+
+
+def remembered(key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+    """Returns the value kept under `key`, or computes it and keeps it.
+
+    Args:
+        key: Everything the value depends on, as JSON values; package versions are added.
+        compute: Computes the value, a JSON value; called when nothing readable is kept.
+
+    Returns:
+        The value. Floats survive JSON exactly, so it is the same whether computed or read.
+    """
+    place = home().plans / f"{_digest(key)}.json"
+    try:
+        return json.loads(place.read_text(encoding="utf-8"))["value"]
+    except (OSError, ValueError, KeyError, TypeError):
+        value = compute()
+    with contextlib.suppress(OSError):  # A plan needs no writable home.
+        _write(place, {"key": key, "value": value})
+    return value
+
+
+def _digest(key: Mapping[str, Any]) -> str:
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    text = json.dumps({"key": key, "versions": versions}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _write(place: Path, value: Mapping[str, Any]) -> None:
+    """Replaces a file as a whole, so that a reader never meets half of it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=place.parent, prefix=".plan-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(value, file, sort_keys=True)
+        Path(name).replace(place)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

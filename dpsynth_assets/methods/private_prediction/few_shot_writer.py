@@ -1,0 +1,164 @@
+"""Writes the demonstrations: every token is one step over a fresh sample of a label's records."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import CohortTerms, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.private_prediction.cluster_histogram import label_indices
+from dpsynth_assets.methods.private_prediction.config import FewShotConfig
+from dpsynth_assets.methods.private_prediction.prompts import (
+    context_prompts,
+    prompt_columns,
+    public_prompt,
+)
+from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
+
+if TYPE_CHECKING:
+    import polars as pl
+    import torch
+
+_ROWS_PER_PREFILL = 64
+"""Most prompts of one forward pass: bounds memory, and is public."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotTask:
+    """One run: settings and inputs, all public."""
+
+    config: FewShotConfig
+    terms: CohortTerms
+    public: PublicInputs
+
+    @property
+    def model(self) -> Any:
+        """The language model."""
+        return self.public.language_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstration:
+    """A released token sequence without its end token.
+
+    Attributes:
+        label: Index of its label.
+        tokens: In order.
+        steps: Private tokens drawn, the end token included.
+    """
+
+    label: int
+    tokens: list[int]
+    steps: int
+
+
+def texts_by_label(records: "pl.DataFrame", labels: Sequence[str]) -> list[list[str]]:
+    """Lists each label's texts. A null record has none, and takes no part (zero-out)."""
+    texts: list[list[str]] = [[] for _ in labels]
+    indices = label_indices(records["label"].to_list(), labels)
+    for label, text in zip(indices.tolist(), records["text"].to_list(), strict=True):
+        if label >= 0 and text.strip():
+            texts[label].append(text)
+    return texts
+
+
+def write_demonstrations(
+    task: FewShotTask,
+    texts: Sequence[Sequence[str]],
+    mechanisms: Sequence[NoisyProbabilities],
+    progress: ProgressCallback,
+) -> Iterator[Demonstration]:
+    """Writes the same number of documents for each label, whatever records it has."""
+    total = sum(mechanism.steps for mechanism in mechanisms)
+    done = 0
+
+    def on_token(written: int) -> None:
+        progress((done + written) / total, f"{done + written} of {total} private tokens charged")
+
+    for label, mechanism in enumerate(mechanisms):
+        writer = LabelWriter(task, label, texts[label], mechanism)
+        for _ in range(task.config.documents_per_label):
+            yield writer.write(on_token)
+            done += task.config.max_document_tokens
+            on_token(0)
+
+
+class LabelWriter:
+    """Writes documents of one label token by token.
+
+    **Privacy** Private texts reach the prompts of the subsets they were sampled into, and nothing
+    else; the M prompts of a step are padded to a length that public settings and released tokens
+    fix, and are read in passes of their own, apart from the public prompt.
+    """
+
+    def __init__(
+        self, task: FewShotTask, label: int, texts: Sequence[str], mechanism: NoisyProbabilities
+    ) -> None:
+        config, model = task.config, task.model
+        self._task, self._label, self._texts = task, label, texts
+        self._mechanism = mechanism
+        self._columns = prompt_columns(
+            model, task.terms.label_texts, config.examples_per_subset, config.max_example_tokens
+        )
+        start = public_prompt(model, task.terms.label_texts[label])
+        self._public = PackedContexts(
+            model.model,
+            [start],
+            prompt_columns=self._columns,  # refuses at once what private prompts would need later
+            max_new_tokens=config.max_document_tokens,
+            pad_token_id=model.pad_token_id,
+            rows_per_prefill=1,
+        )
+
+    def write(self, on_token: Callable[[int], None]) -> Demonstration:
+        """Writes one document of at most the greatest length; tells its length so far."""
+        tokens: list[int] = []
+        limit, end = self._task.config.max_document_tokens, self._task.model.end_token_id
+        while len(tokens) < limit:
+            token = self._next_token(tokens)
+            if token == end:
+                return Demonstration(label=self._label, tokens=tokens, steps=len(tokens) + 1)
+            tokens.append(token)
+            on_token(len(tokens))
+        return Demonstration(label=self._label, tokens=tokens, steps=limit)
+
+    def _next_token(self, released: Sequence[int]) -> int:
+        """Draws a sample and releases one token: one step of the mechanism."""
+        public_logits = self._public_logits(released)
+        subsets = self._mechanism.draw(len(self._texts))
+        private_logits = self._private_logits(subsets, released)
+        return self._mechanism.select(private_logits, public_logits)
+
+    def _public_logits(self, released: Sequence[int]) -> "torch.Tensor":
+        """Computes (V,) logits of the prompt without examples after the released tokens."""
+        import torch
+
+        last = torch.tensor(released[-1:] or [self._task.model.pad_token_id])
+        return self._public.next_logits(last, torch.tensor([len(released)]))[0]
+
+    def _private_logits(
+        self, subsets: Sequence[np.ndarray], released: Sequence[int]
+    ) -> "torch.Tensor":
+        """Computes (M, V) logits of the subsets' prompts after the released tokens."""
+        import torch
+
+        config, model = self._task.config, self._task.model
+        prompts = context_prompts(
+            model,
+            self._task.terms.label_texts[self._label],
+            [[self._texts[record] for record in subset] for subset in subsets],
+            max_example_tokens=config.max_example_tokens,
+            columns=self._columns,
+        )
+        contexts = PackedContexts(
+            model.model,
+            [prompt + list(released) for prompt in prompts],
+            prompt_columns=self._columns + len(released),
+            max_new_tokens=1,
+            pad_token_id=model.pad_token_id,
+            rows_per_prefill=min(config.subsets, _ROWS_PER_PREFILL),
+        )
+        start = torch.zeros(len(prompts), dtype=torch.long)
+        return contexts.next_logits(start, start)

@@ -1,0 +1,145 @@
+"""How a condition is written: free-text aspects of a document, one a line.
+
+`Document Type: ...`, `Keywords: a, b, c` and, where a label has a text, `Label: ...`. A condition
+may hold any of them, in this order, or none at all.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from dpsynth_assets.models.conditional_generator.keywords import document_keywords
+
+DOCUMENT_TYPE, LABEL, KEYWORDS = "Document Type", "Label", "Keywords"
+MAX_ASPECTS = 10
+MAX_VALUE_CHARACTERS = 300
+_ASPECT_LINE = re.compile(
+    r"[\s>*#•\d.)-]*(?P<name>[^\W\d_][\w /&'-]{0,39}?)[\s*_]*:(?!//)(?P<value>.*)"
+)
+
+
+def condition_text(
+    keywords: Sequence[str], document_type: str | None = None, label_text: str | None = None
+) -> str:
+    """Writes a condition.
+
+    Args:
+        keywords: Words or phrases in order of importance; none for a condition without them, as a
+            document outside all topics has.
+        document_type: What kind of text, e.g. `news`; empty or None leaves the line out.
+        label_text: The label as it reads in text; empty or None leaves the line out.
+
+    **Source**: Tan et al. 2025, section 3.3: in fine-tuning, the ten keywords of the document's
+    topic, and the document type where one is known. The label line is ours.
+    """
+    return aspects_text(
+        {DOCUMENT_TYPE: document_type or "", LABEL: label_text or "", KEYWORDS: ", ".join(keywords)}
+    )
+
+
+def aspects_text(aspects: Mapping[str, str]) -> str:
+    """Writes named aspects one a line, each value on that line; empty values are left out."""
+    lines = ((name, " ".join(value.split())) for name, value in aspects.items())
+    return "\n".join(f"{name}: {value}" for name, value in lines if value)
+
+
+def parse_aspects(answer: str) -> dict[str, str]:
+    """Reads `Aspect: value` lines from a language model's answer.
+
+    Bullets, numbers, Markdown emphasis and JSON-like brackets around values are taken off; lines
+    without a colon that follow an aspect without a value are read as that aspect's list.
+
+    Returns:
+        At most ten aspects in order of appearance; the names of the document type and of the
+        keywords in their usual spelling. Empty if the answer holds none.
+    """
+    aspects: dict[str, list[str]] = {}
+    name = None
+    for line in answer.splitlines():
+        found = _ASPECT_LINE.fullmatch(line)
+        if found is not None:
+            name = _usual_name(found["name"])
+            value = _plain(found["value"])
+            if name not in aspects and len(aspects) < MAX_ASPECTS:
+                aspects[name] = [value] if value else []
+        elif name in aspects and _continues(line, aspects[name]):
+            aspects[name].append(_plain(line))
+    joined = {name: ", ".join(values)[:MAX_VALUE_CHARACTERS] for name, values in aspects.items()}
+    return {name: value for name, value in joined.items() if value}
+
+
+def _continues(line: str, values: Sequence[str]) -> bool:
+    """Whether a line without a name is a value: the first after a bare name, or a list item."""
+    return bool(line.strip()) and (not values or re.match(r"\s*[-*•]", line) is not None)
+
+
+def _usual_name(name: str) -> str:
+    words = " ".join(name.split()).strip()
+    folded = words.casefold()
+    if folded in {"keyword", "keywords", "key words", "key terms"}:
+        return KEYWORDS
+    return DOCUMENT_TYPE if folded in {"document type", "type", "type of document"} else words
+
+
+def _plain(value: str) -> str:
+    """A value without list markers, emphasis, brackets and quotes."""
+    value = re.sub(r"^\s*(?:[-•]|\d+[.)])\s+", "", value)
+    return (
+        " ".join(re.sub(r"[*_`\[\]{}\"“”]+", " ", value).split()).rstrip(" .,;").replace(" ,", ",")
+    )
+
+
+def aspect_prompt(document: str) -> str:
+    """Asks a language model to describe one public document.
+
+    **Source**: after Tan et al. 2025, Table 1: any domain, any model, document type and keywords
+    among the aspects.
+    """
+    return (
+        "Read the document and say what kind of text it is, in several aspects: for example tone, "
+        "style, purpose, audience. Two of them must be the document type and the keywords.\n"
+        "Write one aspect a line, as `Aspect: value`, and nothing else.\n\n"
+        f"Document:\n{document}\n\nDocument Type:"
+    )
+
+
+def aspects_from_language_model(
+    documents: Sequence[str],
+    ask: Callable[[list[str]], list[str]],
+    max_document_characters: int = 4000,
+) -> list[dict[str, str]]:
+    """Aspects of public documents as a language model sees them.
+
+    Args:
+        documents: N public documents; private ones are never sent to a model.
+        ask: Answers N prompts with N texts.
+        max_document_characters: Longer documents are cut before they are shown.
+
+    Returns:
+        N mappings of aspect to value. A document whose answer holds no keywords gets its own most
+        telling words instead, so that every mapping has the aspect `Keywords`.
+
+    Raises:
+        ValueError: `ask` gave another number of answers.
+
+    **Source**: Tan et al. 2025, section 3.1, pretraining data curation.
+    """
+    answers = ask([aspect_prompt(text[:max_document_characters]) for text in documents])
+    if len(answers) != len(documents):
+        raise ValueError(
+            f"Expected one answer for each of {len(documents)} documents, got {len(answers)}."
+        )
+    parsed = [parse_aspects(f"{DOCUMENT_TYPE}:{_without_echo(text)}") for text in answers]
+    words = document_keywords(documents)
+    return [
+        aspects if KEYWORDS in aspects else {**aspects, KEYWORDS: ", ".join(own)}
+        for aspects, own in zip(parsed, words, strict=True)
+    ]
+
+
+def _without_echo(answer: str) -> str:
+    """The answer without a repeated `Document Type:`, which the prompt has begun already.
+
+    An answer that starts with another aspect is put on a line of its own.
+    """
+    first = answer.lstrip().split("\n", 1)[0]
+    return f"\n{answer}" if _ASPECT_LINE.fullmatch(first) else answer

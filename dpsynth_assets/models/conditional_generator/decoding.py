@@ -1,0 +1,297 @@
+"""Nucleus sampling of one document a condition, batched, with cached keys and values.
+
+Rows that have ended leave the batch; the encoder reads each distinct condition once; and every row
+draws from its own stream of random numbers, so that a row's document depends on the seed, its
+condition and its place in the list, not on how many rows are decoded together.
+
+Seeded and therefore never private: what this samples from was released before.
+
+Shape letters: R rows at hand, S condition tokens, T new tokens, V vocabulary, d width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from dpsynth_assets.models.conditional_generator.generation_cache import growing_cache
+from dpsynth_assets.models.decoding import PackedContexts
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
+
+_COMPACT_BELOW = 0.85
+"""Ended rows leave the forward pass once fewer than this share of its rows still write."""
+_PROMPT_COLUMNS_STEP = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSettings:
+    """How documents are drawn.
+
+    Attributes:
+        top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
+        temperature: Divides the logits; > 0.
+        seed: Seed of this public randomness; >= 0.
+        max_new_tokens: Longest document, end token included.
+        batch_rows: Rows decoded together.
+
+    **Source**: Tan et al. 2025, section 4.1.3: top-p 0.95, at most 512 tokens.
+    """
+
+    top_p: float = 0.95
+    temperature: float = 1.0
+    seed: int = 0
+    max_new_tokens: int = 512
+    batch_rows: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuses values outside their bounds."""
+        if not 0 < self.top_p <= 1 or self.temperature <= 0:
+            raise ValueError(
+                "Expected temperature > 0 and 0 < top_p <= 1, "
+                f"got {self.temperature} and {self.top_p}."
+            )
+        if min(self.max_new_tokens, self.batch_rows) < 1 or self.seed < 0:
+            raise ValueError(
+                "Expected max_new_tokens and batch_rows of at least 1 and a seed of at least 0, "
+                f"got {self.max_new_tokens}, {self.batch_rows} and {self.seed}."
+            )
+
+
+class WritingRows(Protocol):
+    """R rows of a model that all write their next token at the same step."""
+
+    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Advances by the rows' last tokens (R,); returns logits (R, V) of the next."""
+
+    def keep(self, rows: "torch.Tensor") -> None:
+        """Drops all rows but these (ascending)."""
+
+
+def sample_for_conditions(
+    generator: "ConditionalGenerator",
+    conditions: Sequence[str],
+    settings: SamplingSettings,
+    progress: Callable[[float, str], None] | None = None,
+) -> list[str]:
+    """Samples one document for each of N conditions.
+
+    Args:
+        generator: Model, tokenizer and format.
+        conditions: N condition texts; repeated ones give different documents.
+        settings: Nucleus, temperature, seed, length and packing.
+        progress: Called with the share of documents done and a public message.
+
+    Returns:
+        N documents in the order of the conditions, each of at least one token.
+    """
+    import torch
+
+    encoder, bound = generator.encoder, generator.max_condition_tokens
+    sources = {text: encoder.condition_ids(text, bound) for text in dict.fromkeys(conditions)}
+    order = sorted(range(len(conditions)), key=lambda row: (len(sources[conditions[row]]), row))
+    documents = [""] * len(conditions)
+    with torch.inference_mode():
+        for start in range(0, len(order), settings.batch_rows):
+            rows = order[start : start + settings.batch_rows]
+            prompts = [sources[conditions[row]] for row in rows]
+            for row, ids in zip(
+                rows, _sample_batch(generator, prompts, rows, settings), strict=True
+            ):
+                documents[row] = generator.checkpoint.decode(ids).strip()
+            if progress is not None:
+                done = start + len(rows)
+                progress(done / len(order), f"{done} of {len(order)} documents")
+    return documents
+
+
+def _sample_batch(
+    generator: "ConditionalGenerator",
+    prompts: Sequence[Sequence[int]],
+    streams: Sequence[int],
+    settings: SamplingSettings,
+) -> list[list[int]]:
+    """Decodes rows together; all start at once, so step t writes token t of each."""
+    import torch
+
+    device, steps, end = generator.device, settings.max_new_tokens, generator.encoder.end_token_id
+    writing = _start_rows(generator, prompts, steps)
+    uniforms = torch.from_numpy(_uniforms(settings.seed, streams, steps)).to(device)
+    forbidden = _never_sampled(generator)
+    rows = torch.arange(len(prompts), device=device)
+    written = torch.full((len(prompts), steps), end, device=device)
+    tokens = torch.full((len(prompts),), end, device=device)
+    ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    for step in range(steps):
+        logits = writing.next_logits(tokens)
+        logits[:, forbidden if step else [*forbidden, end]] = -torch.inf
+        tokens = draw_from_nucleus(logits, uniforms[rows, step], settings)
+        tokens.masked_fill_(ended[rows], end)
+        written[rows, step] = tokens
+        ended[rows] |= tokens == end
+        active = ~ended[rows]
+        if not active.any():
+            break
+        if step + 1 < steps and active.float().mean() < _COMPACT_BELOW:
+            writing.keep(active.nonzero()[:, 0])
+            rows, tokens = rows[active], tokens[active]
+    return [ids[: ids.index(end)] if end in ids else ids for ids in written.tolist()]
+
+
+def draw_from_nucleus(
+    logits: "torch.Tensor", uniforms: "torch.Tensor", settings: SamplingSettings
+) -> "torch.Tensor":
+    """Draws one token a row from softmax(logits / temperature), cut to its top-p nucleus.
+
+    A token drawn from the whole distribution is kept if it lies in the nucleus, which takes one sum
+    and no sort; the few rows whose token lies outside are sorted and drawn again.
+
+    Args:
+        logits: (R, V), float32.
+        uniforms: (R, 2) in [0, 1): for the first draw, and for the second.
+        settings: Temperature and nucleus; a token belongs to the nucleus if the tokens more
+            probable than it have less mass than top_p.
+
+    Returns:
+        (R,) int64.
+    """
+    import torch
+
+    probabilities = torch.softmax(logits / settings.temperature, dim=-1)
+    tokens = _inverse_cdf(probabilities, uniforms[:, 0])
+    if settings.top_p >= 1:
+        return tokens
+    chosen = probabilities.gather(1, tokens[:, None])
+    above = probabilities.masked_fill(probabilities <= chosen, 0.0).sum(1)
+    outside = (above >= settings.top_p).nonzero()[:, 0]
+    if len(outside):
+        few = probabilities[outside]
+        ordered = few.sort(dim=-1, descending=True).values
+        inside = ordered.cumsum(-1) - ordered < settings.top_p
+        least = ordered.gather(1, inside.sum(1, keepdim=True) - 1)
+        nucleus = few.masked_fill(few < least, 0.0)
+        tokens[outside] = _inverse_cdf(nucleus, uniforms[outside, 1])
+    return tokens
+
+
+def _inverse_cdf(weights: "torch.Tensor", uniforms: "torch.Tensor") -> "torch.Tensor":
+    """Token at which the running sum of weights (R, V) passes a uniform share of their total."""
+    import torch
+
+    cumulative = weights.cumsum(-1)
+    targets = uniforms[:, None].to(cumulative.dtype) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(
+        max=weights.shape[1] - 1
+    )
+
+
+def _uniforms(seed: int, streams: Sequence[int], steps: int) -> np.ndarray:
+    """Two uniforms for each token of each row, (R, T, 2): one counter-based stream a row."""
+    key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
+    return np.stack(
+        [
+            np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, row])).random(
+                (steps, 2), dtype=np.float32
+            )
+            for row in streams
+        ]
+    )
+
+
+def _never_sampled(generator: "ConditionalGenerator") -> list[int]:
+    """Special tokens other than the end token: a document is text."""
+    special = set(generator.tokenizer.all_special_ids) | {generator.encoder.pad_token_id}
+    return sorted(special - {generator.encoder.end_token_id})
+
+
+def _start_rows(
+    generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
+) -> WritingRows:
+    if generator.has_encoder:
+        return EncoderDecoderRows(generator, prompts, steps)
+    return DecoderOnlyRows(generator, prompts, steps)
+
+
+class EncoderDecoderRows:
+    """Rows that attend to their encoded condition."""
+
+    def __init__(
+        self, generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
+    ) -> None:
+        import torch
+
+        self._model, self._start = generator.model, generator.encoder.start
+        distinct = {ids: place for place, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        places = torch.tensor([distinct[tuple(ids)] for ids in prompts], device=generator.device)
+        states, mask = _encode(generator, list(distinct))
+        self._states, self._mask = states[places], mask[places]
+        self._cache = growing_cache(columns=steps + len(self._start))
+        self._begun = False
+
+    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Advances by one token; the first call reads the decoder's start tokens instead."""
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        inputs = tokens[:, None]
+        if not self._begun:
+            inputs = torch.tensor(self._start, device=tokens.device).expand(len(tokens), -1)
+            self._begun = True
+        output = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            attention_mask=self._mask,
+            decoder_input_ids=inputs,
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        return output.logits[:, -1].float()
+
+    def keep(self, rows: "torch.Tensor") -> None:
+        """Drops all rows but these."""
+        self._cache.reorder_cache(rows)
+        self._states, self._mask = self._states[rows], self._mask[rows]
+
+
+def _encode(
+    generator: "ConditionalGenerator", conditions: Sequence[Sequence[int]]
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """States (C, S, d) and mask (C, S) of distinct conditions."""
+    batch = generator.encoder.pad(conditions, [[generator.encoder.end_token_id]] * len(conditions))
+    inputs = batch.to(generator.device).inputs
+    states = generator.model.get_encoder()(
+        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
+    )
+    return states.last_hidden_state, inputs["attention_mask"]
+
+
+class DecoderOnlyRows:
+    """Rows whose condition is the beginning of their own text."""
+
+    def __init__(
+        self, generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
+    ) -> None:
+        longest = max(len(prompt) for prompt in prompts)
+        self._contexts = PackedContexts(
+            generator.model,
+            prompts,
+            prompt_columns=-(-longest // _PROMPT_COLUMNS_STEP) * _PROMPT_COLUMNS_STEP,
+            max_new_tokens=steps,
+            pad_token_id=generator.encoder.pad_token_id,
+        )
+        self._step = 0
+
+    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Advances by one token; the first call reads the end of the prompt instead."""
+        import torch
+
+        logits = self._contexts.next_logits(tokens, torch.full_like(tokens, self._step))
+        self._step += 1
+        return logits
+
+    def keep(self, rows: "torch.Tensor") -> None:
+        """Drops all rows but these."""
+        self._contexts.keep(rows)

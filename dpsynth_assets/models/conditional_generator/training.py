@@ -1,0 +1,366 @@
+"""Trains a small BART on public (condition, document) pairs: CTCL's generator without a hub.
+
+Equal documents, settings and thread count give equal weights: the budget is counted in tokens, and
+every draw comes from `GeneratorTrainingSettings.seed`. Everything here is public.
+
+**Source**: Tan et al. 2025, section 3.1, for the task and the cosine schedule; size, tokenizer and
+optimizer are ours.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpsynth_assets.models.byte_tokenizer import train_tokenizer
+from dpsynth_assets.models.conditional_generator.encoding import PairBatch
+from dpsynth_assets.models.conditional_generator.generator import (
+    ConditionalGenerator,
+    load_conditional_generator,
+    token_losses,
+    write_format,
+)
+from dpsynth_assets.models.conditional_generator.pairs import (
+    ConditionSource,
+    length_sorted_batches,
+)
+from dpsynth_assets.models.conditional_generator.starting_weights import set_starting_weights
+from dpsynth_assets.models.muon import Muon
+
+if TYPE_CHECKING:
+    import polars as pl
+    import torch
+
+ProgressCallback = Callable[[float, str], None]
+FACTS_FILE = "training_facts.json"
+FEWEST_DOCUMENTS = 20
+
+
+class GeneratorTrainingSettings(BaseModel):
+    """Size, budget and seed of the embedded generator. Defaults fit the demo on two cores."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    vocabulary: int = Field(2048, ge=300, le=65536, description="Tokens of the byte-level BPE.")
+    width: int = Field(128, ge=16, description="Hidden width d; a multiple of `heads`.")
+    encoder_layers: int = Field(1, ge=1, description="Layers that read the condition.")
+    decoder_layers: int = Field(3, ge=1, description="Layers that write the document.")
+    heads: int = Field(4, ge=1, description="Attention heads per layer.")
+    feed_forward: int = Field(512, ge=16, description="Width of the feed-forward layers.")
+    max_condition_tokens: int = Field(64, ge=8, description="Conditions are cut to this, tokens.")
+    max_document_tokens: int = Field(160, ge=8, description="Documents are cut to this, tokens.")
+    token_budget: int = Field(1_000_000, ge=1, description="Document tokens in all.")
+    batch_tokens: int = Field(2048, ge=64, description="Document tokens of one optimizer step.")
+    topic_share: float = Field(
+        0.5, ge=0, le=1, description="Share of conditions with topic keywords, not the document's."
+    )
+    matrix_learning_rate: float = Field(0.03, gt=0, description="Muon, for matrices.")
+    learning_rate: float = Field(5e-3, gt=0, description="AdamW, for embeddings, norms, biases.")
+    warmup_share: float = Field(0.05, ge=0, lt=1, description="Share of the budget to warm up.")
+    held_out_share: float = Field(0.03, gt=0, lt=1, description="Documents kept for perplexity.")
+    seed: int = Field(0, ge=0, description="Public seed of initial weights and of every draw.")
+    threads: int = Field(2, ge=1, description="CPU threads; weights depend on it in the last bits.")
+    device: str = Field("cpu", description="Torch device to train on.")
+
+
+def train_conditional_generator(
+    documents: "pl.DataFrame",
+    topic_keywords: Sequence[Sequence[str]] | None,
+    folder: Path,
+    settings: GeneratorTrainingSettings | None = None,
+    progress: ProgressCallback | None = None,
+    *,
+    aspects: Sequence[Mapping[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Trains tokenizer and generator on public documents and writes both to a folder.
+
+    Args:
+        documents: Columns `text`, optionally `label`, `document_type` and `group`. Whole outermost
+            groups (`a` of `a/b`) are held out where there are groups.
+        topic_keywords: Keywords of each document's topic, as fine-tuning will give them; an empty
+            row for an unclassified document; None to use the documents' own keywords alone.
+        folder: Folder to write; files of an earlier model are replaced.
+        settings: Size, budget and seed.
+        progress: Called with the share done and a public message.
+        aspects: What a language model said of each document; see `aspects_from_language_model`.
+
+    Returns:
+        Public facts: `parameters`, `training_tokens`, `steps`, `documents`, `loss` (nats, last
+        steps), and on held-out public documents `perplexity` under conditions as fine-tuning gives
+        them, `perplexity_own_keywords`, and `perplexity_other_condition` under the condition of
+        another document: the further above `perplexity`, the more the condition steers.
+
+    Raises:
+        ValueError: Too few documents, rows that do not match, or a width the heads do not divide.
+    """
+    import torch
+
+    settings = settings or GeneratorTrainingSettings()
+    report = progress or _no_progress
+    _check(documents, topic_keywords, aspects, settings)
+    report(0.0, "keywords and tokenizer")
+    source = ConditionSource.of(documents, topic_keywords, aspects, settings.topic_share)
+    folder.mkdir(parents=True, exist_ok=True)
+    train_tokenizer(_tokenizer_texts(documents, source), settings.vocabulary, folder)
+    with _seeded(settings):
+        _write_new_model(settings, folder)
+        generator = load_conditional_generator(folder, device=settings.device)
+        generator.model.requires_grad_(True).train()
+        training, held_out = _split(documents, settings)
+        pairs = _Pairs(generator, documents, source, training)
+        set_starting_weights(generator.model, pairs.documents)
+        facts = _optimize(generator, pairs, settings, report)
+        generator.model.requires_grad_(False).eval()
+        facts |= held_out_perplexities(generator, documents["text"], source, held_out)
+        generator.model.to("cpu", torch.float32)
+        generator.save(folder)
+    facts["documents"] = documents.height
+    (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    report(1.0, f"public perplexity {facts['perplexity']:.2f}")
+    return facts
+
+
+def public_perplexity(
+    generator: ConditionalGenerator,
+    pairs: Sequence[tuple[str, str]],
+    batch_rows: int = 32,
+) -> float:
+    """Perplexity of public documents under their conditions: exp of the mean loss of a token.
+
+    Args:
+        generator: Any generator.
+        pairs: (condition, document), at least one; public, since the value carries no noise.
+        batch_rows: Pairs of one forward pass.
+    """
+    import torch
+
+    ordered = sorted(pairs, key=lambda pair: len(pair[1]))
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for start in range(0, len(ordered), batch_rows):
+            conditions, texts = zip(*ordered[start : start + batch_rows], strict=True)
+            batch = generator.encode_pairs(conditions, texts).to(generator.device)
+            total += float(token_losses(generator.model, batch).double().sum())
+            tokens += int((batch.labels >= 0).sum())
+    return math.exp(total / tokens)
+
+
+def held_out_perplexities(
+    generator: ConditionalGenerator,
+    texts: Sequence[str],
+    source: ConditionSource,
+    held_out: np.ndarray,
+) -> dict[str, float]:
+    """Perplexities of held-out documents under three kinds of condition; see the facts above."""
+    rows = [int(row) for row in held_out]
+    others = rows[1:] + rows[:1]
+    kinds = {
+        "perplexity": [source.like_fine_tuning(row) for row in rows],
+        "perplexity_own_keywords": [source.all_own_keywords(row) for row in rows],
+        "perplexity_other_condition": [source.like_fine_tuning(row) for row in others],
+    }
+    written = [texts[row] for row in rows]
+    return {
+        name: round(public_perplexity(generator, list(zip(conditions, written, strict=True))), 3)
+        for name, conditions in kinds.items()
+    }
+
+
+class _Pairs:
+    """Batches of encoded pairs: documents encoded once, conditions drawn anew each time."""
+
+    def __init__(
+        self,
+        generator: ConditionalGenerator,
+        documents: "pl.DataFrame",
+        source: ConditionSource,
+        rows: np.ndarray,
+    ) -> None:
+        self._generator, self._source, self._rows = generator, source, rows
+        texts = documents["text"].to_list()
+        bound = generator.max_document_tokens
+        self.documents = [generator.encoder.document_ids(texts[row], bound) for row in rows]
+
+    def batches(self, settings: GeneratorTrainingSettings) -> Iterator[PairBatch]:
+        """Endless training batches on the generator's device."""
+        random = np.random.default_rng(settings.seed)
+        encoder, bound = self._generator.encoder, self._generator.max_condition_tokens
+        lengths = [len(tokens) for tokens in self.documents]
+        for places in length_sorted_batches(lengths, settings.batch_tokens, random):
+            drawn = [self._source.draw(int(self._rows[place]), random) for place in places]
+            conditions = [encoder.condition_ids(text, bound) for text in drawn]
+            batch = encoder.pad(conditions, [self.documents[place] for place in places])
+            yield batch.to(self._generator.device)
+
+
+def _optimize(
+    generator: ConditionalGenerator,
+    pairs: _Pairs,
+    settings: GeneratorTrainingSettings,
+    report: ProgressCallback,
+) -> dict[str, Any]:
+    """Spends the token budget; returns loss, steps, tokens and parameters."""
+    import torch
+
+    model = generator.model
+    optimizers = _optimizers(model, settings)
+    tokens = steps = 0
+    smooth_loss = math.nan
+    for batch in pairs.batches(settings):
+        counted = int((batch.labels >= 0).sum())
+        loss = token_losses(model, batch).sum() / counted
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        factor = _schedule(tokens / settings.token_budget, settings.warmup_share)
+        for optimizer in optimizers:
+            _set_learning_rate(optimizer, factor)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        tokens, steps = tokens + counted, steps + 1
+        smooth_loss = _smooth(smooth_loss, loss.item())
+        if tokens >= settings.token_budget:
+            break
+        if steps % 20 == 0:
+            share = tokens / settings.token_budget
+            report(
+                min(0.99, share),
+                f"public loss {smooth_loss:.3f}, perplexity {math.exp(smooth_loss):.2f}",
+            )
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "training_tokens": tokens,
+        "steps": steps,
+        "loss": round(smooth_loss, 4),
+    }
+
+
+def _smooth(average: float, value: float) -> float:
+    return value if math.isnan(average) else 0.95 * average + 0.05 * value
+
+
+def _optimizers(model: Any, settings: GeneratorTrainingSettings) -> list["torch.optim.Optimizer"]:
+    """Muon for the matrices inside the layers, AdamW for embeddings, norms and biases."""
+    import torch
+
+    inner = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
+    inner_ids = {id(parameter) for parameter in inner}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in inner_ids]
+    adam = torch.optim.AdamW(rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    return [Muon(inner, settings.matrix_learning_rate), adam]
+
+
+def _schedule(share: float, warmup_share: float) -> float:
+    """Linear warm-up, then half a cosine down to 2 %; never zero, so the first step moves."""
+    if share < warmup_share:
+        return 0.1 + 0.9 * share / warmup_share
+    done = (share - warmup_share) / (1.0 - warmup_share)
+    return 0.02 + 0.98 * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
+
+
+def _set_learning_rate(optimizer: "torch.optim.Optimizer", factor: float) -> None:
+    for group in optimizer.param_groups:
+        group.setdefault("base", group["lr"])
+        group["lr"] = group["base"] * factor
+
+
+def _write_new_model(settings: GeneratorTrainingSettings, folder: Path) -> None:
+    """A BART of the asked size beside its tokenizer: tied embeddings, no dropout of any kind."""
+    from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    positions = max(settings.max_condition_tokens, settings.max_document_tokens)
+    config = BartConfig(
+        vocab_size=len(tokenizer),
+        d_model=settings.width,
+        encoder_layers=settings.encoder_layers,
+        decoder_layers=settings.decoder_layers,
+        encoder_attention_heads=settings.heads,
+        decoder_attention_heads=settings.heads,
+        encoder_ffn_dim=settings.feed_forward,
+        decoder_ffn_dim=settings.feed_forward,
+        max_position_embeddings=positions,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        encoder_layerdrop=0.0,
+        decoder_layerdrop=0.0,
+        init_std=0.5 * settings.width**-0.5,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id,
+        forced_eos_token_id=None,
+    )
+    BartForConditionalGeneration(config).save_pretrained(folder)
+    write_format(
+        folder, settings.max_condition_tokens, settings.max_document_tokens, [tokenizer.bos_token]
+    )
+
+
+def _split(
+    documents: "pl.DataFrame", settings: GeneratorTrainingSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers to train on and rows held out, whole outermost groups where there are groups."""
+    if "group" in documents.columns:
+        groups = [group.split("/")[0] for group in documents["group"].to_list()]
+    else:
+        groups = [str(row) for row in range(documents.height)]
+    distinct = sorted(set(groups))
+    order = np.random.default_rng(settings.seed).permutation(len(distinct))
+    count = max(1, round(settings.held_out_share * len(distinct)))
+    chosen = {distinct[place] for place in order[:count]}
+    held = np.array([group in chosen for group in groups])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _tokenizer_texts(documents: "pl.DataFrame", source: ConditionSource) -> Iterator[str]:
+    """A condition and the first characters of every document."""
+    for row, text in enumerate(documents["text"]):
+        yield f"{source.like_fine_tuning(row)}\n{text[:2000]}"
+
+
+@contextmanager
+def _seeded(settings: GeneratorTrainingSettings) -> Iterator[None]:
+    """Fixes torch's generator and thread count for the run, and restores both."""
+    import torch
+
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        torch.set_num_threads(settings.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _check(
+    documents: "pl.DataFrame",
+    topic_keywords: Sequence[Sequence[str]] | None,
+    aspects: Sequence[Mapping[str, str]] | None,
+    settings: GeneratorTrainingSettings,
+) -> None:
+    if settings.width % settings.heads:
+        raise ValueError(
+            f"Expected width to be a multiple of heads, got {settings.width} and {settings.heads}."
+        )
+    if documents.height < FEWEST_DOCUMENTS:
+        raise ValueError(
+            f"Expected at least {FEWEST_DOCUMENTS} public documents to train on, got "
+            f"{documents.height}; point the public corpus at a larger file."
+        )
+    for name, given in (("topic_keywords", topic_keywords), ("aspects", aspects)):
+        if given is not None and len(given) != documents.height:
+            raise ValueError(
+                f"Expected {name} for each of {documents.height} documents, got {len(given)}."
+            )
+
+
+def _no_progress(_share: float, _message: str) -> None:
+    """Reports to nobody."""

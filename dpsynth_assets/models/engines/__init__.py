@@ -1,0 +1,28 @@
+"""Engines that write text: one protocol, served by transformers, vLLM or an HTTP endpoint.
+
+`protocol` says what an engine does, `spec` what a configuration file may ask for, `opening` opens
+an engine once per process. The transformers and vLLM engines also read a model's inside (hidden
+states, logits) and steer it; the endpoint only writes, and only from text that is public already.
+
+Shape letters: N texts or prompts, d width of the residual stream, V vocabulary.
+"""
+
+from dpsynth_assets.models.engines.protocol import (
+    Capability,
+    Engine,
+    EngineError,
+    Generation,
+    Provenance,
+    Sampling,
+    SteeredEngine,
+)
+
+__all__ = [
+    "Capability",
+    "Engine",
+    "EngineError",
+    "Generation",
+    "Provenance",
+    "Sampling",
+    "SteeredEngine",
+]

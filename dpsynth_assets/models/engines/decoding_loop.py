@@ -1,0 +1,119 @@
+"""Decodes the rows of one pass together until each has ended or reached its limit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpsynth_assets.models.engines.protocol import Sampling
+from dpsynth_assets.models.engines.token_draws import draw_tokens
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsynth_assets.models.decoding import PackedContexts
+
+_COMPACT_BELOW = 0.75
+"""Finished rows leave the pass once fewer than this share of its rows still write."""
+_STEPS_BETWEEN_LOOKS = 8
+"""How often a loop on a GPU asks which rows are done: each look waits for the device."""
+
+
+@dataclass(frozen=True)
+class EndRules:
+    """What ends a row before its limit.
+
+    Attributes:
+        token_ids: Tokens that end a row.
+        stop: Texts that end a row.
+        decode: Text of tokens.
+    """
+
+    token_ids: tuple[int, ...]
+    stop: tuple[str, ...]
+    decode: Callable[[Sequence[int]], str]
+
+    def is_stopped(self, tokens: Sequence[int], fresh: int) -> bool:
+        """Whether a stop text came to its end within the last `fresh` tokens."""
+        longest = max(len(item.encode()) for item in self.stop)  # a token has a byte or more
+        text = self.decode(tokens[-(longest + fresh) :])
+        return any(item in text for item in self.stop)
+
+
+def decode_rows(
+    contexts: "PackedContexts",
+    limits: Sequence[int],
+    sampling: Sampling,
+    uniform: "torch.Tensor",
+    rules: EndRules,
+) -> list[list[int]]:
+    """Writes new tokens; all rows start at once, so step t writes token t of each.
+
+    Args:
+        contexts: R prompts that have been read.
+        limits: Tokens of each row at most, >= 1.
+        sampling: How tokens are drawn.
+        uniform: Public randomness, (R, max(limits)) float32 in [0, 1), on the model's device.
+        rules: What ends a row.
+
+    Returns:
+        R lists of at most limits[r] tokens. A row may go on for a few tokens behind its end.
+    """
+    import torch
+
+    device = uniform.device
+    state = _Rows(limits, device)
+    ends = torch.tensor(rules.token_ids, device=device)
+    looks = 1 if device.type == "cpu" else _STEPS_BETWEEN_LOOKS
+    tokens = torch.zeros_like(state.rows)
+    for step in range(max(limits)):
+        logits = contexts.next_logits(tokens, torch.full((len(tokens),), step))
+        tokens = draw_tokens(logits, uniform[state.rows, step], sampling)
+        state.add(tokens, step, torch.isin(tokens, ends))
+        if (step + 1) % looks == 0:
+            if rules.stop:
+                state.stop(step + 1, looks, rules)
+            writing = state.writing()
+            if not writing.any():
+                break
+            if writing.float().mean() < _COMPACT_BELOW:
+                contexts.keep(writing.nonzero()[:, 0])
+                state.rows, tokens = state.rows[writing], tokens[writing]
+    return state.texts()
+
+
+class _Rows:
+    """What rows have written, and which of them are done.
+
+    Attributes:
+        rows: Row of each context that is still in the pass, int64.
+    """
+
+    def __init__(self, limits: Sequence[int], device: "torch.device") -> None:
+        import torch
+
+        self.rows = torch.arange(len(limits), device=device)
+        self._limits = torch.tensor(limits, device=device)
+        self._written = torch.zeros((len(limits), max(limits)), dtype=torch.long, device=device)
+        self._done = torch.zeros(len(limits), dtype=torch.bool, device=device)
+
+    def add(self, tokens: "torch.Tensor", step: int, ended: "torch.Tensor") -> None:
+        self._written[self.rows, step] = tokens
+        self._done[self.rows] |= ended | (self._limits[self.rows] == step + 1)
+
+    def stop(self, written: int, fresh: int, rules: EndRules) -> None:
+        """Marks rows done whose text contains a stop text."""
+        import torch
+
+        rows = self.rows.tolist()
+        texts = self._written[self.rows, :written].tolist()
+        stopped = [
+            row for row, text in zip(rows, texts, strict=True) if rules.is_stopped(text, fresh)
+        ]
+        self._done[torch.tensor(stopped, dtype=torch.long, device=self.rows.device)] = True
+
+    def writing(self) -> "torch.Tensor":
+        return ~self._done[self.rows]
+
+    def texts(self) -> list[list[int]]:
+        limits = self._limits.tolist()
+        return [row[:limit] for row, limit in zip(self._written.tolist(), limits, strict=True)]

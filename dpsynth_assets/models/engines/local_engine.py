@@ -1,0 +1,214 @@
+"""What the engines that run the model on this machine have in common: prompts, checks, texts."""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsynth_assets.models.engines.protocol import (
+    Capability,
+    EngineError,
+    Generation,
+    Pooling,
+    Prompt,
+    Provenance,
+    Sampling,
+    ShareCallback,
+)
+from dpsynth_assets.models.engines.steering import check_layers, scaled_vectors
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.language_model import LanguageModel
+
+Vectors = Mapping[int, np.ndarray]
+"""{layer: (d,) float32}, strengths multiplied in; empty without steering."""
+
+
+class LocalEngine(ABC):
+    """An engine over the weights of a `LanguageModel`; prompts never leave the machine."""
+
+    def __init__(self, language_model: "LanguageModel") -> None:
+        self.language_model = language_model
+
+    @property
+    def name(self) -> str:
+        """Short public name of the model."""
+        return self.language_model.name
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """All of them."""
+        return frozenset(Capability)
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers L."""
+        return int(self.language_model.config.num_hidden_layers)
+
+    @property
+    def width(self) -> int:
+        """Width d of the residual stream."""
+        return int(self.language_model.config.hidden_size)
+
+    @property
+    def positions(self) -> int:
+        """Tokens the model has room for, prompt and new ones together."""
+        return int(getattr(self.language_model.config, "max_position_embeddings", None) or 2**31)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        provenance: Provenance = Provenance.PRIVATE,
+        progress: ShareCallback | None = None,
+    ) -> list[Generation]:
+        """See `Engine.generate`. Any provenance is welcome: nothing leaves the machine."""
+        del provenance
+        return self._generate(prompts, sampling, {}, progress)
+
+    def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:
+        """See `Engine.next_token_logits`."""
+        return self._next_token_logits(prompts, {})
+
+    def hidden_states(
+        self,
+        texts: Sequence[Prompt],
+        layers: Sequence[int],
+        pooling: Pooling = "mean",
+        *,
+        max_tokens: int | None = None,
+        progress: ShareCallback | None = None,
+    ) -> dict[int, np.ndarray]:
+        """See `Engine.hidden_states`."""
+        check_layers(tuple(layers), self.layers)
+        begin = self.language_model.begin_token_id is not None
+        room = self.positions - begin - 1  # vLLM keeps one position for a new token
+        most = min(room, max_tokens or room)
+        encode = self.language_model.encode
+        ids = [(encode(text) if isinstance(text, str) else list(text))[:most] for text in texts]
+        return self._hidden_states(ids, tuple(layers), pooling, progress)
+
+    @contextmanager
+    def steered(
+        self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
+    ) -> Iterator["SteeredLocalEngine"]:
+        """See `Engine.steered`."""
+        scaled = scaled_vectors(vectors, strengths, layers=self.layers, width=self.width)
+        yield SteeredLocalEngine(self, scaled)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the model."""
+
+    @abstractmethod
+    def _write(
+        self,
+        prompts: list[list[int]],
+        limits: list[int],
+        sampling: Sampling,
+        vectors: Vectors,
+        progress: ShareCallback | None,
+    ) -> list[list[int]]:
+        """New tokens of each prompt, up to its limit; what follows an end token is cut off here."""
+
+    @abstractmethod
+    def _logits(self, prompts: list[list[int]], vectors: Vectors) -> np.ndarray:
+        """Logits after each prompt, (N, V) float32."""
+
+    @abstractmethod
+    def _hidden_states(
+        self,
+        texts: list[list[int]],
+        layers: tuple[int, ...],
+        pooling: Pooling,
+        progress: ShareCallback | None,
+    ) -> dict[int, np.ndarray]:
+        """{layer: (N, d) float32}; texts are cut already and have no begin token."""
+
+    @property
+    def _end_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text: the document's end, and the tokenizer's own where it differs."""
+        eos = self.language_model.tokenizer.eos_token_id
+        ids = {self.language_model.end_token_id} | ({int(eos)} if eos is not None else set())
+        return tuple(sorted(ids))
+
+    def _generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        vectors: Vectors,
+        progress: ShareCallback | None,
+    ) -> list[Generation]:
+        limits = sampling.limits(len(prompts))
+        ids = self._prompt_ids(prompts, limits)
+        if not ids:
+            return []
+        written = self._write(ids, limits, sampling, vectors, progress)
+        return [self._generation(tokens, sampling.stop) for tokens in written]
+
+    def _next_token_logits(self, prompts: Sequence[Prompt], vectors: Vectors) -> np.ndarray:
+        ids = self._prompt_ids(prompts, [1] * len(prompts))
+        if not ids:
+            return np.zeros((0, self.language_model.vocabulary_size), dtype=np.float32)
+        return self._logits(ids, vectors)
+
+    def _prompt_ids(self, prompts: Sequence[Prompt], limits: Sequence[int]) -> list[list[int]]:
+        begin = self.language_model.begin_token_id
+        start = [] if begin is None else [begin]
+        encode = self.language_model.encode
+        ids = [start + encode(p) if isinstance(p, str) else list(p) for p in prompts]
+        if not all(ids):
+            raise EngineError("Expected prompts of at least one token, got an empty one.")
+        if any(len(row) + limit > self.positions for row, limit in zip(ids, limits, strict=True)):
+            raise EngineError(
+                f"Expected prompt and new tokens within {self.positions} positions of {self.name}, "
+                "got a longer prompt; lower max_new_tokens or take fewer or shorter examples."
+            )
+        return ids
+
+    def _generation(self, tokens: Sequence[int], stop: Sequence[str]) -> Generation:
+        """Cuts at the first end token, then at the first stop text."""
+        ends = set(self._end_token_ids)
+        end = next((place for place, token in enumerate(tokens) if token in ends), None)
+        kept, finished = list(tokens[:end]), end is not None
+        decode = self.language_model.decode
+        text = decode(kept)
+        if any(item in text for item in stop):
+            count = bisect_left(
+                range(len(kept)),
+                True,
+                key=lambda n: any(item in decode(kept[:n]) for item in stop),
+            )
+            kept, finished = kept[:count], True
+            text = decode(kept)
+            text = text[: min(text.find(item) for item in stop if item in text)]
+        return Generation(text, tuple(kept), finished)
+
+
+@dataclass(frozen=True)
+class SteeredLocalEngine:
+    """A view of an engine whose calls are steered; the engine itself stays as it is."""
+
+    engine: LocalEngine
+    vectors: Vectors
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        provenance: Provenance = Provenance.PRIVATE,
+        progress: ShareCallback | None = None,
+    ) -> list[Generation]:
+        """See `Engine.generate`."""
+        del provenance
+        return self.engine._generate(prompts, sampling, self.vectors, progress)
+
+    def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:
+        """See `Engine.next_token_logits`."""
+        return self.engine._next_token_logits(prompts, self.vectors)

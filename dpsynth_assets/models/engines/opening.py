@@ -1,0 +1,114 @@
+"""Opens an engine from its declaration, once per process."""
+
+import atexit
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.engines.protocol import Engine, EngineError
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.engines.spec import EngineSpec
+    from dpsynth_assets.models.language_model import LanguageModel
+
+_opened: dict[tuple[Any, ...], Engine] = {}
+_lock = RLock()
+
+
+def open_engine(spec: "EngineSpec", *, language_model: "LanguageModel | None" = None) -> Engine:
+    """Opens an engine, or returns the one this process opened for the same declaration.
+
+    Args:
+        spec: What to open.
+        language_model: The dataset's public language model, served where `spec.model` is None.
+
+    Raises:
+        EngineError: One line: no model named, a missing folder or unknown id, too little memory,
+            vLLM not installed, a key's environment variable not set.
+    """
+    served = _language_model(spec, language_model)
+    key = (spec.model_dump_json(), *(() if served is None else _identity(served)))
+    with _lock:
+        if key not in _opened:
+            _opened[key] = _open(spec, served)
+        return _opened[key]
+
+
+def close_engines() -> None:
+    """Closes every engine this process opened; also runs when the process ends."""
+    with _lock:
+        while _opened:
+            _opened.popitem()[1].close()
+
+
+atexit.register(close_engines)
+
+
+def _identity(served: "LanguageModel") -> tuple[str, str, str]:
+    return served.source, served.dtype, served.device
+
+
+def _language_model(
+    spec: "EngineSpec", language_model: "LanguageModel | None"
+) -> "LanguageModel | None":
+    from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
+
+    if spec.kind == "openai":
+        return None
+    if spec.model is None:
+        if language_model is None:
+            raise EngineError(
+                "Expected a language model to serve, got none; write model: in the engine's "
+                "settings or give the dataset's public language model."
+            )
+        return language_model
+    try:
+        return load_language_model(spec.model, dtype=spec.dtype, device=spec.device)
+    except LanguageModelError as error:
+        raise EngineError(str(error)) from None
+
+
+def _open(spec: "EngineSpec", served: "LanguageModel | None") -> Engine:
+    if served is None:
+        return _endpoint(spec)
+    if spec.kind == "vllm":
+        from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+
+        return VllmEngine(
+            served,
+            batch_rows=spec.batch_rows,
+            tensor_parallel_size=spec.tensor_parallel_size,
+            memory_fraction=spec.memory_fraction,
+            cache_gib=spec.cache_gib,
+        )
+    return _transformers(spec, served)
+
+
+def _transformers(spec: "EngineSpec", served: "LanguageModel") -> Engine:
+    """Reads the weights now, so that a missing file or too little memory shows at once."""
+    from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+    from dpsynth_assets.models.language_model import LanguageModelError
+
+    try:
+        _ = served.model
+    except LanguageModelError as error:
+        raise EngineError(str(error)) from None
+    return TransformersEngine(served, batch_rows=spec.batch_rows)
+
+
+def _endpoint(spec: "EngineSpec") -> Engine:
+    from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
+    from dpsynth_assets.models.engines.usage import UsageCounter
+
+    usage = UsageCounter(
+        spec.price_per_million_prompt_tokens, spec.price_per_million_new_tokens, spec.cost_limit
+    )
+    return OpenAiEndpoint(
+        spec.base_url or "",
+        spec.model or "",
+        api=spec.api,
+        api_key_variable=spec.api_key_variable,
+        concurrency=spec.concurrency,
+        timeout_seconds=spec.timeout_seconds,
+        attempts=spec.attempts,
+        usage=usage,
+    )

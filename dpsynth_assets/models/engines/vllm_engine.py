@@ -1,0 +1,230 @@
+"""vLLM as an engine: continuous batching, paged and shared prompt caches, tensor parallelism.
+
+vLLM loads its own copy of the weights; the `LanguageModel` lends its tokenizer and configuration.
+The engine core runs in this process (workers have their own when several devices share the model),
+logs errors only, counts nothing and reports no usage: prompts do not reach a log.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
+from dpsynth_assets.models.engines.protocol import EngineError, Pooling, Sampling, ShareCallback
+from dpsynth_assets.models.engines.vllm_worker import DOCUMENT, ResidualStreamWorker
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.language_model import LanguageModel
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # our calls into the worker need no serialisation
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the runner that `vllm_worker` reads
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "DO_NOT_TRACK": "1",
+}
+_GIB = 2**30
+
+
+class VllmEngine(LocalEngine):
+    """Serves prompts by vLLM 0.32.
+
+    Args:
+        language_model: Source of the weights, tokenizer and document format.
+        batch_rows: Prompts in flight at most.
+        tensor_parallel_size: Devices that share the model.
+        memory_fraction: Share of the device's memory for weights and cache.
+        cache_gib: Memory of the key/value cache in GiB, instead of what the fraction leaves.
+
+    Raises:
+        EngineError: vLLM is not installed, or cannot load the model or its cache.
+    """
+
+    def __init__(
+        self,
+        language_model: "LanguageModel",
+        *,
+        batch_rows: int = 64,
+        tensor_parallel_size: int = 1,
+        memory_fraction: float = 0.9,
+        cache_gib: float | None = None,
+    ) -> None:
+        super().__init__(language_model)
+        os.environ.update(_ENVIRONMENT)
+        try:
+            from vllm import LLM
+        except ImportError:
+            raise EngineError(
+                "Expected vllm in this environment, found none; install the extra vllm (CUDA) or "
+                "see make test-vllm for the processor, or choose kind: transformers."
+            ) from None
+        try:
+            self._llm = LLM(
+                language_model.source,
+                dtype=language_model.dtype,
+                max_model_len=self._positions_for_vllm(),
+                max_num_seqs=batch_rows,
+                tensor_parallel_size=tensor_parallel_size,
+                gpu_memory_utilization=memory_fraction,
+                kv_cache_memory_bytes=None if cache_gib is None else int(cache_gib * _GIB),
+                enforce_eager=True,  # a replayed CUDA graph would not call the worker's hooks
+                async_scheduling=False,
+                enable_prefix_caching=True,
+                generation_config="vllm",
+                seed=0,
+                trust_remote_code=False,
+                disable_log_stats=True,
+                worker_extension_cls=_qualified_name(ResidualStreamWorker),
+            )
+        except (ValueError, RuntimeError, OSError, AssertionError) as error:
+            raise EngineError(_opening_message(language_model, error)) from None
+
+    def close(self) -> None:
+        """Stops the engine core and its workers and frees their memory."""
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self._llm.llm_engine.engine_core.shutdown()
+        del self._llm
+        cleanup_dist_env_and_memory()
+
+    def _write(
+        self,
+        prompts: list[list[int]],
+        limits: list[int],
+        sampling: Sampling,
+        vectors: Vectors,
+        progress: ShareCallback | None,
+    ) -> list[list[int]]:
+        from vllm import SamplingParams
+
+        parameters = [
+            SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p if sampling.temperature else 1.0,
+                top_k=sampling.top_k or 0,
+                max_tokens=limit,
+                seed=_stream_seed(sampling.seed, row) if sampling.temperature else None,
+                stop=list(sampling.stop) or None,
+                stop_token_ids=list(self._end_token_ids),
+                ignore_eos=True,
+                detokenize=bool(sampling.stop),
+            )
+            for row, limit in enumerate(limits)
+        ]
+        with self._steering(vectors):
+            outputs = self._run(prompts, parameters, progress)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    def _logits(self, prompts: list[list[int]], vectors: Vectors) -> np.ndarray:
+        with self._steering(vectors):
+            self._call("dpsynth_read_logits")
+            try:
+                self._run(prompts, self._one_token(len(prompts)))
+            finally:
+                kept = self._call("dpsynth_take_logits")
+        width = self.language_model.vocabulary_size
+        return np.stack([kept[index][:width] for index in range(len(prompts))])
+
+    def _hidden_states(
+        self,
+        texts: list[list[int]],
+        layers: tuple[int, ...],
+        pooling: Pooling,
+        progress: ShareCallback | None,
+    ) -> dict[int, np.ndarray]:
+        begin = self.language_model.begin_token_id
+        start = [] if begin is None else [begin]
+        kept = [index for index, text in enumerate(texts) if text]
+        self._call("dpsynth_read_states", layers, len(start), pooling == "last")
+        try:
+            prompts = [start + texts[index] for index in kept]
+            self._run(prompts, self._one_token(len(kept)), progress)
+            states = self._call("dpsynth_take_states")
+        finally:
+            self._call("dpsynth_release")
+            self._llm.reset_prefix_cache()  # the texts may be private
+        result = {layer: np.zeros((len(texts), self.width), dtype=np.float32) for layer in layers}
+        for place, layer in enumerate(layers):
+            for row, index in enumerate(kept):
+                result[layer][index] = states[row][place]
+        return result
+
+    def _one_token(self, count: int) -> list[Any]:
+        """Requests that only read their prompt: all of it, not what the cache has of it."""
+        from vllm import SamplingParams
+
+        return [
+            SamplingParams(
+                max_tokens=1,
+                temperature=0,
+                detokenize=False,
+                skip_reading_prefix_cache=True,
+                extra_args={DOCUMENT: index},
+            )
+            for index in range(count)
+        ]
+
+    def _run(
+        self,
+        prompts: list[list[int]],
+        parameters: list[Any],
+        progress: ShareCallback | None = None,
+    ) -> list[Any]:
+        from vllm import TokensPrompt
+
+        if not prompts:
+            return []
+        requests = [TokensPrompt(prompt_token_ids=ids) for ids in prompts]
+        try:
+            outputs = self._llm.generate(requests, parameters, use_tqdm=False)
+        except (ValueError, RuntimeError) as error:
+            kind = type(error).__name__
+            raise EngineError(
+                f"{self.name} in vLLM stopped with {kind}; lower batch_rows or max_new_tokens, or "
+                "give it more memory."
+            ) from None
+        if progress is not None:
+            progress(1.0)
+        return outputs
+
+    @contextmanager
+    def _steering(self, vectors: Mapping[int, np.ndarray]) -> Iterator[None]:
+        """Steers for one call. The prompt cache is emptied: new tokens' part of it is steered."""
+        if not vectors:
+            yield
+            return
+        self._llm.reset_prefix_cache()
+        self._call("dpsynth_steer", dict(vectors))
+        try:
+            yield
+        finally:
+            self._call("dpsynth_release")
+            self._llm.reset_prefix_cache()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of all workers; every one has the whole stream, the first one answers."""
+        return self._llm.collective_rpc(method, args=arguments)[0]
+
+    def _positions_for_vllm(self) -> int | None:
+        stated = self.positions < 2**31
+        return self.positions if stated else None
+
+
+def _stream_seed(seed: int, row: int) -> int:
+    """A seed of its own for each row of a call, below 2^63."""
+    return int(np.random.SeedSequence((seed, row)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _qualified_name(item: type) -> str:
+    return f"{item.__module__}.{item.__qualname__}"
+
+
+def _opening_message(language_model: "LanguageModel", error: Exception) -> str:
+    detail = " ".join(str(error).split())[:300]
+    return (
+        f"vLLM could not open {language_model.name} in {language_model.dtype}: {detail} "
+        "Check memory_fraction or cache_gib, dtype and tensor_parallel_size."
+    )

@@ -1,0 +1,205 @@
+"""What vLLM's worker does for us: steering, pooled hidden states and next-token logits.
+
+vLLM runs many requests as one flat row of tokens, split differently at every step (chunked
+prefill, preemption). Before each forward pass we ask the model runner which request and which
+position every token has; all three services follow from that. The stream leaves a vLLM decoder
+layer as two summands, (hidden, residual).
+
+Written for vLLM 0.32's model runner V1 without CUDA graphs, which is what `VllmEngine` starts.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+DOCUMENT = "dpsynth_document"
+"""Key of a request's `extra_args`: index of the text or prompt it carries."""
+
+
+class ResidualStreamWorker:
+    """Mixed into vLLM's worker class; called by name through `LLM.collective_rpc`."""
+
+    model_runner: Any
+
+    def dpsynth_steer(self, vectors: Mapping[int, np.ndarray]) -> None:
+        """Adds vectors (d,) float32 to the stream until `dpsynth_release`."""
+        steering = _Steering(self.model_runner, vectors)
+        self._dpsynth_hooks = steering.hooks()
+
+    def dpsynth_read_states(self, layers: tuple[int, ...], skip: int, last: bool) -> None:
+        """Pools states of every text that passes, until they are taken.
+
+        Args:
+            layers: Layers that are read.
+            skip: Tokens at the start of each request that are not pooled.
+            last: Take the last token's state, not the mean.
+        """
+        self._dpsynth_reader = _StateReader(self.model_runner, layers, skip, last)
+        self._dpsynth_hooks = self._dpsynth_reader.hooks()
+
+    def dpsynth_take_states(self) -> dict[int, np.ndarray]:
+        """{index of text: (layers, d) float32}, of all texts read."""
+        return self._dpsynth_reader.states
+
+    def dpsynth_read_logits(self) -> None:
+        """Keeps each prompt's next-token logits until they are taken."""
+        self._dpsynth_logits: dict[int, np.ndarray] = {}
+        runner, kept = self.model_runner, self._dpsynth_logits
+        compute = runner.model.compute_logits
+
+        def compute_and_keep(*arguments: Any, **options: Any) -> Any:
+            logits = compute(*arguments, **options)
+            if logits is not None:  # only one worker of several gathers them
+                rows = logits.float().cpu().numpy()
+                for row, index in enumerate(_documents(runner)):
+                    if index is not None:  # a later chunk of the prompt overwrites an earlier one
+                        kept[index] = rows[row]
+            return logits
+
+        runner.model.compute_logits = compute_and_keep
+
+    def dpsynth_take_logits(self) -> dict[int, np.ndarray]:
+        """{index of prompt: (V,) float32}."""
+        del self.model_runner.model.compute_logits  # uncovers the class's own method
+        return self._dpsynth_logits
+
+    def dpsynth_release(self) -> None:
+        """Removes hooks and forgets what was read."""
+        for hook in getattr(self, "_dpsynth_hooks", []):
+            hook.remove()
+        self._dpsynth_hooks, self._dpsynth_reader, self._dpsynth_logits = [], None, {}
+
+
+class _Steering:
+    """Adds vectors at positions a token is predicted from: the prompt's last and all new ones."""
+
+    def __init__(self, runner: Any, vectors: Mapping[int, np.ndarray]) -> None:
+        import torch
+
+        self._runner = runner
+        self._vectors = {
+            layer: torch.from_numpy(vector).to(runner.device, runner.dtype)
+            for layer, vector in vectors.items()
+        }
+        self._where: torch.Tensor | None = None
+
+    def hooks(self) -> list[Any]:
+        layers = _decoder_layers(self._runner.model)
+        first = layers[0].register_forward_pre_hook(self._locate)
+        adds = [layers[n].register_forward_hook(self._adds(v)) for n, v in self._vectors.items()]
+        return [first, *adds]
+
+    def _locate(self, *_: Any) -> None:
+        """Marks steered tokens, (T, 1); None means all of them: no prompt is being read."""
+        import torch
+
+        batch = self._runner.input_batch
+        count = batch.num_reqs
+        last = batch.num_prompt_tokens[:count] - 1
+        if (batch.num_computed_tokens_cpu[:count] >= last).all():
+            self._where = None
+            return
+        request, position = _tokens(self._runner)
+        where = torch.from_numpy(position >= last[request])[:, None]
+        self._where = where.to(self._runner.device, self._runner.dtype)
+
+    def _adds(self, vector: "torch.Tensor") -> Any:
+        def hook(_module: Any, _inputs: Any, output: Any) -> Any:
+            hidden = output[0] if isinstance(output, tuple) else output
+            if self._where is None:
+                hidden = hidden + vector
+            else:
+                tokens = len(self._where)  # what lies behind is padding
+                hidden = hidden.clone()
+                hidden[:tokens] += self._where * vector
+            return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+
+        return hook
+
+
+class _StateReader:
+    """Sums states of each request's own tokens, however many passes it is read in.
+
+    Attributes:
+        states: {index of text: (layers, d) float32}.
+    """
+
+    def __init__(self, runner: Any, layers: tuple[int, ...], skip: int, last: bool) -> None:
+        self._runner, self._layers, self._skip, self._last = runner, layers, skip, last
+        self.states: dict[int, np.ndarray] = {}
+        self._weights: torch.Tensor | None = None
+        self._rows: list[int | None] = []
+
+    def hooks(self) -> list[Any]:
+        layers = _decoder_layers(self._runner.model)
+        first = layers[0].register_forward_pre_hook(self._locate)
+        reads = [
+            layers[layer].register_forward_hook(self._reads(place))
+            for place, layer in enumerate(self._layers)
+        ]
+        return [first, *reads]
+
+    def _locate(self, *_: Any) -> None:
+        """What each token counts in its request's pooled state, (requests, T)."""
+        import torch
+
+        request, position = _tokens(self._runner)
+        length = self._runner.input_batch.num_prompt_tokens[request]
+        if self._last:
+            weight = (position == length - 1).astype(np.float32)
+        else:
+            weight = ((position >= self._skip) & (position < length)) / (length - self._skip)
+        self._rows = _documents(self._runner)
+        weights = torch.zeros((len(self._rows), len(request)))
+        weights[request, torch.arange(len(request))] = torch.from_numpy(weight).float()
+        self._weights = weights.to(self._runner.device)
+
+    def _reads(self, place: int) -> Any:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            weights = self._weights
+            if weights is None:
+                return
+            stream = _stream(output)[: weights.shape[1]].float()
+            pooled = (weights @ stream).cpu().numpy()
+            for row, index in enumerate(self._rows):
+                if index is not None:
+                    shape = (len(self._layers), pooled.shape[1])
+                    state = self.states.setdefault(index, np.zeros(shape, dtype=np.float32))
+                    state[place] += pooled[row]
+
+        return hook
+
+
+def _decoder_layers(model: Any) -> Any:
+    """The longest list of modules: vLLM's models name it differently."""
+    from torch.nn import ModuleList
+
+    return max((m for m in model.modules() if isinstance(m, ModuleList)), key=len)
+
+
+def _stream(output: Any) -> "torch.Tensor":
+    if not isinstance(output, tuple):
+        return output
+    hidden, residual = output[:2]
+    return hidden if residual is None else hidden + residual
+
+
+def _documents(runner: Any) -> list[int | None]:
+    """Index each running request carries."""
+    batch = runner.input_batch
+    arguments = [runner.requests[name].sampling_params for name in batch.req_ids[: batch.num_reqs]]
+    return [(item.extra_args or {}).get(DOCUMENT) for item in arguments]
+
+
+def _tokens(runner: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Request row and position of every token of the coming pass, two (T,) int64."""
+    batch = runner.input_batch
+    starts = runner.query_start_loc.np[: batch.num_reqs + 1].astype(np.int64)
+    request = np.repeat(np.arange(batch.num_reqs), np.diff(starts))
+    computed = batch.num_computed_tokens_cpu[: batch.num_reqs].astype(np.int64)
+    position = np.arange(starts[-1]) - starts[:-1][request] + computed[request]
+    return request, position

@@ -1,0 +1,66 @@
+"""Settings of fine-tuning that are no part of the privacy mechanism."""
+
+import math
+from dataclasses import dataclass
+
+from dpsynth_assets.privacy.per_example import Products
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningSettings:
+    """How AdamW uses the gradients of a run; everything here is public.
+
+    Attributes:
+        learning_rate: Peak rate of AdamW, given or from `public_learning_rate`.
+        warmup_steps: Steps of linear warm-up; the rest of the run decays linearly to zero.
+        weight_decay: Decoupled decay, as a share of the rate.
+        betas: Decay of the first and second moments.
+        adam_epsilon: Added to the root of the second moment.
+        micro_batch: Most examples passed through the model at once; memory grows with it.
+        autocast: Whether passes run in bfloat16 (on a GPU); parameters stay float32.
+        products: Arithmetic of the clipped sums.
+        dropout: Whether the model's dropout is active; noise regularises enough.
+        checkpoint_steps: Steps between checkpoints; None leaves it to the clock.
+        checkpoint_seconds: Seconds between checkpoints.
+
+    **Source** CTCL, section 4.1.3: clip 1, decay 0.1, 100 steps of warm-up of 2000, linear decay,
+    float32 throughout.
+    """
+
+    learning_rate: float
+    warmup_steps: int = 100
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    adam_epsilon: float = 1e-8
+    micro_batch: int = 32
+    autocast: bool = False
+    products: Products = Products.NATIVE
+    dropout: bool = False
+    checkpoint_steps: int | None = None
+    checkpoint_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuses numbers outside their domains."""
+        positive = {"learning_rate": self.learning_rate, "adam_epsilon": self.adam_epsilon}
+        for name, value in positive.items():
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
+        if self.micro_batch < 1:
+            raise ValueError(f"Expected micro_batch >= 1, got {self.micro_batch}.")
+        if self.warmup_steps < 0 or self.weight_decay < 0:
+            raise ValueError(
+                "Expected warmup_steps >= 0 and weight_decay >= 0, got "
+                f"{self.warmup_steps} and {self.weight_decay}."
+            )
+        if self.checkpoint_steps is not None and self.checkpoint_steps < 1:
+            raise ValueError(f"Expected checkpoint_steps >= 1, got {self.checkpoint_steps}.")
+
+    def rate(self, step: int, steps: int) -> float:
+        """Computes the learning rate of step 0, 1, … of a run of `steps`.
+
+        Warm-up takes at most a tenth of a short run.
+        """
+        warmup = min(self.warmup_steps, steps // 10)
+        if step < warmup:
+            return self.learning_rate * (step + 1) / (warmup + 1)
+        return self.learning_rate * (steps - step) / max(1, steps - warmup)

@@ -1,0 +1,251 @@
+"""The two functions to call: DP-Adam on private examples, and Adam on public ones.
+
+Both run the same loop on gradients from another source.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.fine_tuning.checkpoints import RunCheckpoint, RunState
+from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
+from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
+from dpsynth_assets.models.fine_tuning.sources import (
+    GradientSource,
+    PlainGradients,
+    PlainSampling,
+    PrivateGradients,
+)
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.events import event_to_json
+
+if TYPE_CHECKING:
+    import torch
+
+ProgressCallback = Callable[[float, str], None]
+PublicEvaluation = Callable[[Any], float]
+EpsilonSoFar = Callable[[int], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningFacts:
+    """What a run may tell: nothing here was read from private examples.
+
+    Attributes:
+        steps: T.
+        resumed_at: Steps that an earlier, interrupted start had done.
+        parameters: Numbers that were trained.
+        public_losses: (step, loss on public text) at every report.
+    """
+
+    steps: int
+    resumed_at: int
+    parameters: int
+    public_losses: tuple[tuple[int, float], ...]
+
+
+def fine_tune_privately(
+    model: Any,
+    private_examples: Sequence[Any],
+    loss: ExampleLoss,
+    mechanism: DpSgdMechanism,
+    settings: FineTuningSettings,
+    checkpoint: RunCheckpoint | None = None,
+    public_evaluation: PublicEvaluation | None = None,
+    progress: ProgressCallback | None = None,
+    *,
+    epsilon_so_far: EpsilonSoFar | None = None,
+) -> FineTuningFacts:
+    """Trains the model's trainable parameters by DP-Adam, in place.
+
+    Args:
+        model: A transformers model on any device, possibly with adapters.
+        private_examples: n examples, whatever `loss` takes.
+        loss: Losses of single examples.
+        mechanism: Fresh, and charged for all its steps.
+        settings: Of AdamW, micro-batches and checkpoints.
+        checkpoint: Where an unfinished run keeps its state; a run that has one goes on from it.
+            Without it, nothing is reported before the end, and a killed run is lost.
+        public_evaluation: Loss of the model on PUBLIC text, told in `progress`.
+        progress: Told the share done, only once a checkpoint holds the steps it speaks of.
+        epsilon_so_far: ε of the first t steps, from the accountant, told in `progress`.
+
+    Returns:
+        Public facts.
+
+    Raises:
+        TypeError: If the model has a trainable parameter that cannot be clipped by example.
+        ValueError: If the checkpoint is of another run.
+        UnaccountedReleaseError: If the mechanism was used before.
+
+    **Privacy** The model after the run is post-processing of the mechanism's T gradients. Nothing
+    else is read from private examples: no validation loss, no early stopping, no batch sizes.
+    Whoever can watch the clock sees how long a batch takes, hence roughly how large it is.
+
+    **Source** CTCL, section 4.1.3 and appendix A: DP-Adam (Li et al. 2022) with clip 1, with the
+    Poisson batches its accounting assumes (errata B-002.1).
+    """
+    source = PrivateGradients(mechanism=mechanism, loss=loss, settings=settings)
+    charge = {
+        "event": event_to_json(mechanism.event()),
+        "l2_bound": mechanism.l2_bound,
+        "expected_batch_size": mechanism.expected_batch_size,
+    }
+    reports = _Reports(progress, public_evaluation, epsilon_so_far)
+    return _run(model, private_examples, source, settings, charge, checkpoint, reports)
+
+
+def fine_tune(
+    model: Any,
+    examples: Sequence[Any],
+    loss: ExampleLoss,
+    sampling: PlainSampling,
+    settings: FineTuningSettings,
+    checkpoint: RunCheckpoint | None = None,
+    public_evaluation: PublicEvaluation | None = None,
+    progress: ProgressCallback | None = None,
+) -> FineTuningFacts:
+    """Trains as `fine_tune_privately` does, without privacy: on public or synthetic examples.
+
+    Args:
+        model: A transformers model.
+        examples: Public examples, or private ones for a reference at ε = ∞.
+        loss: Losses of single examples.
+        sampling: Steps and batch size.
+        settings: As there; `products` is not used.
+        checkpoint: As there.
+        public_evaluation: As there.
+        progress: As there.
+
+    Raises:
+        ValueError: If there are no examples, or the checkpoint is of another run.
+    """
+    if not len(examples):
+        raise ValueError("Expected at least one example to train on, got none.")
+    source = PlainGradients(sampling, loss, settings)
+    charge = {"sampling": dataclasses.asdict(sampling)}
+    reports = _Reports(progress, public_evaluation, None)
+    return _run(model, examples, source, settings, charge, checkpoint, reports)
+
+
+class _Reports:
+    """What is told of a run, each time a checkpoint was saved."""
+
+    def __init__(
+        self,
+        progress: ProgressCallback | None,
+        public_evaluation: PublicEvaluation | None,
+        epsilon_so_far: EpsilonSoFar | None,
+    ) -> None:
+        self._progress = progress
+        self._evaluate = public_evaluation
+        self._epsilon = epsilon_so_far
+        self.public_losses: list[tuple[int, float]] = []
+
+    def tell(self, model: Any, step: int, steps: int) -> None:
+        """Evaluates on public text and reports `step` finished steps."""
+        words = [f"step {step} of {steps}"]
+        if self._epsilon is not None:
+            words.append(f"ε {self._epsilon(step):.2f} of {self._epsilon(steps):.2f}")
+        if self._evaluate is not None:
+            import torch
+
+            with torch.no_grad():
+                found = float(self._evaluate(model))
+            self.public_losses.append((step, found))
+            words.append(f"public loss {found:.3f}")
+        if self._progress is not None:
+            self._progress(step / max(1, steps), ", ".join(words))
+
+
+def _run(
+    model: Any,
+    examples: Sequence[Any],
+    source: GradientSource,
+    settings: FineTuningSettings,
+    charge: Mapping[str, Any],
+    checkpoint: RunCheckpoint | None,
+    reports: _Reports,
+) -> FineTuningFacts:
+    """Runs what is left of T steps, saving and then reporting now and then, and at the end."""
+    optimizer = _adamw(model, settings)
+    state = RunState(model, optimizer, {**charge, "settings": _lasting(settings)})
+    first = 0 if checkpoint is None else state.load(checkpoint)
+    source.resume_at(first)
+    step, due = first, _Due(settings)
+    model.train(settings.dropout)
+    remaining = source.gradients(model, examples) if first < source.steps else ()
+    for parameters, gradients in remaining:
+        _update(optimizer, parameters, gradients, settings.rate(step, source.steps))
+        step += 1
+        if checkpoint is not None and step < source.steps and due.now():
+            state.save(checkpoint, step)
+            reports.tell(model, step, source.steps)
+            model.train(settings.dropout)
+    if checkpoint is not None and step > first:
+        state.save(checkpoint, step)
+    reports.tell(model, step, source.steps)
+    model.eval()
+    return FineTuningFacts(
+        steps=source.steps,
+        resumed_at=first,
+        parameters=sum(each.numel() for each in model.parameters() if each.requires_grad),
+        public_losses=tuple(reports.public_losses),
+    )
+
+
+class _Due:
+    """Whether it is time for a checkpoint."""
+
+    def __init__(self, settings: FineTuningSettings) -> None:
+        self._settings = settings
+        self._steps = 0
+        self._since = time.monotonic()
+
+    def now(self) -> bool:
+        """Counts one step; True once enough steps or seconds have passed since the last True."""
+        self._steps += 1
+        every = self._settings.checkpoint_steps
+        late = time.monotonic() - self._since >= self._settings.checkpoint_seconds
+        if not late and (every is None or self._steps < every):
+            return False
+        self._steps, self._since = 0, time.monotonic()
+        return True
+
+
+def _adamw(model: Any, settings: FineTuningSettings) -> "torch.optim.Optimizer":
+    """AdamW with decoupled decay over every trainable parameter; fused, hence without copies."""
+    import torch
+
+    return torch.optim.AdamW(
+        [each for each in model.parameters() if each.requires_grad],
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def _update(
+    optimizer: "torch.optim.Optimizer",
+    parameters: "Sequence[torch.Tensor]",
+    gradients: "Sequence[torch.Tensor]",
+    rate: float,
+) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _lasting(settings: FineTuningSettings) -> dict[str, Any]:
+    """The settings that the result depends on: a resumed run may save at other times."""
+    found = dataclasses.asdict(settings)
+    for name in ("checkpoint_steps", "checkpoint_seconds", "micro_batch"):
+        del found[name]
+    return found

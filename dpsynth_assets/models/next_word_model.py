@@ -1,0 +1,305 @@
+"""The small causal model whose next-word accuracy says what a corpus taught it.
+
+Vocabulary, size, start and training budget are public constants, the same for every corpus, so that
+what differs between two models is the text they read.
+
+**Source** CTCL, section 4.1.3, after Xie et al. 2024: causal models of the 10M class with BERT's
+vocabulary, linear decay. Theirs start from BERT's pretrained weights; ours starts from MiniLM's
+word embeddings, reduced to its width, and learns the rest from the corpus.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dpsynth_assets.models.muon import Muon
+from dpsynth_assets.models.public_word_pieces import PublicWordPieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    ProgressCallback = Callable[[float, str], None]
+
+SETTINGS_FILE = "next_word_settings.json"
+IGNORED = -100
+"""Target of positions that hold no token."""
+
+
+class NextWordSettings(BaseModel):
+    """Size, budget and seed. Defaults take under twenty seconds on one core of a small machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    vocabulary: int = Field(4096, ge=3000, description="Word pieces of BERT, most frequent first.")
+    width: int = Field(96, ge=16, description="Hidden width d; a multiple of 2 x `heads`.")
+    layers: int = Field(1, ge=1, description="Transformer layers.")
+    heads: int = Field(2, ge=1, description="Attention heads of a layer.")
+    feed_forward: int = Field(256, ge=16, description="Width of the gated feed-forward layer.")
+    max_document_tokens: int = Field(48, ge=4, description="Documents are cut to this, tokens.")
+    token_budget: int = Field(80_000, ge=1, description="Training tokens in all, repeats included.")
+    batch_tokens: int = Field(512, ge=64, description="Tokens of one optimizer step, about.")
+    matrix_learning_rate: float = Field(0.02, gt=0, description="Muon, for matrices.")
+    learning_rate: float = Field(4e-3, gt=0, description="AdamW, for embeddings and norms.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's decay.")
+    warmup_share: float = Field(0.05, ge=0, lt=1, description="Share of the budget to warm up.")
+    score_texts: int = Field(1000, ge=1, description="Most real texts that are predicted.")
+    seed: int = Field(0, description="Public seed of initial weights and of the order of text.")
+    threads: int = Field(1, ge=1, description="CPU threads; weights depend on it in the last bits.")
+    device: str = Field("cpu", description="Torch device.")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "NextWordSettings":
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"Expected width to be a multiple of 2 x heads, got {self.width} and {self.heads}."
+            )
+        return self
+
+
+PAPER_CLASS = NextWordSettings(
+    vocabulary=30_000, width=256, layers=4, heads=4, feed_forward=688, token_budget=24_000_000,
+    max_document_tokens=128, batch_tokens=4096, score_texts=5000,
+)  # fmt: skip
+"""About 11M parameters and 6,000 steps of 64 documents, as in CTCL; for a GPU."""
+
+
+@dataclass(frozen=True)
+class NextWordScores:
+    """How well a model predicts real text.
+
+    Attributes:
+        accuracy: Share of tokens that were the most likely one.
+        perplexity: e to the mean loss of a token, in nats; tokens outside the vocabulary left out.
+        tokens: Tokens predicted.
+    """
+
+    accuracy: float
+    perplexity: float
+    tokens: int
+
+
+def new_next_word_model(settings: NextWordSettings) -> Any:
+    """Builds the start that every corpus gets: a Llama with MiniLM's embeddings, tied."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    pieces = PublicWordPieces(settings.vocabulary)
+    scale = settings.width**-0.5
+    config = LlamaConfig(
+        vocab_size=len(pieces),
+        hidden_size=settings.width,
+        intermediate_size=settings.feed_forward,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        max_position_embeddings=settings.max_document_tokens + 2,
+        tie_word_embeddings=True,
+        initializer_range=0.5 * scale,
+        bos_token_id=pieces.begin_token_id,
+        eos_token_id=pieces.end_token_id,
+        pad_token_id=pieces.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model: Any = LlamaForCausalLM(config)
+    start = torch.from_numpy(pieces.embeddings(settings.width)) * (0.5 * scale)
+    model.get_input_embeddings().weight.data.copy_(start)
+    return model.to(settings.device)
+
+
+def encode_texts(texts: Sequence[str], settings: NextWordSettings) -> list[np.ndarray]:
+    """Encodes texts that have words; each begins and ends with its own token."""
+    pieces = PublicWordPieces(settings.vocabulary)
+    encoded = pieces.encode(texts, settings.max_document_tokens)
+    return [document for document in encoded if len(document) > 2]
+
+
+def train_next_word_model(
+    model: Any,
+    texts: Sequence[str],
+    settings: NextWordSettings,
+    progress: "ProgressCallback | None" = None,
+) -> None:
+    """Spends the token budget on a corpus, in whole passes as far as they go.
+
+    Raises:
+        ValueError: If no text has a word.
+    """
+    import torch
+
+    documents = encode_texts(texts, settings)
+    if not documents:
+        raise ValueError("Expected at least one text with a word to train on, got none.")
+    optimizers, tokens = _optimizers(model, settings), 0
+    with _threads(settings.threads):
+        model.train()
+        for batch in _batches(documents, settings):
+            share = tokens / settings.token_budget
+            losses, counted = _losses(model, batch)
+            (losses.sum() / counted).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            _step(optimizers, _schedule(share, settings.warmup_share))
+            tokens += counted
+            if progress is not None:
+                progress(min(1.0, tokens / settings.token_budget), "training a next-word model")
+        model.eval()
+
+
+def score_next_words(
+    model: Any, texts: Sequence[str], settings: NextWordSettings
+) -> NextWordScores:
+    """Predicts every token of the first `score_texts` texts that have words.
+
+    Raises:
+        ValueError: If no text has a word.
+    """
+    import torch
+
+    documents = sorted(encode_texts(texts[: settings.score_texts], settings), key=len)
+    if not documents:
+        raise ValueError("Expected at least one text with a word to test on, got none.")
+    hits = known = tokens = 0
+    loss = 0.0
+    model.eval()
+    with torch.inference_mode(), _threads(settings.threads):
+        for start in range(0, len(documents), 64):
+            counts = _score(model, padded(documents[start : start + 64], settings.device))
+            hits, known, tokens = hits + counts[0], known + counts[1], tokens + counts[2]
+            loss += counts[3]
+    perplexity = math.exp(min(loss / known, 700.0)) if known else math.inf
+    return NextWordScores(accuracy=hits / tokens, perplexity=perplexity, tokens=tokens)
+
+
+def padded(documents: Sequence[np.ndarray], device: str) -> "torch.Tensor":
+    """Writes documents into one int64 [B, T] tensor, filled up with the padding token."""
+    import torch
+
+    longest = max(len(document) for document in documents)
+    rows = np.full((len(documents), longest), PublicWordPieces.pad_token_id, dtype=np.int64)
+    for row, document in zip(rows, documents, strict=True):
+        row[: len(document)] = document
+    return torch.from_numpy(rows).to(device)
+
+
+def next_word_targets(rows: "torch.Tensor") -> "torch.Tensor":
+    """What stands after each position, [B, T - 1]; `IGNORED` after the end of a document."""
+    targets = rows[:, 1:]
+    return targets.masked_fill(targets == PublicWordPieces.pad_token_id, IGNORED)
+
+
+def _score(model: Any, rows: "torch.Tensor") -> tuple[int, int, int, float]:
+    """Counts hits, known tokens, tokens, and the loss of known tokens; ends are not counted."""
+    from torch.nn.functional import cross_entropy
+
+    logits = model(input_ids=rows[:, :-1], use_cache=False).logits.float()
+    targets = next_word_targets(rows)
+    words = (targets != IGNORED) & (targets != PublicWordPieces.end_token_id)
+    known = words & (targets != PublicWordPieces.unknown_token_id)
+    loss = cross_entropy(logits[known], targets[known], reduction="sum")
+    hits = (logits.argmax(dim=-1) == targets) & known
+    return int(hits.sum()), int(known.sum()), int(words.sum()), float(loss)
+
+
+def _losses(model: Any, rows: "torch.Tensor") -> tuple["torch.Tensor", int]:
+    """Cross-entropy of every target, and how many there are."""
+    from torch.nn.functional import cross_entropy
+
+    targets = next_word_targets(rows).reshape(-1)
+    logits = model(input_ids=rows[:, :-1], use_cache=False).logits
+    losses = cross_entropy(
+        logits.reshape(len(targets), -1), targets, reduction="none", ignore_index=IGNORED
+    )
+    return losses, int((targets != IGNORED).sum())
+
+
+def _batches(
+    documents: Sequence[np.ndarray], settings: NextWordSettings
+) -> Iterator["torch.Tensor"]:
+    """Yields batches of about `batch_tokens` tokens until the budget is spent."""
+    draw = np.random.default_rng(settings.seed)
+    left = settings.token_budget
+    while left > 0:
+        for batch in _epoch(documents, settings.batch_tokens, draw):
+            yield padded(batch, settings.device)
+            left -= sum(len(document) - 1 for document in batch)
+            if left <= 0:
+                return
+
+
+def _epoch(
+    documents: Sequence[np.ndarray], batch_tokens: int, draw: np.random.Generator
+) -> list[list[np.ndarray]]:
+    """Shuffles, then sorts by length within windows of some batches: little padding is wasted."""
+    order = draw.permutation(len(documents))
+    size = max(1, round(batch_tokens / np.mean([len(document) for document in documents])))
+    batches = []
+    for start in range(0, len(order), 16 * size):
+        window = sorted(order[start : start + 16 * size], key=lambda row: len(documents[row]))
+        batches += [window[first : first + size] for first in range(0, len(window), size)]
+    return [[documents[row] for row in batches[index]] for index in draw.permutation(len(batches))]
+
+
+def _optimizers(model: Any, settings: NextWordSettings) -> list[Any]:
+    """Muon for the matrices inside the layers, AdamW for embeddings and norms."""
+    import torch
+
+    inner = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
+    chosen = {id(parameter) for parameter in inner}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    adam = torch.optim.AdamW(
+        rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+    )
+    return [Muon(inner, settings.matrix_learning_rate), adam]
+
+
+def _step(optimizers: Sequence[Any], factor: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("base", group["lr"]) * factor
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def _schedule(share: float, warmup_share: float) -> float:
+    """Linear warm-up, then linear decay towards zero."""
+    if share < warmup_share:
+        return 0.1 + 0.9 * share / warmup_share
+    return max(0.01, (1.0 - share) / (1.0 - warmup_share))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def save_next_word_model(model: Any, settings: NextWordSettings, folder: Path) -> None:
+    """Writes weights (safetensors) and settings to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    text = settings.model_dump_json(indent=2)
+    (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def load_next_word_model(folder: Path, device: str = "cpu") -> tuple[Any, NextWordSettings]:
+    """Reads what `save_next_word_model` wrote."""
+    from transformers import LlamaForCausalLM
+
+    text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+    settings = NextWordSettings.model_validate_json(text).model_copy(update={"device": device})
+    model: Any = LlamaForCausalLM.from_pretrained(folder)
+    return model.to(device).eval(), settings

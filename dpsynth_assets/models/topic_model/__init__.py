@@ -1,0 +1,12 @@
+"""Public topics of text: embeddings, ten keywords each, and a bin for what belongs to none.
+
+Fitted once on public documents and kept for every dataset that uses the same embedder.
+
+**Source** Tan et al. 2025, section 3.2 (CTCL-Topic).
+"""
+
+from dpsynth_assets.models.topic_model.fitting import fit_topic_model
+from dpsynth_assets.models.topic_model.model import TopicModel
+from dpsynth_assets.models.topic_model.settings import TopicModelSettings
+
+__all__ = ["TopicModel", "TopicModelSettings", "fit_topic_model"]

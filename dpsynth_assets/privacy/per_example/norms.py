@@ -1,0 +1,195 @@
+"""Upper bounds on the norms of per-example gradients, from their factors.
+
+Shape letters: B examples, T or S tokens of one, (m, n) shape of a matrix parameter.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dpsynth_assets.privacy.per_example.arithmetic import (
+    COARSE_RATIO,
+    Products,
+    accumulation_roundoff,
+    block_entries,
+    gram,
+    row_norms,
+    scaling_error,
+    wide_product,
+)
+from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
+
+if TYPE_CHECKING:
+    import torch
+
+GHOST_COST = {Products.FLOAT64: 2.5, Products.NATIVE: 1.5}
+"""Cost of a multiplication in a Gram matrix beside one in a per-example product, measured."""
+
+ENTRY_COST = 12.0
+"""Cost of squaring one entry of a per-example product, in such multiplications, measured."""
+
+
+def norm_bounds(factors: list[Factors], rows: int, products: Products) -> "torch.Tensor":
+    """Computes (B,) float64 upper bounds on the norms over all parameters together.
+
+    Args:
+        factors: Of each parameter.
+        rows: B.
+        products: Arithmetic, which the bounds make up for.
+
+    Returns:
+        The norm, or slightly more; never less than 1/256 of the coarse norm. Not finite where a
+        gradient is not.
+
+    **Privacy** A scale of C / bound makes every example's own product, as `sums` computes it, no
+    longer than C.
+    """
+    import torch
+
+    squares = coarse_squares = slack = None
+    for each in factors:
+        square, coarse = _squared_norms(each, products)
+        lost = coarse * _own_error(each, products)
+        squares = square if squares is None else squares + square
+        coarse_squares = coarse**2 if coarse_squares is None else coarse_squares + coarse**2
+        slack = lost**2 if slack is None else slack + lost**2
+    if squares is None or coarse_squares is None or slack is None:
+        return torch.zeros(rows, dtype=torch.float64)
+    bounds = squares.clamp_(min=0.0).sqrt_() + slack.sqrt_()
+    return torch.maximum(bounds, coarse_squares.sqrt_() / COARSE_RATIO)
+
+
+def _own_error(factors: Factors, products: Products) -> float:
+    if not factors.products:
+        return 0.0
+    return scaling_error(factors.products[0].left, products)
+
+
+def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Returns (B,) squared norms, rounded up, and (B,) coarse norms of one parameter."""
+    import torch
+
+    if factors.vectors is not None:
+        squares = factors.vectors.square().sum(dim=1)
+        return squares, squares.sqrt()
+    product, lookup = factors.joined()
+    coarse = _coarse_norms(product, lookup)
+    found: list[torch.Tensor] = []
+    direct = product is not None and _direct_is_cheaper(product, lookup, products)
+    for part in _parts(product, lookup, direct=direct):
+        own = _slice(product, lookup, part)
+        if direct:
+            found.append(_direct_squares(*own, coarse[part]))
+        else:
+            found.append(_ghost_squares(*own, coarse[part], products))
+    return torch.cat(found), coarse
+
+
+def _coarse_norms(product: Product | None, lookup: Lookup | None) -> "torch.Tensor":
+    """Σ_t |left_t| |right_t|, with |left_t| = 1 in a lookup: what no cancellation would leave."""
+    total: torch.Tensor | None = None
+    if product is not None:
+        total = (row_norms(product.left) * row_norms(product.right)).sum(dim=1)
+    if lookup is not None:
+        looked_up = row_norms(lookup.right).sum(dim=1)
+        total = looked_up if total is None else total + looked_up
+    if total is None:
+        raise RuntimeError("Expected factors of a used parameter, got none.")
+    return total
+
+
+def _direct_is_cheaper(product: Product, lookup: Lookup | None, products: Products) -> bool:
+    tokens, rows, columns = *product.left.shape[1:], product.right.shape[2]
+    looked_up = 0 if lookup is None else lookup.index.shape[1]
+    direct = (tokens + ENTRY_COST) * rows * columns
+    ghost = tokens**2 * (rows + columns) + (2 * tokens + looked_up) * looked_up * columns
+    return direct < GHOST_COST[products] * ghost
+
+
+def _parts(product: Product | None, lookup: Lookup | None, *, direct: bool) -> Iterator[slice]:
+    """Yields slices of the examples whose temporary matrices stay small."""
+    first = product.right if product is not None else lookup.right if lookup is not None else None
+    if first is None:
+        return
+    if direct and product is not None:
+        entries = product.left.shape[2] * product.right.shape[2]
+    else:
+        sizes = [each.right.shape[1] for each in (product, lookup) if each is not None]
+        entries = sum(sizes) ** 2
+    step = max(1, block_entries(first) // max(1, entries))
+    for start in range(0, len(first), step):
+        yield slice(start, start + step)
+
+
+def _slice(
+    product: Product | None, lookup: Lookup | None, part: slice
+) -> tuple[Product | None, Lookup | None]:
+    return (
+        None if product is None else Product(product.left[part], product.right[part]),
+        None if lookup is None else Lookup(lookup.index[part], lookup.right[part]),
+    )
+
+
+def _direct_squares(
+    product: Product | None, lookup: Lookup | None, coarse: "torch.Tensor"
+) -> "torch.Tensor":
+    """|Σ_t left_t ⊗ right_t|² from the (B, m, n) products themselves.
+
+    An entry is a sum of T + S terms, so the whole is off by at most (T + S) u times the coarse
+    norm, which is added.
+    """
+    import torch
+
+    if product is None:
+        raise RuntimeError("Expected a product, got a lookup alone.")
+    dense = wide_product(product.left.mT, product.right)
+    terms = product.left.shape[1]
+    if lookup is not None:
+        count, rows, columns = dense.shape
+        offsets = torch.arange(count, device=dense.device)[:, None] * rows
+        looked_up = lookup.right.reshape(-1, columns).to(dense.dtype)
+        places = (lookup.index + offsets).reshape(-1)
+        dense.view(count * rows, columns).index_add_(0, places, looked_up)
+        terms += lookup.index.shape[1]
+    norms = torch.linalg.vector_norm(dense, dim=2).double().square_().sum(dim=1).sqrt_()
+    return (norms + coarse * (terms * accumulation_roundoff(dense))).square_()
+
+
+def _ghost_squares(
+    product: Product | None, lookup: Lookup | None, coarse: "torch.Tensor", products: Products
+) -> "torch.Tensor":
+    """|Σ_t left_t ⊗ right_t|² = Σ_{t,s} ⟨left_t, left_s⟩ ⟨right_t, right_s⟩, lookups included.
+
+    A lookup is a product whose left rows are unit vectors.
+    """
+    import torch
+
+    squares: torch.Tensor | float = 0.0
+    width = 0
+    if product is not None:
+        left, right = gram(product.left, products), gram(product.right, products)
+        squares = left.mul_(right).sum(dim=(1, 2), dtype=torch.float64)
+        width = product.left.shape[2] + product.right.shape[2]
+    if lookup is not None:
+        same = lookup.index[:, :, None] == lookup.index[:, None, :]
+        alike = gram(lookup.right, products).mul_(same)
+        squares = squares + alike.sum(dim=(1, 2), dtype=torch.float64)
+        width += lookup.right.shape[2]
+    if product is not None and lookup is not None:
+        squares = squares + 2.0 * _cross_terms(product, lookup, products)
+    if products is Products.NATIVE:
+        # Random rounding of inner products of `width` terms (four deviations of it).
+        return squares + coarse.square() * (4.0 * width**0.5 * 2.0**-24)
+    return squares + coarse.square() * (width * 2.0**-53)
+
+
+def _cross_terms(product: Product, lookup: Lookup, products: Products) -> "torch.Tensor":
+    """Σ_{t,s} left[t, index_s] ⟨right_t, looked-up right_s⟩ of each example."""
+    import torch
+
+    places = lookup.index[:, None, :].expand(-1, product.left.shape[1], -1)
+    chosen = product.left.gather(2, places)
+    if products is Products.FLOAT64:
+        inner = product.right.double() @ lookup.right.double().mT
+    else:
+        inner = product.right.float() @ lookup.right.float().mT
+    return inner.mul_(chosen).sum(dim=(1, 2), dtype=torch.float64)

@@ -1,0 +1,98 @@
+"""A tiny generator, trained once on two topics that share no word but the frame around them."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.training import (
+    GeneratorTrainingSettings,
+    train_conditional_generator,
+)
+
+TOPICS = {
+    "heating": ("boiler", "radiator", "thermostat", "chimney", "plumber", "kettle"),
+    "music": ("violin", "orchestra", "trumpet", "melody", "concert", "drummer"),
+}
+
+
+def two_topic_documents(count):
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(count):
+        topic = ("heating", "music")[number % 2]
+        first, second, third = random.choice(TOPICS[topic], 3, replace=False)
+        rows.append({
+            "text": f"The {first} and the {second} are here, with a {third} today.",
+            "label": "Note" if number % 4 < 2 else "Report",
+            "topic": topic,
+        })  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture(scope="session")
+def two_topics():
+    return two_topic_documents(160)
+
+
+@pytest.fixture(scope="session")
+def tiny_settings():
+    return GeneratorTrainingSettings(
+        vocabulary=420, width=32, encoder_layers=1, decoder_layers=1, heads=2, feed_forward=48,
+        max_condition_tokens=64, max_document_tokens=48, token_budget=26_000, batch_tokens=512,
+        topic_share=0.7, threads=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(two_topics, tiny_settings, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "generator"
+    keywords = [TOPICS[topic] for topic in two_topics["topic"]]
+    train_conditional_generator(two_topics, keywords, folder, tiny_settings)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_generator(tiny_folder):
+    return load_conditional_generator(tiny_folder, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def random_models(tiny_folder, tmp_path_factory):
+    """Folders of untrained models of four architectures that share the tiny tokenizer."""
+    import torch
+    from transformers import (
+        AutoTokenizer,
+        GPT2Config,
+        GPT2LMHeadModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+        T5Config,
+        T5ForConditionalGeneration,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    ids = {
+        "vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    models = {
+        "t5": T5ForConditionalGeneration(T5Config(
+            d_model=32, d_kv=16, d_ff=48, num_layers=1, num_decoder_layers=2, num_heads=2,
+            decoder_start_token_id=tokenizer.pad_token_id, dropout_rate=0.0, **ids,
+        )),
+        "gpt2": GPT2LMHeadModel(GPT2Config(
+            n_embd=32, n_layer=2, n_head=2, n_positions=128, **ids,
+        )),
+        "llama": LlamaForCausalLM(LlamaConfig(
+            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+            max_position_embeddings=128, **ids,
+        )),
+    }  # fmt: skip
+    folders = {}
+    for name, model in models.items():
+        folders[name] = tmp_path_factory.mktemp("random") / name
+        model.save_pretrained(folders[name])
+        tokenizer.save_pretrained(folders[name])
+    return folders

@@ -1,0 +1,103 @@
+"""Sampling: the nucleus exactly, rows that do not depend on their neighbours, clean text."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.decoding import (
+    SamplingSettings,
+    draw_from_nucleus,
+)
+
+CONDITIONS = ["Keywords: violin, melody", "Keywords: boiler", "", "Label: Note"] * 5
+
+
+def draws(probabilities, top_p, count=40_000, temperature=1.0):
+    logits = torch.tensor(probabilities).log().expand(count, -1).clone()
+    uniforms = torch.from_numpy(np.random.default_rng(0).random((count, 2), dtype=np.float32))
+    settings = SamplingSettings(top_p=top_p, temperature=temperature)
+    tokens = draw_from_nucleus(logits, uniforms, settings)
+    return np.bincount(tokens.numpy(), minlength=len(probabilities)) / count
+
+
+def test_the_nucleus_is_the_smallest_set_with_the_asked_mass_renormalised():
+    shares = draws([0.1, 0.45, 0.05, 0.4], top_p=0.9)
+    expected = np.array([0.1, 0.45, 0.0, 0.4]) / 0.95
+    np.testing.assert_allclose(shares, expected, atol=0.01)
+    assert shares[2] == 0
+
+
+def test_a_small_nucleus_holds_the_most_probable_token_alone():
+    assert draws([0.3, 0.5, 0.2], top_p=0.4)[1] == 1.0
+
+
+def test_without_a_nucleus_every_token_keeps_its_share():
+    np.testing.assert_allclose(draws([0.7, 0.2, 0.1], top_p=1.0), [0.7, 0.2, 0.1], atol=0.01)
+
+
+def test_temperature_flattens_before_the_cut():
+    shares = draws([0.8, 0.2], top_p=1.0, temperature=2.0)
+    np.testing.assert_allclose(shares, [2 / 3, 1 / 3], atol=0.01)
+
+
+@pytest.fixture(params=["bart", "t5", "gpt2", "llama"])
+def generator(request, tiny_folder, random_models):
+    folder = tiny_folder if request.param == "bart" else random_models[request.param]
+    return load_conditional_generator(folder, device="cpu")
+
+
+def test_documents_do_not_depend_on_how_many_rows_are_decoded_together(generator):
+    together = generator.generate(CONDITIONS, seed=3, max_new_tokens=12)
+    few = generator.generate(CONDITIONS, seed=3, max_new_tokens=12, batch_rows=3)
+    assert together == few
+    assert together != generator.generate(CONDITIONS, seed=4, max_new_tokens=12)
+
+
+def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
+    """Greedy text (a nucleus of one token) equals the argmax of passes without a cache."""
+    written = generator.generate(CONDITIONS[:2], top_p=1e-9, max_new_tokens=6)
+    for condition, text in zip(CONDITIONS, written, strict=False):
+        ids = generator.encoder.condition_ids(condition, generator.max_condition_tokens)
+        document = []
+        special = set(generator.tokenizer.all_special_ids)
+        for step in range(6):
+            batch = generator.encoder.pad([ids], [[*document, 0]])
+            logits = generator.model(**batch.inputs).logits[0, -1]
+            allowed = special if step == 0 else special - {generator.encoder.end_token_id}
+            logits[sorted(allowed)] = -torch.inf
+            document.append(int(logits.argmax()))
+            if document[-1] == generator.encoder.end_token_id:
+                document.pop()
+                break
+        assert generator.checkpoint.decode(document).strip() == text
+
+
+def test_repeated_conditions_give_different_documents(tiny_generator):
+    assert len(set(tiny_generator.generate(["Keywords: violin"] * 20))) > 5
+
+
+def test_no_document_is_empty_or_holds_a_special_token(tiny_generator):
+    documents = tiny_generator.generate(CONDITIONS * 3, temperature=3.0, max_new_tokens=5)
+    special = tiny_generator.tokenizer.all_special_tokens
+    assert all(documents)
+    assert not any(token in text for text in documents for token in special)
+
+
+def test_no_conditions_give_no_documents(tiny_generator):
+    assert tiny_generator.generate([]) == []
+
+
+def test_progress_counts_documents(tiny_generator):
+    seen = []
+    tiny_generator.generate(
+        CONDITIONS, batch_rows=8, max_new_tokens=3, progress=lambda *step: seen.append(step)
+    )
+    assert seen[-1] == (1.0, "20 of 20 documents")
+    assert [share for share, _ in seen] == [0.4, 0.8, 1.0]
+
+
+@pytest.mark.parametrize("wrong", [{"top_p": 0.0}, {"temperature": 0.0}, {"batch_rows": 0}])
+def test_settings_outside_their_bounds_are_refused(tiny_generator, wrong):
+    with pytest.raises(ValueError, match="Expected"):
+        tiny_generator.generate(["Keywords: violin"], **wrong)

@@ -1,0 +1,171 @@
+"""Training: equal by seed, learns, steers by keywords, and its folder loads anywhere."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.models.conditional_generator import (
+    aspects_text,
+    condition_text,
+    load_conditional_generator,
+)
+from dpsynth_assets.models.conditional_generator.pairs import (
+    ConditionSource,
+    length_sorted_batches,
+)
+from dpsynth_assets.models.conditional_generator.training import (
+    GeneratorTrainingSettings,
+    public_perplexity,
+    train_conditional_generator,
+)
+from dpsynth_assets.models.language_model import LanguageModelError
+from dpsynth_assets_tests.models.conditional_generator.conftest import TOPICS
+
+FAST = {"token_budget": 1500}
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not(two_topics, tiny_settings, tmp_path):
+    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
+        settings = tiny_settings.model_copy(update={**FAST, "seed": seed})
+        train_conditional_generator(two_topics, None, tmp_path / name, settings)
+    assert weights(tmp_path / "one") == weights(tmp_path / "same")
+    assert weights(tmp_path / "one") != weights(tmp_path / "other")
+
+
+def test_documents_of_a_topic_hold_its_words(tiny_generator):
+    for topic, other in (("heating", "music"), ("music", "heating")):
+        text = " ".join(tiny_generator.generate([condition_text(TOPICS[topic])] * 40, seed=1))
+        own, foreign = (sum(text.count(word) for word in TOPICS[name]) for name in (topic, other))
+        assert own > 2 * foreign + 10
+
+
+def test_another_documents_condition_explains_a_document_less(tiny_folder):
+    facts = json.loads((tiny_folder / "training_facts.json").read_text())
+    assert facts["perplexity_other_condition"] > 1.15 * facts["perplexity"]
+    assert facts["perplexity"] < 12
+
+
+def test_public_perplexity_is_the_exponential_of_the_mean_token_loss(tiny_generator):
+    pairs = [("Keywords: violin", "A melody."), ("", "The boiler and the kettle are here.")]
+    batch = tiny_generator.encode_pairs(*zip(*pairs, strict=True))
+    counts = (batch.labels >= 0).sum(1)
+    mean = (tiny_generator.per_example_loss(batch) * counts).sum() / counts.sum()
+    assert public_perplexity(tiny_generator, pairs) == pytest.approx(float(mean.exp()), rel=1e-4)
+
+
+def test_the_folder_loads_in_plain_transformers_as_a_bart_without_dropout(tiny_folder):
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(tiny_folder)
+    assert type(model).__name__ == "BartForConditionalGeneration"
+    config = model.config
+    assert config.dropout == config.attention_dropout == config.activation_dropout == 0
+    assert config.encoder_layerdrop == config.decoder_layerdrop == 0
+    assert model.lm_head.weight is model.model.shared.weight
+
+
+def test_a_saved_generator_loads_back_and_writes_the_same(tiny_generator, tmp_path):
+    tiny_generator.save(tmp_path / "copy")
+    copy = load_conditional_generator(tmp_path / "copy", device="cpu")
+    assert copy.max_document_tokens == 48
+    conditions = ["Keywords: violin, concert"] * 3
+    assert copy.generate(conditions) == tiny_generator.generate(conditions)
+
+
+def test_training_restores_the_global_generator_and_threads(two_topics, tiny_settings, tmp_path):
+    import torch
+
+    torch.manual_seed(5)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    settings = tiny_settings.model_copy(update=FAST)
+    seen = []
+    train_conditional_generator(
+        two_topics.select("text"), None, tmp_path, settings, lambda *step: seen.append(step)
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert seen[-1][0] == 1.0
+    assert not any(text[:12] in message for _, message in seen for text in two_topics["text"])
+
+
+def source(**given):
+    nothing = ("",)
+    fields = {
+        "own_keywords": (("a", "b", "c", "d", "e"),), "topic_keywords": (("t", "u"),),
+        "document_types": nothing, "labels": nothing, "aspects": ({},),
+    }  # fmt: skip
+    return ConditionSource(**{**fields, **given})
+
+
+def test_conditions_vary_in_kind_number_and_order_of_keywords():
+    random = np.random.default_rng(0)
+    drawn = [source().draw(0, random) for _ in range(400)]
+    assert drawn.count("Keywords: t, u") == pytest.approx(190, abs=40)
+    assert 5 <= drawn.count("") <= 40
+    own = {line for line in drawn if line not in ("", "Keywords: t, u")}
+    assert {len(line.split(", ")) for line in own} == {3, 4, 5}
+    assert len(own) > 50
+
+
+def test_type_and_label_are_shown_about_half_the_time():
+    random = np.random.default_rng(0)
+    both = source(document_types=("news",), labels=("Sport",))
+    drawn = [both.draw(0, random) for _ in range(400)]
+    for line in ("Document Type: news", "Label: Sport"):
+        assert sum(line in text for text in drawn) == pytest.approx(200, abs=45)
+
+
+def test_aspects_of_a_language_model_keep_their_keywords():
+    named = {"Document Type": "Letter", "Tone": "warm", "Keywords": "k"}
+    random = np.random.default_rng(0)
+    drawn = [source(aspects=(named,)).draw(0, random) for _ in range(200)]
+    with_tone = [text for text in drawn if "Tone" in text]
+    assert with_tone
+    assert all("Keywords: k" in text for text in with_tone)
+    assert aspects_text(named) in drawn
+
+
+def test_an_epoch_of_batches_holds_every_document_once_within_the_bound():
+    lengths = np.random.default_rng(0).integers(1, 50, 300)
+    seen, batches = [], length_sorted_batches(lengths, 200, np.random.default_rng(1))
+    while len(seen) < 300:
+        batch = next(batches)
+        assert len(batch) == 1 or len(batch) * lengths[batch].max() <= 200
+        seen += batch.tolist()
+    assert sorted(seen) == list(range(300))
+
+
+def test_too_few_documents_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="at least 20 public documents to train on, got 1"):
+        train_conditional_generator(pl.DataFrame({"text": ["a"]}), None, tmp_path)
+
+
+def test_keywords_for_other_rows_are_refused(two_topics, tmp_path):
+    with pytest.raises(ValueError, match="topic_keywords for each of 160 documents, got 3"):
+        train_conditional_generator(two_topics, [(), (), ()], tmp_path)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused(two_topics, tmp_path):
+    settings = GeneratorTrainingSettings(width=50, heads=4)
+    with pytest.raises(ValueError, match="multiple of heads"):
+        train_conditional_generator(two_topics, None, tmp_path, settings)
+
+
+def test_a_missing_folder_is_one_line_with_a_remedy(tmp_path):
+    with pytest.raises(LanguageModelError, match="materialise public/conditional_gen") as error:
+        load_conditional_generator(tmp_path / "nowhere")
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_weights_is_one_line(tiny_generator, tmp_path):
+    tiny_generator.save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(LanguageModelError, match="encoder-decoder weights") as error:
+        _ = load_conditional_generator(tmp_path, device="cpu").model
+    assert "\n" not in str(error.value)
