@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: setup demo test ui check lint types bench where clean-demo
+.PHONY: setup demo test test-vllm ui check lint types bench where clean-demo
 
 setup: $(STAMP)
 
@@ -28,6 +28,9 @@ demo: setup  ## private text in, audited synthetic corpora out
 
 test: setup  ## the whole suite
 	$(BIN)/python -m pytest -q
+
+test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
+	bash .ci/test_vllm
 
 ui: setup  ## web UI and daemon on http://127.0.0.1:3000
 	@mkdir -p $(DAGSTER_HOME) && chmod 700 $(DPSYNTH_HOME) $(DAGSTER_HOME)

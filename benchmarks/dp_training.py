@@ -37,8 +37,8 @@ SHAPES = {
 LOADS = {
     "embedded": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
     "embedded wide": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
-    "base": {"logical": 16, "micro_batch": 8, "source": 32, "target": 96, "steps": 1},
-    "gpt2": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
+    "base": {"logical": 8, "micro_batch": 8, "source": 32, "target": 96, "steps": 1},
+    "gpt2": {"logical": 128, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
 }
 
 
@@ -104,8 +104,8 @@ def tell(name: str, found: dict) -> None:
             line += f"   {speed:.2f}x plain ({quiet:.2f}x without noise), memory {memory:.2f}x"
         print(line, flush=True)
     if "error" not in found.get("Opacus hooks", {"error": ""}) and "DP-Adam" in found:
-        ours = found["DP-Adam"]["examples_per_second"]
-        print(f"  DP-Adam / Opacus hooks  {ours / found['Opacus hooks']['examples_per_second']:.2f}x")
+        speeds = [found[way]["examples_per_second"] for way in ("DP-Adam", "Opacus hooks")]
+        print(f"  DP-Adam / Opacus hooks  {speeds[0] / speeds[1]:.2f}x", flush=True)
 
 
 def measured(name: str, way: str, threads: int) -> dict:
@@ -160,10 +160,12 @@ class CountedLoss:
         self.examples = 0
 
     def __call__(self, model, examples):
+        """Counts and passes on."""
         self.examples += len(examples)
         return self._loss(model, examples)
 
     def length(self, example) -> int:
+        """As the loss."""
         return self._loss.length(example)
 
 

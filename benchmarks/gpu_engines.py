@@ -5,8 +5,8 @@
 
 Weights are random (bfloat16), so no download is needed; speed does not depend on their values. Runs
 with python, torch, transformers and numpy alone. Every comparison alternates its two sides and
-takes medians. `eager` is the product's transformers engine. `graph` replays one decoding pass as a
-CUDA graph over all cache columns: what the launch of single kernels costs.
+takes medians. `engine` is whole calls of the product's transformers engine, which captures decoding
+passes as CUDA graphs; `step` is one decoding pass, launched kernel by kernel and as a graph.
 """
 
 import argparse
@@ -48,10 +48,10 @@ def main() -> None:
         "new_tokens": arguments.tokens,
         "repetitions": arguments.repetitions,
         "steered_layers": sorted(vectors),
-        "eager_equal_prompts": compare_generation(engine, vectors, arguments, equal=True),
-        "eager_different_prompts": compare_generation(engine, vectors, arguments, equal=False),
-        "step": compare_steps(language_model.model, vectors, arguments),
+        "engine_equal_prompts": compare_generation(engine, vectors, arguments, equal=True),
+        "engine_different_prompts": compare_generation(engine, vectors, arguments, equal=False),
         "hidden_states": hidden_states(engine, sorted(vectors), arguments),
+        "step": compare_steps(language_model.model, vectors, arguments),
     }
     report["seconds"] = round(time.perf_counter() - started, 1)
     text = json.dumps(report, indent=2)
@@ -129,23 +129,18 @@ def compare_generation(engine, vectors, arguments, *, equal: bool) -> dict:
 
 def compare_steps(model, vectors, arguments) -> dict:
     """One decoding step alone: kernels launched one by one, and replayed as a CUDA graph."""
-    steered = tensors(model, vectors)
-    eager = {
-        "eager_unsteered": step_runner(model, arguments, {}),
-        "eager_steered": step_runner(model, arguments, steered),
-    }
-    result = milliseconds(eager, arguments)
-    del eager
-    if not torch.cuda.is_available():
-        return result | {"graph": "needs a CUDA device"}
-    try:
-        graphs = {
-            "graph_unsteered": graph_runner(model, arguments, {}),
-            "graph_steered": graph_runner(model, arguments, steered),
+    result = {}
+    for kind in ("eager", "graph"):
+        if kind == "graph" and not torch.cuda.is_available():
+            return result | {"graph": "needs a CUDA device"}
+        runners = {
+            f"{kind}_unsteered": step_runner(model, arguments, {}, kind == "graph"),
+            f"{kind}_steered": step_runner(
+                model, arguments, tensors(model, vectors), kind == "graph"
+            ),
         }
-        return result | milliseconds(graphs, arguments)
-    except Exception as error:  # noqa: BLE001 (an optional figure must not lose the others)
-        return result | {"graph": f"{type(error).__name__}: {str(error)[:200]}"}
+        result |= milliseconds(runners, arguments)
+    return result
 
 
 def milliseconds(runners, arguments) -> dict:
@@ -165,7 +160,8 @@ def milliseconds(runners, arguments) -> dict:
     return figures | rates | ratio
 
 
-def filled_contexts(model, arguments) -> PackedContexts:
+def step_runner(model, arguments, vectors, cuda_graphs: bool):
+    """One step for all rows; a graph is captured by the first, with the steering in it."""
     prompt = random_prompts(SimpleNamespace(vocabulary_size=model.config.vocab_size), arguments)[0]
     contexts = PackedContexts(
         model,
@@ -174,49 +170,15 @@ def filled_contexts(model, arguments) -> PackedContexts:
         max_new_tokens=arguments.tokens,
         pad_token_id=0,
         rows_per_prefill=1,
+        cuda_graphs=cuda_graphs,
     )
     contexts.keep(torch.zeros(arguments.rows, dtype=torch.long))
-    return contexts
-
-
-def step_runner(model, arguments, vectors):
-    contexts = filled_contexts(model, arguments)
     tokens = torch.zeros(arguments.rows, dtype=torch.long, device=model.device)
     half = torch.full((arguments.rows,), arguments.tokens // 2)
 
     def run() -> torch.Tensor:
         with adding_to_stream(model, vectors):
             return contexts.next_logits(tokens, half).argmax(-1)
-
-    return run
-
-
-def graph_runner(model, arguments, vectors):
-    """Captures one pass over all columns; tokens and positions lie in fixed places."""
-    contexts = filled_contexts(model, arguments)
-    tokens = torch.zeros(arguments.rows, dtype=torch.long, device=model.device)
-    generated = torch.full_like(tokens, arguments.tokens // 2)
-    columns = arguments.prompt + arguments.tokens
-
-    def one_pass() -> torch.Tensor:
-        filled = (contexts._filled(tokens), contexts._filled(generated))
-        return contexts._forward(*filled, columns).argmax(-1)
-
-    from dpsynth_assets.models.decoding.attention import grouped_queries
-
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with torch.no_grad(), grouped_queries(model), adding_to_stream(model, vectors):
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                one_pass()
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
-            out = one_pass()
-
-    def run() -> torch.Tensor:
-        graph.replay()
-        return out
 
     return run
 

@@ -55,10 +55,12 @@ class CountedLoss:
         self.examples = 0
 
     def __call__(self, model, examples):
+        """Counts and passes on."""
         self.examples += len(examples)
         return LOSS(model, examples)
 
     def length(self, example) -> int:
+        """As the loss."""
         return LOSS.length(example)
 
 

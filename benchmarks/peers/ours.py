@@ -1,7 +1,8 @@
 """Our side: the product's loop and mechanisms on the prompts and the clip that a peer recorded.
 
 Timed: prompts to token ids, prefill, and every token, as on the peer's side. Some documents are
-written in the peer's way, one after another, and then all in one pass, which is the product's.
+written in the peer's way, one after another, and then all in one pass, which is the product's. The
+instructions before the private text are public and the same in every prompt: they are read once.
 """
 
 import json
@@ -15,6 +16,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
+from dpsynth_assets.models.decoding import public_prefix
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -35,15 +37,25 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     inputs = json.loads((WORK / f"{PEER}.inputs.json").read_text())
     batches = inputs["batches"]
+    instructions = template(batches[0][0])
     for name, together, count in (("one", 1, ALONE), ("all", len(batches), len(batches))):
         clock, tokens = Clock(), 0
         for first in clock(range(0, count, together)):
             ids = [tokenizer(batch)["input_ids"] for batch in batches[first : first + together]]
-            tokens += decode(model, ids, inputs["clip_bound"], clock)
+            prefix = public_prefix(lambda text: tokenizer(instructions + text)["input_ids"])
+            tokens += decode(model, ids, prefix, inputs["clip_bound"], clock)
         clock.save(f"{PEER}.ours.{name}", tokens, together)
 
 
-def decode(model, ids: list[list[list[int]]], clip_bound: float, clock: Clock) -> int:
+def template(prompt: str) -> str:
+    """What stands before the private text in a prompt: the peer's public instructions."""
+    texts = json.loads((WORK / "texts.json").read_text())
+    return prompt[: next(prompt.index(text) for text in texts if text in prompt)]
+
+
+def decode(
+    model, ids: list[list[list[int]]], prefix: list[int], clip_bound: float, clock: Clock
+) -> int:
     """Writes one document a batch; the last prompt of each batch is the public one."""
     rules = GenerationRules(
         tokens_per_batch=TOKENS,
@@ -57,7 +69,13 @@ def decode(model, ids: list[list[list[int]]], clip_bound: float, clock: Clock) -
     select = {"invink": difference_selector, "amin": svt_selector}[PEER](len(ids), clip_bound)
     private, public = [batch[:-1] for batch in ids], [batch[-1] for batch in ids]
     documents = generate_documents(
-        model, private, select, rules, lambda *_: clock.tick(), public_prompts=public
+        model,
+        private,
+        select,
+        rules,
+        lambda *_: clock.tick(),
+        public_prompts=public,
+        public_prefixes=[prefix],
     )
     return sum(len(document.tokens) for document in documents)
 

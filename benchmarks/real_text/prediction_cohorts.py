@@ -33,10 +33,10 @@ class Size:
 
 
 SIZES = {
-    10.0: Size(contexts=64, clusters_per_label=3, batches=12),
+    10.0: Size(contexts=64, clusters_per_label=3, batches=8),
     3.0: Size(contexts=192, clusters_per_label=2, batches=4),
 }
-RECORD_SIZE = Size(contexts=255, clusters_per_label=1, batches=3)
+RECORD_SIZE = Size(contexts=255, clusters_per_label=1, batches=2)
 
 
 @dataclass(frozen=True, kw_only=True)

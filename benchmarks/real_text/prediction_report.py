@@ -1,7 +1,8 @@
 """The prediction table in Markdown, and which of the papers' orderings it shows.
 
 An ordering is a difference of two corpora of one seed, averaged over seeds. It is called shown or
-contradicted only where the 95 % interval of Student's t lies on one side of zero.
+contradicted only where the 95 % interval of Student's t lies on one side of zero. Two dozen such
+intervals stand in one table: one of them lies wrong by chance alone.
 """
 
 from collections import defaultdict
@@ -62,7 +63,8 @@ def _section(cohort: Cohort, epsilon: float, results: Results) -> Iterator[str]:
         scores = RECORD_SCORES
     else:
         pairs, scores = list(ORDERINGS), SCORES
-    yield "\n| ordering | " + " | ".join(scores.values()) + " |"
+    yield "\nDifferences in favour of the corpus named first, and in how many seeds:\n"
+    yield "| ordering | " + " | ".join(scores.values()) + " |"
     yield "|---" * (len(scores) + 1) + "|"
     for better, worse, title in pairs:
         verdicts = [

@@ -1,23 +1,26 @@
-"""Runs of a dataset's methods on made-up and public records, for attacks on what they write.
-
-Everything that decides privacy is the dataset's own: mechanism, clip bound, temperature, batch
-size, examples in a context, slack, relation and unit. Batches are few and plans short, so that a
-test takes seconds; a shorter plan claims less.
-"""
+"""Runs of a dataset's methods on made-up keys and on public records, and their judgement."""
 
 import importlib.metadata
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.assets.key_tasks import (
+    CONTEXTS,
+    KeyTask,
+    changed,
+    key_records,
+    key_task,
+    short_plan,
+)
 from dpsynth_assets.methods.base import (
     CohortTerms,
-    MethodPlan,
+    GenerationMethod,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
@@ -25,6 +28,7 @@ from dpsynth_assets.methods.base import (
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.config import (
+    FewShotConfig,
     MedianClusteredConfig,
     PrivatePredictionConfig,
 )
@@ -35,15 +39,6 @@ if TYPE_CHECKING:
     from dpsynth_assets.attacks.median_audit import MedianAudit
     from dpsynth_assets.attacks.reconstruction import Overlap
 
-CONTEXTS = 96
-"""Contexts that generate side by side in a test, whole batches: one batch at least."""
-
-PRIVATE_TOKENS = 60
-"""Private tokens a batch draws in a test, if its plan allows as many: a dozen keys.
-
-More would show weaker copying, but claim a larger ε, which copying itself could then not refute.
-"""
-
 CONTROL_DOCUMENTS = 100
 """Documents of the positive control."""
 
@@ -53,16 +48,16 @@ AUDITED_CONTEXTS = 64
 DOCUMENTS = 5_000
 """Public documents, the first ones, from which the median audit fills its batches."""
 
-LABEL = "keys"
 OWN_MODEL, COPYING_MODEL = "public model", "copying model"
 
 
 def testable(plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
-    """Methods of private prediction that can run."""
+    """Methods that write texts token by token from private prompts, and that can run."""
+    kinds = (PrivatePredictionConfig, FewShotConfig)
     return tuple(
         planned
         for planned in plan.methods
-        if isinstance(planned.config, PrivatePredictionConfig) and planned.plan.refusal is None
+        if isinstance(planned.config, kinds) and planned.plan.refusal is None
     )
 
 
@@ -111,110 +106,21 @@ def reconstruct(
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyTask:
-    """One method's run on planted keys: its own mechanism settings, lengths of a key.
-
-    Attributes:
-        config: The declared settings, with the lengths of a key and few batches.
-        terms: The declared terms, with one public label for all keys.
-        plan: As many private tokens as the declared plan has, at most as the test may draw.
-        public: The language model, one cluster and its made-up histogram.
-        expected_keys: Records that fill the batches, on average.
-    """
-
-    config: Any
-    terms: CohortTerms
-    plan: MethodPlan
-    public: PublicInputs
-    expected_keys: int
-
-
-def key_task(planned: PlannedMethod, terms: CohortTerms, model: Any) -> KeyTask | None:
-    """Fits a method to keys; None if its budget does not reach for a single one.
-
-    Batches are hashed whatever is declared: coins decide how many keys there are, and slots would
-    take that number for public.
-    """
-    from dpsynth_assets.attacks.reconstruction import DIGITS, KEYS
-
-    own = planned.config
-    batches = max(1, CONTEXTS // own.expected_batch_size)
-    keys = min(KEYS // 2, batches * own.expected_batch_size * own.examples_per_context)
-    length = max(len(model.encode(digit * DIGITS)) for digit in "0123456789")
-    config = _changed(
-        own,
-        batching="hashed",
-        max_document_tokens=length,
-        max_example_tokens=length,
-        min_tokens_for_new_document=min(own.min_tokens_for_new_document, length),
-        on_exhaustion="drop",
-        max_batches=batches,
-        batches_per_label=batches,
-        max_tokens_per_batch=2 * PRIVATE_TOKENS,
-    )
-    terms = replace(
-        terms,
-        accountant="zcdp",
-        labels=(LABEL,),
-        label_texts=(LABEL,),
-        public_records=keys,
-        has_cluster_histogram=True,
-    )
-    plan = short_plan(planned, config, terms)
-    if plan.refusal is not None or not plan.tokens_per_batch:
-        return None
-    return KeyTask(
-        config=config,
-        terms=terms,
-        plan=plan,
-        public=PublicInputs(
-            language_model=model,
-            cluster_centers=np.ones((1, 1), dtype=np.float32),
-            cluster_histogram=ClusterHistogram(
-                labels=(LABEL,), centers=((0,),), dp_counts=((keys,),)
-            ),
-        ),
-        expected_keys=keys,
-    )
-
-
-def short_plan(planned: PlannedMethod, config: Any, terms: CohortTerms) -> MethodPlan:
-    """The declared plan, or one of about `PRIVATE_TOKENS`: they cost ρ in proportion."""
-    from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_rho
-
-    target = getattr(config, "matched_epsilon", None) or planned.target_epsilon
-    plan = planned.method.plan(config, terms, target_epsilon=target)
-    tokens = plan.tokens_per_batch or 0
-    if plan.refusal is not None or tokens <= PRIVATE_TOKENS:
-        return plan
-    rho = float(zcdp_rho(target, terms.delta)) * PRIVATE_TOKENS / tokens
-    shorter = zcdp_epsilon(rho, terms.delta)
-    config = _changed(config, matched_epsilon=None)
-    return planned.method.plan(config, terms, target_epsilon=shorter)
-
-
-def _changed(config: Any, **changes: Any) -> Any:
-    """Sets those fields that a method's settings have."""
-    fields = type(config).model_fields
-    return config.model_copy(update={k: v for k, v in changes.items() if k in fields})
-
-
 def _reconstruct_once(
     dataset: str, planned: PlannedMethod, model: str, task: KeyTask
 ) -> Reconstruction:
     from dpsynth_assets.attacks.audits import AuditKind
-    from dpsynth_assets.attacks.reconstruction import audit_delta, count_overlap, judge, plant_keys
+    from dpsynth_assets.attacks.reconstruction import audit_delta, count_overlap, judge
     from dpsynth_assets.methods.private_prediction.references import generate_non_private
 
     started = time.perf_counter()
-    planted = plant_keys(task.expected_keys)
-    records = key_records(planted.source)
-    made = planned.method.generate(
-        task.plan, task.config, task.terms, records, task.public, _silent
-    )
+    planted = task.plant()
+    present = key_records(planted.source)
+    records = present if planted.places is None else key_records(planted.places)
+    method = cast("GenerationMethod", planned.method)
+    made = method.generate(task.plan, task.config, task.terms, records, task.public, _silent)
     copied = generate_non_private(
-        task.config, task.terms, records, task.public, CONTROL_DOCUMENTS, _silent
+        task.config, task.terms, present, task.public, CONTROL_DOCUMENTS, _silent
     )
     overlap = count_overlap(planted, made.value.rows["text"].to_list())
     finding = judge(overlap, _claimed_epsilon(made.cost, audit_delta(planted)))
@@ -225,17 +131,6 @@ def _reconstruct_once(
         overlap=overlap,
         control=count_overlap(planted, copied.value.rows["text"].to_list()),
         result=_result(name, AuditKind.STATISTICAL, finding, started),
-    )
-
-
-def key_records(keys: Sequence[str]) -> PrivateInputs:
-    """Made-up records in the shape of private ones: a key each, all in one place."""
-    return PrivateInputs(
-        records=pl.DataFrame(
-            {"record_id": keys, "unit_id": keys, "text": keys, "label": [LABEL] * len(keys)},
-            schema=dict.fromkeys(("record_id", "unit_id", "text", "label"), pl.String),
-        ),
-        embeddings=np.ones((len(keys), 1), dtype=np.float32),
     )
 
 
@@ -287,7 +182,7 @@ def audit_median(
 
     own = planned.config
     batches = max(1, CONTEXTS // own.expected_batch_size)
-    config = _changed(
+    config = changed(
         own,
         batching="hashed",
         max_batches=batches,

@@ -32,7 +32,7 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -72,13 +72,18 @@ def stage_request(
     run_id: str = "",
     inputs: Mapping[str, str] | None = None,
 ) -> ReleaseRequest:
-    """What one stage asks of the ledger; equal requests are one release."""
+    """What one stage asks of the ledger; equal requests are one release.
+
+    Settings that only writing depends on are no part of it: other rows never pay again.
+    """
+    free = _staged(planned).free_settings
+    settings = {k: v for k, v in planned.plan.parameters.items() if k not in free}
     return _request(
         spec,
         planned,
         stage,
         event=planned.plan.stages[stage],
-        parameters={"stage": stage, "inputs": dict(inputs or {})},
+        parameters={**settings, "stage": stage, "inputs": dict(inputs or {})},
         release=release,
         run_id=run_id,
     )
@@ -101,7 +106,7 @@ def _request(
         mechanism=planned.method.name,
         guarantee=planned.plan.guarantee,
         event=event,
-        parameters={**planned.plan.parameters, **parameters},
+        parameters=parameters,
         code_version=planned.method.code_version,
         data_version=spec.source.version,
         release=release,
@@ -267,7 +272,7 @@ def _candidate_corpus(
         if histogram is not None:
             paid[TOPIC_HISTOGRAM] = str(histogram["reservation"])
         paid |= {folder: _reservation_behind(spec, folder) for folder in others}
-        with private_section(name):
+        with public_section(name):  # Reads nothing private.
             stored = release_once(
                 ledger=book,
                 store=release_store,
@@ -276,7 +281,11 @@ def _candidate_corpus(
                     planned,
                     "candidate_corpus",
                     event=POST_PROCESSING,
-                    parameters={"rows": rows, "inputs": {**public_versions(public_values), **paid}},
+                    parameters={
+                        **planned.plan.parameters,
+                        "rows": rows,
+                        "inputs": {**public_versions(public_values), **paid},
+                    },
                     release=release,
                     run_id=context.run_id,
                 ),

@@ -1,13 +1,15 @@
 """Reconstruction test: does a generator write planted keys more often than keys it never saw?
 
-Each of all 5-digit keys becomes a record by a coin of its own; the keys that the coin left out are
-the hold-out. A corpus that depends on no record writes both alike. Keys are made up, so the test
-reads no private record and costs no budget; it runs a real method on a real model.
+Each of all 5-digit keys becomes a record by a coin of its own, or each public place gets one of its
+own keys or none; the keys that chance left out are the hold-out. A corpus that depends on no record
+writes both alike. Keys are made up, so the test reads no private record and costs no budget; it
+runs a real method on a real model.
 
 **Source** Amin et al. 2025, appendix D.5.1. The paper compares the overlap of 25,000 keys and of
 25,000 others. Our source is small and all other keys are the hold-out: a key is then so unlikely
 to be right by chance that a few right ones prove more than thousands of even odds (`prove`).
-Letters: K keys in all, p chance of a key to be planted, g distinct keys that were written.
+Letters: K keys in all, p chance of a key to be planted, g distinct keys that were written, M public
+places.
 """
 
 import math
@@ -27,6 +29,9 @@ KEYS = 10**DIGITS
 PREFIX = f"My {DIGITS}-digit key is "
 """Stands before every key and is given to the model, which has only digits left to write."""
 
+NULL_CHANCE = 0.25
+"""Chance of a public place to hold a null record: what zero-out compares its record with."""
+
 INTERVAL = 0.95
 """Confidence of the intervals that are shown; verdicts rest on `FALSE_ALARM`."""
 
@@ -37,11 +42,16 @@ class PlantedKeys:
 
     Attributes:
         source: Planted keys, five digits each, ascending.
-        chance: p, with which each of the K keys was planted, independently of all others.
+        chance: p: the odds of a key to be planted, against no key at all, are p : 1 − p.
+        expected: Expected number of planted keys.
+        places: For public places, the key or the null text of each in order; None where coins
+            decide which records there are.
     """
 
     source: tuple[str, ...] = field(repr=False)
     chance: float
+    expected: float
+    places: tuple[str, ...] | None = field(default=None, repr=False)
 
     @property
     def held_out(self) -> int:
@@ -63,7 +73,39 @@ def plant_keys(expected: int, seed: int | None = None) -> PlantedKeys:
         raise ValueError(f"Expected 0 < planted keys <= {KEYS // 2}, got {expected}.")
     chance = expected / KEYS
     planted = np.flatnonzero(np.random.default_rng(seed).random(KEYS) < chance)
-    return PlantedKeys(source=tuple(f"{key:0{DIGITS}d}" for key in planted), chance=chance)
+    return PlantedKeys(source=tuple(map(_key, planted.tolist())), chance=chance, expected=expected)
+
+
+def plant_in_places(places: int, seed: int | None = None) -> PlantedKeys:
+    """Gives each of M public places a null record, or one of the keys that are its own.
+
+    Key x belongs to place x mod M. A place is null with chance `NULL_CHANCE` and holds each of its
+    G keys with the same chance otherwise.
+
+    Args:
+        places: M in [1, K/2]: how many records there are is public.
+        seed: As in `plant_keys`.
+
+    Raises:
+        ValueError: `places` is out of its domain.
+    """
+    if not 0 < places <= KEYS // 2:
+        raise ValueError(f"Expected 0 < places <= {KEYS // 2}, got {places}.")
+    draw, own = np.random.default_rng(seed), KEYS // places
+    rounds = -(-(KEYS - np.arange(places)) // places)  # G of each place, `own` or one more
+    keys = np.arange(places) + places * draw.integers(rounds)
+    null = draw.random(places) < NULL_CHANCE
+    odds = (1.0 - NULL_CHANCE) / NULL_CHANCE / own
+    return PlantedKeys(
+        source=tuple(map(_key, np.sort(keys[~null]).tolist())),
+        chance=odds / (1.0 + odds),
+        expected=places * (1.0 - NULL_CHANCE),
+        places=tuple("" if empty else _key(key) for empty, key in zip(null, keys, strict=True)),
+    )
+
+
+def _key(number: int) -> str:
+    return f"{number:0{DIGITS}d}"
 
 
 def read_keys(texts: Sequence[str]) -> list[str]:
@@ -167,6 +209,13 @@ def prove(right: int, guesses: int, chance: float, false_alarm: float = FALSE_AL
     P_1/P_0. So the right guesses that are not bad are at most Binomial(g, q), given t, and
     Clopper-Pearson bounds q. Purely ex-post claims have no such proof: theirs is a comparison.
 
+    In public places (`plant_in_places`, zero-out) let P_0 be the law with place i null, chance p_0,
+    and P_x that with its key x, chance p_x; p : 1 − p stands for p_x : p_0. Of g_i written keys of
+    the place one at most is right, and it is right and not bad with probability at most
+    g_i a / (1 + g_i a), a = e^ε p_x / p_0, by the same comparison. That is at most
+    1 − (1 + a)^(−g_i), the chance that any of g_i coins of chance q = a / (1 + a) shows heads: the
+    count is again at most Binomial(g, q). Any key is bad with probability at most M (1 − p_0) δ.
+
     **Source** Steinke, Nasr, Jagielski 2023, Privacy auditing with one training run, for p = 1/2;
     the version for any p, of right guesses alone, is ours.
     """
@@ -179,8 +228,8 @@ def prove(right: int, guesses: int, chance: float, false_alarm: float = FALSE_AL
 
 
 def audit_delta(planted: PlantedKeys) -> float:
-    """δ at which a claim is read for the test: with it K p δ is half of `FALSE_ALARM`."""
-    return FALSE_ALARM / (2.0 * KEYS * planted.chance)
+    """δ at which a claim is read for the test: times the expected keys half of `FALSE_ALARM`."""
+    return FALSE_ALARM / (2.0 * planted.expected)
 
 
 def judge(overlap: Overlap, claimed_epsilon: float) -> Finding:

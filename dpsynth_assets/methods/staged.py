@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from dpsynth_assets.methods.base import (
     CohortTerms,
@@ -95,8 +95,20 @@ class Checkpoint(Protocol):
 class StagedMethod(Method):
     """One way to release a few private values and to write corpora from them."""
 
-    writes_corpus: bool = True
+    writes_corpus: ClassVar[bool] = True
     """Whether there is a corpus at all; a method may release a downstream model instead."""
+    free_settings: ClassVar[frozenset[str]] = frozenset(
+        {
+            "rows",
+            "top_p",
+            "temperature",
+            "label_shares",
+            "rows_per_forward",
+            "micro_batch_records",
+            "checkpoint_minutes",
+        }
+    )
+    """Settings no stage's release depends on: with others, what was paid for is used again."""
 
     @abstractmethod
     def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:

@@ -70,7 +70,7 @@ class TopicHistogram:
         standard deviations of records that do not exist, 26,000 in the 6,505 cells of 5 labels
         and 1,300 topics. The projection subtracts one amount from all cells, chosen by the data so
         that the total stays what was released; no multiple of the noise did as well over few and
-        many cells, flat and steep (`benchmarks/topic_histogram.py`).
+        many cells, flat and steep (`benchmarks/topic_model.py --denoising`).
         """
         dp_counts = np.asarray(self.dp_counts, dtype=np.float64)
         floor = 0.0 if min_count is None else max(float(min_count), 0.0)

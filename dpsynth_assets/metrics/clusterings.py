@@ -3,10 +3,8 @@
 **Privacy** Sizes and V-measures are computed from private records without noise: internal only.
 Nothing is released by them, so nothing is charged.
 
-A differentially private k-means is not among them. diffprivlib 0.6.6 does not import beside
-scikit-learn 1.9, and passes over empty clusters without noise, which its ε does not cover. Google's
-LSH clustering (Chang and Kamath 2021) is an experimental source tree, not a package; the paper
-finds 9 clusters with it where public centres give 438.
+A differentially private k-means (`noisy_kmeans`) is not run on a cohort: its release would have to
+be charged. `benchmarks/clusterings.py` compares it on real text, where it costs nothing.
 """
 
 from collections.abc import Mapping, Sequence

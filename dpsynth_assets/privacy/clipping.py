@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-BLOCK_ENTRIES = 1 << 24
+BLOCK_ENTRIES = 1 << 23
 """Logits worked on at a time: few kernel launches for a vocabulary of 256,000."""
 
 CACHED_ENTRIES = 1 << 19
@@ -120,13 +120,12 @@ def row_blocks(
     tokens = private_logits.shape[1] if allowed is None else len(allowed)
     count = max(1, block_entries(private_logits.device.type) // max(1, tokens))
     if isinstance(rows, slice):
-        private_logits, rows = private_logits[rows], None
-    total = private_logits.shape[0] if rows is None else len(rows)
-    for start in range(0, total, count):
-        part = slice(start, min(start + count, total))
-        taken = part if rows is None else rows[part].to(private_logits.device)
-        block = private_logits[taken]
-        yield block if allowed is None else block.index_select(1, allowed)
+        blocks = iter(private_logits[rows].split(count))
+    else:
+        blocks = (private_logits[part.to(private_logits.device)] for part in rows.split(count))
+    for block in blocks:
+        if len(block):
+            yield block if allowed is None else block.index_select(1, allowed)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,14 @@ import numpy as np
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.events import BoundedRangeEvent
-from dpsynth_assets.privacy.sparse_vector import check_public_logits, log_normaliser
+from dpsynth_assets.privacy.sparse_vector import log_normaliser
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import check_shapes, draw_tokens, rows_by_batch
+from dpsynth_assets.privacy.token_selection import (
+    check_public_logits,
+    check_shapes,
+    draw_tokens,
+    rows_by_batch,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -216,14 +221,14 @@ class DifferenceTokenMechanism:
         return (public + total / self.expected_batch_size) / self.temperature
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 80·V + 24·R·C + 48·E + 32·R + 16·G bytes.
+        """Bounds memory beyond the logits: 80·V + 16·R·C + 48·E + 32·R + 16·G bytes.
 
         Small supports are worked on together, at most E entries of them; others batch after batch,
         C = `block_columns` of its rows, which the bound takes to be all R.
         """
         width = min(vocabulary, block_columns(rows))
         gathered = 48 * min(rows * vocabulary, _GATHERED_ENTRIES)
-        return 80 * vocabulary + 24 * rows * width + gathered + 32 * rows + 16 * batches
+        return 80 * vocabulary + 16 * rows * width + gathered + 32 * rows + 16 * batches
 
 
 def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) -> "torch.Tensor":

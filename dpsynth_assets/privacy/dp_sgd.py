@@ -267,7 +267,7 @@ class DpSgdMechanism:
 
         std = self.noise_multiplier * self.l2_bound
         return [
-            threads.submit(lambda shape=each.shape: gaussian_like(_float64(shape), std))
+            threads.submit(gaussian_like, _float64(each.shape), std)
             for each in parameters
             if each.device != torch.device("cpu")
         ]

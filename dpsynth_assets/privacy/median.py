@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import context_changes
-from dpsynth_assets.privacy.clipping import (
-    ClipLattice,
-    block_columns,
-    block_entries,
-    clip_logits,
-    lower_floor,
-)
+from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.order_statistics import order_statistics, rows_where
+from dpsynth_assets.privacy.median_box import private_median_box, rank_window
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
@@ -36,9 +30,6 @@ if TYPE_CHECKING:
 
 _SCORES_TOGETHER = 1 << 17
 """Scores of how many batches are drawn from in one operation: what stays in a cache."""
-
-_SAMPLED_COLUMNS = 256
-"""Columns that are looked at before deciding whether leaving columns out pays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,49 +154,10 @@ class MedianTokenMechanism:
         columns: "torch.Tensor | None",
     ) -> "torch.Tensor":
         """Computes (3, A) float64 left bound, median and right bound of one batch's rows."""
-        import torch
-
-        own = _rows_of(private_logits, rows, columns)
-        maximum = own.amax(dim=1).to(torch.float64)
-        usable = torch.isfinite(maximum)
-        if not bool(usable.all()):
-            own, maximum = own[usable], maximum[usable]
-        box = maximum.new_empty((3, own.shape[1]))
-        width = block_columns(len(own), own.device.type)
-        for start in range(0, own.shape[1], width):
-            part = slice(start, start + width)
-            box[:, part] = self._box_of_block(own[:, part], maximum)
-        return box
-
-    def _box_of_block(self, block: "torch.Tensor", maximum: "torch.Tensor") -> "torch.Tensor":
-        """Computes (3, C) of (n, C) logits; columns of which all three are the floor go unsorted."""
-        _, highest, padding = rank_window(len(block), self.changes)
-        needed = len(block) + padding - highest
-        # [amin2025 A1:L7] all three are the floor unless `needed` entries exceed it
-        floor = lower_floor(maximum, self.clip_bound) if len(block) else maximum.unsqueeze(1)
-        sample = block[:, :: max(1, block.shape[1] // _SAMPLED_COLUMNS)]
-        if float((rows_where(sample > floor) >= needed).double().mean()) > 0.5:
-            return self._box_of_columns(block, maximum)
-        kept = (rows_where(block > floor) >= needed).nonzero().squeeze(1)
-        box = maximum.new_full((3, block.shape[1]), -self.clip_bound)
-        box[:, kept] = self._box_of_columns(block.T.index_select(0, kept).T, maximum)
-        return box
-
-    def _box_of_columns(self, block: "torch.Tensor", maximum: "torch.Tensor") -> "torch.Tensor":
-        """Reads (3, C) off the order statistics of (n, C) logits on the lattice."""
-        lattice = ClipLattice(self.clip_bound)
-        first, count = _ranks_inside(len(block), self.changes)
-        if not count:
-            return _box_of_statistics(
-                maximum.new_empty((0, block.shape[1])), 0, len(block), self.clip_bound, self.changes
-            )
-        keys = _keys(block, lattice, maximum)
-        found = order_statistics(
-            keys, first, count, lowest=lattice.lowest_key, span=lattice.span
-        )
-        return _box_of_statistics(
-            lattice.values(found), first, len(block), self.clip_bound, self.changes
-        )
+        own = rows if isinstance(rows, slice) else rows.to(private_logits.device)
+        logits = private_logits[own]
+        logits = logits if columns is None else logits.index_select(1, columns)
+        return private_median_box(logits, ClipLattice(self.clip_bound), self.changes)
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 160·(V + S) + 16·E + 32·R + 16·G bytes.
@@ -216,80 +168,6 @@ class MedianTokenMechanism:
         block = 16 * min(rows * vocabulary, max(block_entries(), rows))
         scores = 160 * (vocabulary + min(batches * vocabulary, _SCORES_TOGETHER))
         return scores + block + 32 * rows + 16 * batches
-
-
-def rank_window(rows: int, changes: int) -> tuple[int, int, int]:
-    """Finds which order statistics bound the median of a neighbour.
-
-    Args:
-        rows: n >= 0 values.
-        changes: K >= 1 values that may enter or leave.
-
-    Returns:
-        Zero-based lowest and highest rank among the n values with p copies of −c and p of +c
-        put around them, and p itself. Padding leaves the median as it is and gives n = 0 the
-        median 0.
-
-    **Privacy** Let the median sit at rank (N − 1)/2 of N sorted values, half ranks meaning the
-    mean of two neighbours. It grows with every value, so it falls most when values that enter
-    are −c and values that leave are the largest; each then moves it by half a rank. Hence K
-    changes keep it between ranks (N − 1 − K)/2 and (N − 1 + K)/2. For replace-one, K = 2.
-    """
-    padding = changes // 2 + 1
-    total = rows + 2 * padding
-    return (total - 1 - changes) // 2, (total + changes) // 2, padding
-
-
-def _ranks_inside(rows: int, changes: int) -> tuple[int, int]:
-    """Finds the first of the n values' ranks that the three medians read, and how many they read."""
-    lowest, highest, padding = rank_window(rows, changes)
-    first, last = max(0, lowest - padding), min(rows - 1, highest - padding)
-    return first, max(0, last - first + 1)
-
-
-def _rows_of(
-    private_logits: "torch.Tensor", rows: "torch.Tensor | slice", columns: "torch.Tensor | None"
-) -> "torch.Tensor":
-    """Takes (n, A) logits of one batch: a view where rows stand side by side."""
-    own = private_logits[rows if isinstance(rows, slice) else rows.to(private_logits.device)]
-    return own if columns is None else own.index_select(1, columns)
-
-
-def _keys(
-    block: "torch.Tensor", lattice: ClipLattice, maximum: "torch.Tensor"
-) -> "torch.Tensor":
-    """Turns (n, C) logits into int32 that order as the clipped logits do.
-
-    On a CPU a column's entries become adjacent in memory and the clip waits until order statistics
-    are found: it keeps the order.
-    """
-    import torch
-
-    shift = lattice.shift_of(maximum)
-    if block.device.type != "cpu":
-        return lattice.placed(block, shift).view(torch.int32)
-    columns = torch.from_numpy(np.array(block.float().numpy().T, order="C"))
-    return columns.add_(shift).view(torch.int32).T
-
-
-def _box_of_statistics(
-    values: "torch.Tensor", first: int, rows: int, clip_bound: float, changes: int
-) -> "torch.Tensor":
-    """Reads (3, C) left bound, median and right bound off the (count, C) values from rank first."""
-    import torch
-
-    _, _, padding = rank_window(rows, changes)
-    total = rows + 2 * padding
-
-    def at(rank: int) -> "torch.Tensor":
-        inside = rank - padding
-        if 0 <= inside < rows:
-            return values[inside - first]
-        return values.new_full(values.shape[1:], clip_bound if inside >= 0 else -clip_bound)
-
-    # [amin2025 D3] half ranks: rank r/2 is the mean of ranks ⌊r/2⌋ and ⌈r/2⌉
-    halves = (total - 1 - changes, total - 1, total - 1 + changes)
-    return torch.stack([(at(half // 2) + at((half + 1) // 2)) / 2 for half in halves])
 
 
 def _gamma_of(boxes: "torch.Tensor", tokens: "torch.Tensor") -> "torch.Tensor":

@@ -76,3 +76,12 @@ def rows_where(mask: "torch.Tensor") -> "torch.Tensor":
     for part in mask.view(torch.uint8).split(ROWS_PER_SUM):
         counts += torch.sum(part, dim=0, dtype=torch.uint8)
     return counts
+
+
+def rows_above(block: "torch.Tensor", floor: "torch.Tensor") -> "torch.Tensor":
+    """Counts in each column of (n, K) logits those above their row's (n, 1) floor: (K,) int32."""
+    import torch
+
+    if block.device.type == "cpu" and block.dtype == torch.float32:
+        return rows_where(torch.from_numpy(np.greater(block.numpy(), floor.numpy())))
+    return rows_where(block > floor)

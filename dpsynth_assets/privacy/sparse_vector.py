@@ -23,6 +23,7 @@ from dpsynth_assets.privacy.noise import discrete_laplace
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
+    check_public_logits,
     check_shapes,
     draw_tokens,
     rows_by_batch,
@@ -342,21 +343,6 @@ def distance_oracle(
             total += softmax(row)
     public = softmax(np.asarray(public_logits, dtype=np.float64))
     return float(np.abs(total / expected_batch_size - public).sum())
-
-
-def check_public_logits(
-    public_logits: "torch.Tensor", private_logits: "torch.Tensor", active: np.ndarray
-) -> None:
-    """Refuses public logits that do not fit (G, V) or define no law. Messages show shapes only."""
-    import torch
-
-    expected = (len(active), private_logits.shape[1])
-    if tuple(public_logits.shape) != expected:
-        raise ValueError(
-            f"Expected public_logits of shape {expected}, got {tuple(public_logits.shape)}."
-        )
-    if expected[0] and not bool(torch.isfinite(public_logits.amax(dim=1)).all()):
-        raise ValueError("Expected public logits with finite maxima, got NaN or an infinity.")
 
 
 def log_normaliser(

@@ -31,12 +31,17 @@ class MeanTokenMechanism:
         max_records_per_unit: Records one privacy unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
         contexts_changed: `toggle` or `replace` (`context_changes`).
+        public_top_k: Draws among the k tokens of largest public logit only; None for all tokens.
 
     **Privacy** Each draw is η-bounded-range (`bounded_range_eta`); r draws of every batch cost
-    `event(r)`, because a record sits in one batch and η counts every logit vector of a unit.
+    `event(r)`, because a record sits in one batch and η counts every logit vector of a unit. The
+    support of `public_top_k` is a function of the public prompt and of released tokens, so it is
+    the same for neighbours; a row is clipped on it alone, into [−c, c]^k, and the argument for η
+    runs over k coordinates instead of V. It costs nothing, and no token outside can be drawn.
 
     **Source** Amin et al. 2024, Algorithm 1, lines 14-16. Amin et al. 2025, Eq. (1) divides by
     the private |Z|, which doubles the range and leaks |Z|; we keep the fixed s (errata B-000.3).
+    Amin et al. 2024 restrict to the public top 1,024 at τ = 2.25, where the tail would drown text.
     """
 
     clip_bound: float
@@ -46,10 +51,13 @@ class MeanTokenMechanism:
     max_records_per_unit: int = 1
     logit_slack: float = 0.0
     contexts_changed: str = "toggle"
+    public_top_k: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses settings without a finite η."""
+        """Refuses settings without a finite η or an empty support."""
         self.event(0)
+        if self.public_top_k is not None and self.public_top_k < 1:
+            raise ValueError(f"Expected public_top_k >= 1 or None, got {self.public_top_k}.")
 
     @property
     def eta(self) -> float:
@@ -75,6 +83,7 @@ class MeanTokenMechanism:
         active: np.ndarray,
         meter: PrivateTokenMeter,
         allowed: np.ndarray | None = None,
+        public_logits: "torch.Tensor | None" = None,
     ) -> np.ndarray:
         """Draws one token for each active batch.
 
@@ -86,20 +95,46 @@ class MeanTokenMechanism:
                 its token is uniform. Skipping it would reveal that it is empty.
             meter: Pays for the draws before any logit is read.
             allowed: (V,) bool mask of tokens from public facts only; None allows all.
+            public_logits: (G, V) logits of each active batch's public prompt after its released
+                text, from a forward pass without private rows; read with `public_top_k` only.
 
         Returns:
             (G,) int64 token ids, aligned with `active`.
 
         Raises:
             UnaccountedReleaseError: If a batch has no private token left.
-            ValueError: If shapes disagree or no token is allowed.
+            ValueError: If shapes disagree, no token is allowed, or `public_top_k` lacks logits.
         """
         meter.spend(active)
         check_shapes(private_logits, batch_of_row, active, allowed)
         columns = allowed_tokens(private_logits, allowed)
+        if self.public_top_k is not None:
+            columns = self._support(private_logits, public_logits, active, columns)
         private_scores = self.private_scores(private_logits, batch_of_row, active, columns)
-        tokens = draw_tokens(private_scores)  # [amin2024 A1:L15] [amin2025 A1:L8]
-        return tokens if columns is None else columns.cpu().numpy()[tokens]
+        drawn = draw_tokens(private_scores)  # [amin2024 A1:L15] [amin2025 A1:L8]
+        if columns is None:
+            return drawn
+        tokens: np.ndarray = columns.expand(len(drawn), -1).cpu().numpy()
+        return tokens[np.arange(len(drawn)), drawn]
+
+    def _support(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor | None",
+        active: np.ndarray,
+        columns: "torch.Tensor | None",
+    ) -> "torch.Tensor":
+        """Lists (G, k) int64 tokens of largest public logit among the allowed ones."""
+        if public_logits is None or self.public_top_k is None:
+            raise ValueError(
+                "Expected public logits with public_top_k, got none. Pass those of the public "
+                "prompt of each active batch."
+            )
+        check_public_logits(public_logits, private_logits, active)
+        public = public_logits.to(private_logits.device)
+        public = public if columns is None else public.index_select(1, columns)
+        top = public.topk(min(self.public_top_k, public.shape[1]), dim=1).indices
+        return top if columns is None else columns[top]
 
     def private_scores(
         self,
@@ -110,34 +145,35 @@ class MeanTokenMechanism:
     ) -> "torch.Tensor":
         """Computes (G, A) float64 scores z̄/τ. Private: only a draw from them may leave.
 
+        `columns` are the allowed tokens, (A,) for all batches or (G, A) for each; None for all V.
         Clipped logits are summed as integers on a lattice (`ClipLattice`): exactly, in any order.
         """
         import torch
 
         lattice, device = ClipLattice(self.clip_bound), private_logits.device
-        tokens = private_logits.shape[1] if columns is None else len(columns)
-        units = torch.zeros((len(active), tokens), dtype=torch.int64, device=device)
+        tokens = private_logits.shape[1] if columns is None else columns.shape[-1]
+        sums = torch.zeros((len(active), tokens), dtype=torch.float64, device=device)
         counts = torch.zeros((len(active), 1), dtype=torch.float64)
         placed = None
         for batch, rows in enumerate(rows_by_batch(batch_of_row, active)):
             # [amin2024 A1:L14] [amin2025 A1:L7]
-            for block, maximum in usable_rows(private_logits, columns, rows):
+            own = columns[batch] if columns is not None and columns.ndim > 1 else columns
+            for block, maximum in usable_rows(private_logits, own, rows):
                 reused = placed if placed is not None and placed.shape == block.shape else None
                 placed = lattice.placed(block, lattice.shift_of(maximum), out=reused)
-                units[batch] += lattice.sum_units(placed)
+                sums[batch] += lattice.sum_units(placed)  # whole numbers below 2^53: exact
                 counts[batch] += len(block)
-        sums = units.to(torch.float64).mul_(lattice.unit)
-        sums.sub_(counts.to(device), alpha=self.clip_bound)
+        sums.mul_(lattice.unit).sub_(counts.to(device), alpha=self.clip_bound)
         return sums.div_(self.expected_batch_size * self.temperature)
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 16·G·V + 16·V + 8·E + 32·R bytes.
+        """Bounds memory beyond the logits: 8·G·V + 24·V + 8·E + 32·R bytes.
 
         E = `block_entries`, or one row where that is more: two float32 copies of a block exist at
         most, and no float64 one.
         """
         block = 8 * min(rows * vocabulary, max(block_entries(), vocabulary))
-        return 16 * (batches + 1) * vocabulary + block + 32 * rows
+        return 8 * (batches + 3) * vocabulary + block + 32 * rows
 
 
 def mean_scores_oracle(
@@ -174,6 +210,21 @@ def check_shapes(
             f"Expected allowed of shape ({vocabulary},) with a token allowed, "
             f"got shape {np.shape(allowed)} with {int(np.sum(allowed))} allowed."
         )
+
+
+def check_public_logits(
+    public_logits: "torch.Tensor", private_logits: "torch.Tensor", active: np.ndarray
+) -> None:
+    """Refuses public logits that do not fit (G, V) or define no law. Messages show shapes only."""
+    import torch
+
+    expected = (len(active), private_logits.shape[1])
+    if tuple(public_logits.shape) != expected:
+        raise ValueError(
+            f"Expected public_logits of shape {expected}, got {tuple(public_logits.shape)}."
+        )
+    if expected[0] and not bool(torch.isfinite(public_logits.amax(dim=1)).all()):
+        raise ValueError("Expected public logits with finite maxima, got NaN or an infinity.")
 
 
 def allowed_tokens(

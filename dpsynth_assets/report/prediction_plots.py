@@ -213,6 +213,8 @@ def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: s
                   marker=".", markersize=3, label=label)  # fmt: skip
     axes.axhline(0, color="#444444", linewidth=0.8)  # and so that ticks show in a narrow range
     axes.set_yscale("symlog", linthresh=_SYMLOG_BELOW)
+    if all(np.min(values, initial=0) >= 0 for values in sizes.values()):
+        axes.set_ylim(bottom=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="cluster, largest first (number of clusters above)", ylabel=unit)
     add_legend(axes, len(sizes))
@@ -296,6 +298,7 @@ def cumulative_plot(values: Mapping[str, np.ndarray], quantity: str, items: str)
         color = COLORS[index % len(COLORS)]
         axes.step([0.0, *ordered], [0.0, *shares], style, where="post", color=color,
                   label=shortened(name))  # fmt: skip
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel=quantity, ylabel=f"share of {items}", ylim=(0, 1.02), xlim=(0, None))
     add_legend(axes, len(values))
     return to_png(figure)

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import attack_runs, attacks
+from dpsynth_assets.assets import attack_runs, attacks, key_tasks
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.attacks.copying_model import BEGIN, CopyingModel
@@ -21,12 +21,14 @@ from dpsynth_assets.attacks.reconstruction import PREFIX, PrefilledModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.lineage import verify_privacy_lineage
+from dpsynth_assets.methods.base import SyntheticCorpus
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
     generate_corpus,
     planned_tokens,
 )
+from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform, mean_selector
 from dpsynth_assets.methods.private_prediction.plan import mean_mechanism
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
@@ -92,8 +94,8 @@ def make_spec(*methods, **changes):
     return PrivateDatasetSpec.model_validate(fields | changes)
 
 
-def planned(*methods, **changes):
-    spec = make_spec(*methods, **changes)
+def planned(*names, **changes):
+    spec = make_spec(*names, **changes)
     return spec, plan_dataset(spec)
 
 
@@ -175,11 +177,11 @@ def test_a_model_that_cannot_copy_has_no_power_and_says_so():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_private_prediction_is_tested_with_its_own_settings(method, monkeypatch):
-    monkeypatch.setattr(attack_runs, "PRIVATE_TOKENS", 25)
+    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 25)
     _, plan = planned(method)
     declared = plan.methods[0]
-    task = attack_runs.key_task(declared, plan.terms, CopyingModel())
-    assert 0 < task.plan.tokens_per_batch <= attack_runs.PRIVATE_TOKENS
+    task = key_tasks.key_task(declared, plan.terms, CopyingModel())
+    assert 0 < task.plan.tokens_per_batch <= key_tasks.PRIVATE_TOKENS
     kept = ("clip_bound", "temperature", "expected_batch_size", "logit_slack")
     assert all(getattr(task.config, name) == getattr(declared.config, name) for name in kept)
     assert task.plan.parameters["eta"] == declared.plan.parameters["eta"]
@@ -191,17 +193,100 @@ def test_every_method_of_private_prediction_is_tested_with_its_own_settings(meth
 
 
 def test_a_plan_that_fits_is_not_cut(monkeypatch):
-    monkeypatch.setattr(attack_runs, "PRIVATE_TOKENS", 10**6)
+    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 10**6)
     _, plan = planned("mean_uniform")
-    task = attack_runs.key_task(plan.methods[0], plan.terms, CopyingModel())
+    task = key_tasks.key_task(plan.methods[0], plan.terms, CopyingModel())
     assert task.plan.event == plan.methods[0].plan.event
 
 
-def test_slots_are_not_used_because_the_number_of_keys_is_not_public():
-    _, plan = planned("mean_uniform")
+SLOTS = {
+    "neighboring_relation": "zero-out",
+    "public_facts": {"labels": {"label": ["a", "b"]}, "records": 4000, "slots": True},
+}
+FEW_SHOT = {"subsets": 8, "examples_per_subset": 2, "documents_per_label": 6}
+
+
+def slots_plan(method, **settings):
+    entry = {"method": method, "settings": SETTINGS | {"batching": "slots"} | settings}
+    return planned(methods=[entry], budget={"epsilon": 3.0, "delta": 1e-6}, **SLOTS)[1]
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_slots_are_tested_as_slots_with_null_records_in_their_places(k):
+    plan = slots_plan("mean_uniform", examples_per_context=k)
+    task = key_tasks.key_task(plan.methods[0], plan.terms, CopyingModel())
+    assert task.config.batching == "slots"
+    assert task.in_places
+    assert task.terms.public_records == task.expected_keys == 96 * k
+    assert len(task.plant().places) == 96 * k
+
+
+def test_slots_with_null_records_are_written_and_pass(monkeypatch):
+    monkeypatch.setattr(key_tasks, "CONTEXTS", 24)
+    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 25)
+    plan = slots_plan("mean_uniform", examples_per_context=2)
+    (found,) = attack_runs.reconstruct("letters", plan, {"model": CopyingModel()}, silent)
+    assert found.result.passed, found.result
+    assert found.overlap.documents > 0
+    assert found.has_power
+
+
+def test_copying_from_slots_is_refuted():
+    plan = slots_plan("mean_uniform")
+    leaking = replace(plan, methods=(replace(plan.methods[0], method=Straight()),))
+    (found,) = attack_runs.reconstruct("letters", leaking, {"model": CopyingModel()}, silent)
+    assert not found.result.passed
+
+
+def few_shot_plan(**changes):
+    facts = {"labels": {"label": ["a", "b"]}, "records": 600}
+    entry = {"method": "few_shot", "settings": FEW_SHOT}
+    return planned(
+        methods=[entry],
+        budget={"epsilon": 8.0, "delta": 1e-6},
+        public_facts=facts | changes,
+        cluster_histogram=None,
+    )[1]
+
+
+def test_few_shot_generation_is_tested_at_its_own_noise_and_sampling():
+    plan = few_shot_plan()
     declared = plan.methods[0]
-    slots = replace(declared, config=declared.config.model_copy(update={"batching": "slots"}))
-    assert attack_runs.key_task(slots, plan.terms, CopyingModel()).config.batching == "hashed"
+    task = key_tasks.key_task(declared, plan.terms, CopyingModel())
+    own, tested = declared.plan.parameters, task.plan.parameters
+    assert task.expected_keys == 300  # as many as one label has records
+    assert tested["sampling_probability"] == pytest.approx(own["sampling_probability"])
+    assert tested["noise_multiplier"] == own["noise_multiplier"]
+    assert tested["steps_per_label"] == 60
+    (found,) = attack_runs.reconstruct("letters", plan, {"model": CopyingModel()}, silent)
+    assert found.result.passed, found.result
+    assert found.overlap.documents > 0
+    assert found.has_power
+
+
+def test_many_records_are_stood_for_by_fewer_keys():
+    plan = few_shot_plan(records=10**5)
+    task = key_tasks.key_task(plan.methods[0], plan.terms, CopyingModel())
+    assert task.expected_keys == 10_000
+
+
+class Repeating(MeanUniform):
+    """Planted bug: few-shot generation that returns what it was shown."""
+
+    def generate(self, plan, config, terms, private, public, progress):
+        rows = private.records.select("text", "label").head(40)
+        cost = Cost(guarantee=self.guarantee, event=plan.event)
+        return Release(value=SyntheticCorpus(rows=rows, facts={}), cost=cost)
+
+    def plan(self, config, terms, *, target_epsilon):
+        return FewShot().plan(config, terms, target_epsilon=target_epsilon)
+
+
+def test_demonstrations_that_repeat_records_are_refuted():
+    plan = few_shot_plan()
+    leaking = replace(plan, methods=(replace(plan.methods[0], method=Repeating()),))
+    (found,) = attack_runs.reconstruct("letters", leaking, {"model": CopyingModel()}, silent)
+    assert not found.result.passed
 
 
 def test_methods_that_refuse_are_not_tested():
@@ -305,7 +390,7 @@ def test_tables_and_pictures_are_metadata(ran):
 
 def test_the_median_is_audited_on_batches_of_about_the_declared_size(ran):
     table = metadata(ran[0], attacks.MEDIAN)["dpsynth/median_audit"].splitlines()[2:]
-    assert 1 <= len(table) <= attack_runs.CONTEXTS // SETTINGS["expected_batch_size"]
+    assert 1 <= len(table) <= key_tasks.CONTEXTS // SETTINGS["expected_batch_size"]
     contexts = [int(line.split("|")[2]) for line in table]
     assert all(4 < held < 60 for held in contexts)
 

@@ -15,6 +15,7 @@ from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM
 from dpsynth_assets.attacks.copying_model import CopyingModel
 from dpsynth_assets.attacks.reconstruction import (
     KEYS,
+    NULL_CHANCE,
     PREFIX,
     PrefilledModel,
     Rate,
@@ -23,6 +24,7 @@ from dpsynth_assets.attacks.reconstruction import (
     count_overlap,
     describe,
     judge,
+    plant_in_places,
     plant_keys,
     prove,
     read_keys,
@@ -60,6 +62,35 @@ def test_without_a_seed_keys_differ_from_run_to_run():
 def test_numbers_of_keys_out_of_domain_are_refused(expected):
     with pytest.raises(ValueError, match="Expected 0 < planted keys"):
         plant_keys(expected)
+
+
+def test_a_place_holds_one_of_its_own_keys_or_a_null_record():
+    planted = plant_in_places(96, seed=3)
+    assert len(planted.places) == 96
+    assert sorted(filter(None, planted.places)) == list(planted.source)
+    assert all(int(key) % 96 == place for place, key in enumerate(planted.places) if key)
+    assert plant_in_places(96).places != plant_in_places(96).places
+
+
+@pytest.mark.statistical
+def test_places_are_null_and_hold_their_keys_with_the_stated_chances():
+    # 33,333 places of three keys, or four: null or any key of their own.
+    places = KEYS // 3
+    planted = plant_in_places(places, seed=4)
+    nulls = places - len(planted.source)
+    assert abs(nulls - NULL_CHANCE * places) < 5 * math.sqrt(places) / 2
+    rounds = np.bincount([int(key) // places for key in planted.source], minlength=3)[:3]
+    expected = planted.expected / 3
+    assert ((rounds - expected) ** 2 / expected).sum() < stats.chi2.isf(1e-7, 2)
+    assert planted.chance / (1 - planted.chance) == pytest.approx(
+        (1 - NULL_CHANCE) / 3 / NULL_CHANCE
+    )
+
+
+@pytest.mark.parametrize("places", [0, -1, KEYS // 2 + 1])
+def test_numbers_of_places_out_of_domain_are_refused(places):
+    with pytest.raises(ValueError, match="Expected 0 < places"):
+        plant_in_places(places)
 
 
 def test_planted_keys_are_not_shown_in_a_repr():
@@ -120,6 +151,25 @@ def test_a_mechanism_at_its_epsilon_is_refuted_no_more_often_than_stated(epsilon
 
 
 @pytest.mark.statistical
+@pytest.mark.parametrize("lists", [1, 4])
+def test_a_zero_out_mechanism_that_tells_places_is_refuted_no_more_often_than_stated(lists):
+    # For each place it lists keys: with weight e^ε that of the place, or, of a null place, others.
+    # It is ε-DP for null neighbours: P(list holds the key) is e^ε times that for a null record.
+    epsilon, null, own, places, rounds, level = 1.5, 0.25, 40, 30, 3000, 0.05
+    generator = np.random.default_rng(6)
+    hit = math.exp(epsilon) * lists / own
+    chance = (1 - null) / own / null
+    chance /= 1 + chance
+    refuted = 0
+    for _ in range(rounds):
+        present = generator.random(places) >= null
+        right = int((present & (generator.random(places) < hit)).sum())
+        refuted += prove(right, places * lists, chance, level) > epsilon
+    assert hit <= 1
+    assert refuted <= stats.binom.isf(1e-6, rounds, level)
+
+
+@pytest.mark.statistical
 def test_one_leak_that_spoils_many_keys_at_once_stays_within_the_bound():
     # A pure ε-DP mechanism whose keys depend on one another: it reports every coin through
     # randomised response, or, by one shared flip, none of them truly.
@@ -163,6 +213,15 @@ def test_rare_keys_prove_more_than_even_odds_with_as_many_right_ones():
 def test_the_delta_of_the_test_spends_half_of_the_false_alarm():
     planted = plant_keys(80, seed=0)
     assert KEYS * planted.chance * audit_delta(planted) == pytest.approx(FALSE_ALARM / 2)
+
+
+def test_keys_copied_from_places_refute_what_the_place_allows():
+    planted = plant_in_places(96, seed=0)
+    copied = count_overlap(planted, list(planted.source))
+    assert judge(copied, 3.0).observed > 5.0
+    assert 96 * (1 - NULL_CHANCE) * audit_delta(planted) == pytest.approx(FALSE_ALARM / 2)
+    others = [f"{(int(key) + 96) % KEYS:05d}" for key in planted.source]
+    assert judge(count_overlap(planted, others), 0.1).passed
 
 
 def test_a_finding_fails_where_more_is_proven_than_claimed():

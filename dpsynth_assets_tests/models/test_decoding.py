@@ -10,7 +10,14 @@ from transformers import (
     Qwen2Config,
 )
 
-from dpsynth_assets.models.decoding import PackedContexts, SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import (
+    PackedContexts,
+    SamplingRules,
+    public_prefix,
+    sample_documents,
+)
+from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
+from dpsynth_assets.models.decoding.prefixes import prefix_groups
 
 VOCABULARY = 61
 END, PAD = 1, 0
@@ -30,7 +37,13 @@ _SMALL = {
 CONFIGS = {
     "llama": LlamaConfig(**_SMALL),
     "qwen2": Qwen2Config(**_SMALL),
-    "gemma2": Gemma2Config(**_SMALL, head_dim=8, query_pre_attn_scalar=8, sliding_window=32),
+    "gemma2": Gemma2Config(
+        **_SMALL,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=32,
+        attn_logit_softcapping=1.0,
+    ),
     "gpt2": GPT2Config(
         vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3
     ),
@@ -66,7 +79,11 @@ def packed(model, prompts, **options):
 
 @torch.no_grad()
 def plain_logits(model, tokens):
-    return model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float()
+    # stock scaled dot-product attention leaves out Gemma 2's cap on scores; eager has it
+    chosen, model.config._attn_implementation = model.config._attn_implementation, "eager"
+    logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float()
+    model.config._attn_implementation = chosen
+    return logits
 
 
 def test_greedy_path_equals_recomputation_without_a_cache(model):
@@ -243,3 +260,81 @@ def test_packing_does_not_change_what_an_almost_greedy_model_writes(llama):
     prompts = random_prompts(30, seed=9)
     one_by_one = sample(llama, prompts, temperature=1e-4, rows_per_forward=1)
     assert one_by_one == sample(llama, prompts, temperature=1e-4, rows_per_forward=30)
+
+
+PREFIXES = [[5, 6, 7, 8, 9], [5, 6, 40], [5, 6, 7, 8, 9]]
+
+
+def prompts_of_templates():
+    return [
+        [5, 6, 7, 8, 9, 2, 3],
+        [3, 4],
+        [5, 6, 7, 8, 9],  # nothing but the prefix
+        [5, 6, 40, 9, 9, 9],
+        [5, 6, 7, 8, 9, *[4] * 7],
+        [5, 6, 41],
+        [5, 6, 40, 2],
+    ]
+
+
+def test_shared_prefixes_change_no_logit_but_for_rounding(model):
+    prompts = prompts_of_templates()
+    plain, shared = packed(model, prompts), packed(model, prompts, public_prefixes=PREFIXES)
+    for step in range(4):
+        tokens = torch.full((len(prompts),), 7 + step)
+        generated = torch.full((len(prompts),), step)
+        expected = plain.next_logits(tokens, generated)
+        assert torch.allclose(shared.next_logits(tokens, generated), expected, atol=SLACK)
+
+
+def test_a_row_with_a_shared_prefix_does_not_depend_on_mates(llama):
+    prompts = prompts_of_templates()
+
+    def first(own):
+        contexts = packed(llama, own, public_prefixes=PREFIXES)
+        zeros = torch.zeros(len(own), dtype=torch.long)
+        return contexts.next_logits(zeros, zeros)
+
+    alone = first(prompts[:1])[0]
+    assert torch.equal(first(prompts)[0], alone)
+    assert torch.equal(first(prompts[::-1])[-1], alone)
+
+
+def test_a_shared_prefix_is_read_once(llama, monkeypatch):
+    seen = []
+    forward = type(llama.base_model).forward
+
+    def spy(self, *args, **kwargs):
+        seen.append(tuple(kwargs["input_ids"].shape))
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(llama.base_model), "forward", spy)
+    packed(llama, [[*PREFIXES[0], 2]] * 6, public_prefixes=PREFIXES, rows_per_prefill=4)
+    assert seen == [(1, 5), (4, COLUMNS - 5), (4, COLUMNS - 5)]
+
+
+def test_each_prompt_takes_the_longest_prefix_it_begins_with():
+    groups = prefix_groups(prompts_of_templates(), [[5, 6], *PREFIXES])
+    members = {group.prefix: group.prompts for group in groups}
+    assert members == {(5, 6, 7, 8, 9): (0, 2, 4), (5, 6, 40): (3, 6), (5, 6): (5,), (): (1,)}
+    assert prefix_groups([], PREFIXES) == []
+
+
+def test_a_public_prefix_ends_where_examples_may_join_the_template():
+    def prompt_of(example):  # characters in pairs: the template's last one joins the example's
+        text = "Write a note like: " + example + "."
+        return [hash(text[start : start + 2]) for start in range(0, len(text), 2)]
+
+    assert public_prefix(prompt_of) == prompt_of("anything")[:9]
+    assert public_prefix(lambda example: [ord(letter) for letter in example]) == []
+
+
+def test_a_pass_that_cannot_be_captured_runs_as_it_is(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    passes = CapturedPasses(lambda tokens, columns, visible: tokens + columns + visible)
+    monkeypatch.setattr(CapturedPasses, "_capture", refuse)
+    for _ in range(2):
+        assert int(passes(torch.tensor([1]), torch.tensor([2]), 3)) == 6
+    assert passes.refused == "RuntimeError"

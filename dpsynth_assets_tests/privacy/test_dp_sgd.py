@@ -351,3 +351,39 @@ def test_an_opacus_that_draws_noise_otherwise_is_refused(monkeypatch):
     monkeypatch.setattr(opacus_noise, "_NAME", "_no_such_function")
     with pytest.raises(RuntimeError, match="opacus"), secure_opacus_noise():
         pass
+
+
+def test_a_resumed_run_draws_only_the_steps_that_are_left():
+    resumed = mechanism(steps=5, sampling_probability=1.0)
+    resumed.resume_at(3)
+    assert resumed.released_steps == 3
+    for batch in resumed.batches(2):
+        resumed.private_gradient(gradients(len(batch)))
+    assert resumed.released_steps == 5
+    with pytest.raises(UnaccountedReleaseError, match="planned steps"):
+        resumed.batches(2)
+
+
+def test_a_batch_without_its_gradient_does_not_count_as_released():
+    tested = mechanism(sampling_probability=1.0)
+    next(tested.batches(3))
+    assert tested.released_steps == 0
+    tested.private_gradient(gradients(3))
+    assert tested.released_steps == 1
+
+
+@pytest.mark.parametrize("step", [-1, 5])
+def test_a_run_resumes_within_its_plan_alone(step):
+    with pytest.raises(UnaccountedReleaseError, match="0 to 4 steps"):
+        mechanism(steps=4).resume_at(step)
+
+
+def test_a_run_under_way_cannot_be_set_back():
+    tested = mechanism(steps=4)
+    next(tested.batches(3))
+    with pytest.raises(UnaccountedReleaseError, match="before the first batch"):
+        tested.resume_at(0)
+    resumed = mechanism(steps=4)
+    resumed.resume_at(2)
+    with pytest.raises(UnaccountedReleaseError, match="before the first batch"):
+        resumed.resume_at(0)

@@ -44,6 +44,8 @@ class Bug(StrEnum):
     CLASSICAL_GAUSSIAN = "classical Gaussian formula above ε = 1"
     MEAN_SHIFT = "mixture of shifts replaced by its mean"
     UNCUT = "cut samples accounted as Poisson sampling"
+    TIED_USE_FORGOTTEN = "second use of a tied parameter forgotten in its norm"
+    CLIPPED_BY_PART = "clipped by micro-batch instead of by record"
     SPREAD_VOTES = "votes of one record taken for votes of several"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dpsynth_assets.attacks.audits import (
     accountants,
+    clipped_sums,
     coresets,
     difference_draws,
     entropy,
@@ -37,6 +38,7 @@ AUDITS: tuple[Audit, ...] = (
     *coresets.AUDITS,
     *votes.AUDITS,
     *gradients.AUDITS,
+    *clipped_sums.AUDITS,
     *probabilities.AUDITS,
     *secrets.AUDITS,
     *accountants.AUDITS,

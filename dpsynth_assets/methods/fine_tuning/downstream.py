@@ -166,8 +166,8 @@ def _next_word(
             start_token_id=PublicWordPieces.begin_token_id,
         ),
         start="word embeddings of MiniLM",
-        private_examples=_text_examples(private.records["text"].to_list(), settings),
-        public_examples=_text_examples(texts[:_PUBLIC_EXAMPLES], settings),
+        private_examples=text_examples(private.records["text"].to_list(), settings),
+        public_examples=text_examples(texts[:_PUBLIC_EXAMPLES], settings),
     )
 
 
@@ -177,7 +177,7 @@ def _on_accelerator(settings: NextWordSettings) -> NextWordSettings:
     return settings.model_copy(update={"device": "cuda"}) if torch.cuda.is_available() else settings
 
 
-def _text_examples(texts: Sequence[str], settings: NextWordSettings) -> list[TokenExample]:
+def text_examples(texts: Sequence[str], settings: NextWordSettings) -> list[TokenExample]:
     """Texts that have words; a null record has none and contributes nothing."""
     return [TokenExample((), each[1:].tolist()) for each in encode_texts(texts, settings)]
 

@@ -5,6 +5,9 @@ Letters: M cells (label and topic), S rows of a corpus, N rows kept.
 
 import numpy as np
 
+NEGLIGIBLE = 1e-12
+"""A share of the whole below this is none."""
+
 
 def quotas(shares: np.ndarray, available: np.ndarray, rows: int) -> np.ndarray:
     """Shares out N rows over cells in proportion, where no cell gives more rows than it has.
@@ -26,6 +29,7 @@ def quotas(shares: np.ndarray, available: np.ndarray, rows: int) -> np.ndarray:
     total = int(available.sum())
     if not 0 <= rows <= total:
         raise ValueError(f"Expected rows in [0, {total}], got {rows}. Write more rows first.")
+    shares = np.where(shares > NEGLIGIBLE * shares.sum(), shares, 0.0)
     wanted = np.minimum(_water_level(shares, available, rows) * shares, available)
     kept = np.minimum(np.floor(wanted).astype(np.int64), available)
     reachable = min(rows, int(available[shares > 0].sum()))
@@ -42,14 +46,14 @@ def _water_level(shares: np.ndarray, available: np.ndarray, rows: int) -> float:
     used = np.flatnonzero((shares > 0) & (available > 0))
     dry = available[used] / shares[used]
     order = used[np.argsort(dry, kind="stable")]
-    left, open_share = float(rows), float(shares[order].sum())
-    for cell in order:
-        level = left / open_share if open_share > 0 else 0.0
+    open_shares = np.cumsum(shares[order][::-1])[::-1]  # Of a cell and those after it.
+    left = float(rows)
+    for cell, open_share in zip(order, open_shares, strict=True):
+        level = left / open_share
         if level * shares[cell] <= available[cell]:
             return level
         left -= float(available[cell])
-        open_share -= float(shares[cell])
-    return float((available[order] / shares[order]).max(initial=0.0))
+    return float(dry.max(initial=0.0))
 
 
 def choose_rows(cells: np.ndarray, kept: np.ndarray, seed: int) -> np.ndarray:

@@ -186,7 +186,7 @@ def fill_slots(
     """Puts the records of each cell, in their public order, into full batches of s contexts.
 
     What does not fill a batch is left out. When there are more than `max_batches`, that many are
-    kept, in proportion to the cells.
+    kept, in proportion to the cells. A null record, one of blank text, keeps its place.
 
     Args:
         records: N rows with `text`, in public order.
@@ -198,8 +198,8 @@ def fill_slots(
         max_batches: Most batches.
 
     **Privacy** For zero-out neighbours where label, cluster and place of every record are public
-    (`public_facts.slots`): a null record keeps its place and its context counts for nothing, so one
-    record toggles one context, for every k; batches and their number are public.
+    (`public_facts.slots`): a null record keeps its place and its context is left out, so one record
+    toggles one context, for every k; batches and their number are public.
 
     **Source** Amin et al. 2025, section 6.1, whose fixed-size batches are sound only for these
     neighbours (errata B-000.2, design Z).
@@ -216,10 +216,7 @@ def fill_slots(
     for (label, cluster), rows, share in zip(cells, members, shares, strict=True):
         for start in range(0, share * size, size):
             chunk = [texts[int(row)] for row in rows[start : start + size]]
-            contexts = tuple(
-                tuple(chunk[i : i + examples_per_context])
-                for i in range(0, size, examples_per_context)
-            )
+            contexts = _contexts_in_order(chunk, examples_per_context)
             filled.append(
                 PrivateBatch(index=len(filled), label=label, cluster=cluster, contexts=contexts)
             )
@@ -254,6 +251,15 @@ def _contexts(
         for context in full
         if all(len(texts) == 1 for texts in context)
     )
+
+
+def _contexts_in_order(
+    texts: Sequence[str], examples_per_context: int
+) -> tuple[tuple[str, ...], ...]:
+    """Cuts texts into contexts of k; a context with a null record counts for nothing."""
+    starts = range(0, len(texts), examples_per_context)
+    contexts = (tuple(texts[i : i + examples_per_context]) for i in starts)
+    return tuple(context for context in contexts if all(text.strip() for text in context))
 
 
 def _batches(

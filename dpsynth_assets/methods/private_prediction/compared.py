@@ -151,6 +151,8 @@ def svt_selector(
     task: GenerationTask, mechanism: MeanTokenMechanism, test: PublicTokenTest
 ) -> SelectorFactory:
     """Binds test and mechanism to one meter of r private tokens for each batch of a pass."""
+    import torch
+
     temperature = cast("MeanSvtConfig", task.config).public_temperature
 
     def for_pass(batches: Sequence[int]) -> TokenSelector:
@@ -161,8 +163,10 @@ def svt_selector(
             private = asked.needs_private_token(logits, public, batch_of_row, active)
             tokens = draw_public_tokens(public, temperature)
             if private.any():
-                drawing = active[private]
-                tokens[private] = mechanism.select(logits, batch_of_row, drawing, meter)
+                own = public[torch.from_numpy(private)]
+                tokens[private] = mechanism.select(
+                    logits, batch_of_row, active[private], meter, public_logits=own
+                )
             return Draws(tokens, private)
 
         return select

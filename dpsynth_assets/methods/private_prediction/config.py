@@ -8,7 +8,21 @@ from dpsynth_assets.methods.base import MethodConfig
 
 
 class PrivatePredictionConfig(MethodConfig):
-    """What every method of this family shares. Defaults suit the embedded model."""
+    """What every method of this family shares. Defaults suit the embedded model.
+
+    The baseline of Amin et al. 2024 is an instruction-tuned model with one example a context.
+    *Baseline++* of Amin et al. 2025 (section 6.1, appendix D.1) is a base model with its template
+    (a document format, or `prompt` in the dataset file) and `examples_per_context: 2`. Both count a
+    batch in contexts, so that k = 2 reads twice the records: 64 contexts at ε = 10, 256 at ε = 3,
+    with `temperature: 1.5` and `clip_bound: 9` (Table 10).
+
+    The paper charges k = 2 as k = 1, which no rule of its own justifies: a removed record would
+    change a whole logit vector, not take one away, at four times the ρ (errata B-000.1). Two rules
+    here make one record toggle one context for every k. `batching: hashed` drops contexts unless
+    each slot holds exactly one record, which a share of e^-k does: at k = 2 a batch holds 14 % of s
+    contexts, and since the denominator stays s its mean is as much flatter. `batching: slots` fills
+    every context, for zero-out neighbours whose places are public.
+    """
 
     expected_batch_size: int = Field(
         default=64,
@@ -24,8 +38,9 @@ class PrivatePredictionConfig(MethodConfig):
         ge=1,
         le=8,
         description=(
-            "Private records in one context (k, records). With k >= 2 a context counts only if "
-            "each of its k slots received exactly one record, which a share of about e^-k does."
+            "Private records in one context (k, records); a batch of s contexts is cut from s x k "
+            "records. With k >= 2 and batching: hashed a context counts only if each of its k "
+            "slots received exactly one record, which a share of about e^-k does."
         ),
     )
     clip_bound: float = Field(

@@ -48,10 +48,22 @@ def plan_few_shot(config: FewShotConfig, terms: CohortTerms, target_epsilon: flo
     if chance is None or refusal is not None:
         return _refused(config, refusal)
     multiplier = _noise_multiplier(config, terms, chance, target_epsilon)
-    mechanism = _mechanism(config, terms, chance, multiplier)
-    refusal = _noise_refusal(mechanism, target_epsilon)
+    refusal = _noise_refusal(_mechanism(config, terms, chance, multiplier), target_epsilon)
     if refusal is not None:
         return _refused(config, refusal)
+    return plan_at_noise(config, terms, multiplier)
+
+
+def plan_at_noise(config: FewShotConfig, terms: CohortTerms, noise_multiplier: float) -> MethodPlan:
+    """Plans T steps of each label at this noise, whatever they cost.
+
+    Raises:
+        ValueError: If no number of records is declared.
+    """
+    chance = sampling_probability(config, terms)
+    if chance is None:
+        raise ValueError("Expected a declared number of records, got none.")
+    mechanism = _mechanism(config, terms, chance, noise_multiplier)
     event = mechanism.event()
     return MethodPlan(
         guarantee=GuaranteeType.DP,
@@ -59,7 +71,7 @@ def plan_few_shot(config: FewShotConfig, terms: CohortTerms, target_epsilon: flo
         parameters=config.model_dump(mode="json")
         | {
             "sampling_probability": chance,
-            "noise_multiplier": multiplier,
+            "noise_multiplier": noise_multiplier,
             "noise_std": mechanism.noise_std,
             "steps_per_label": mechanism.steps,
             "noise": (

@@ -116,6 +116,7 @@ def generate_documents(
     rules: GenerationRules,
     on_step: Callable[[int, int], None] | None = None,
     public_prompts: Sequence[Sequence[int]] | None = None,
+    public_prefixes: Sequence[Sequence[int]] = (),
 ) -> list[Document]:
     """Generates from B batches until each has spent its private tokens.
 
@@ -128,6 +129,8 @@ def generate_documents(
         on_step: Told the numbers of private and of public tokens drawn in each step.
         public_prompts: For each batch, the public prompt it is compared with; None where the
             method compares with nothing.
+        public_prefixes: Public token sequences that private prompts may begin with
+            (`models.decoding.public_prefix`); read once instead of once a context.
 
     Returns:
         Documents in the order in which they ended.
@@ -138,7 +141,7 @@ def generate_documents(
     **Source** Amin et al. 2024, Algorithm 1, and Amin et al. 2025, Algorithm 1. The budget is
     tested before every token, not between documents (errata B-001.1).
     """
-    wave = _Wave(model, prompts, rules, public_prompts)
+    wave = _Wave(model, prompts, rules, public_prompts, public_prefixes)
     documents: list[Document] = []
     while wave.active.any():  # [amin2024 A1:L3] [amin2025 A1:L2] side by side
         drawing = np.flatnonzero(wave.active)
@@ -160,6 +163,7 @@ class _Wave:
         prompts: Sequence[Sequence[Sequence[int]]],
         rules: GenerationRules,
         public_prompts: Sequence[Sequence[int]] | None,
+        public_prefixes: Sequence[Sequence[int]] = (),
     ) -> None:
         import torch
 
@@ -170,6 +174,7 @@ class _Wave:
             prompt_columns=rules.prompt_columns,
             max_new_tokens=rules.max_document_tokens,
             pad_token_id=rules.pad_token_id,
+            public_prefixes=public_prefixes,
         )
         sizes = torch.tensor([len(batch) for batch in prompts], dtype=torch.long)
         self.batch_of_row = torch.repeat_interleave(torch.arange(len(prompts)), sizes)

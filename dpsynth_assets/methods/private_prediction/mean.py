@@ -59,7 +59,8 @@ class MeanPrediction(GenerationMethod):
         """Draws every private token from softmax(mean of clipped logits / temperature).
 
         **Privacy** r adaptive η-bounded-range draws for each batch, batches in parallel: the
-        planned event, for every dataset. Charged in full even where a batch stops early.
+        planned event, for every dataset. Charged in full even where a batch stops early. With
+        `public_top_k`, each batch's public prompt is decoded beside it, in passes of its own.
 
         **Source** Amin et al. 2024, Algorithm 1, lines 14-15; Amin et al. 2025, Eq. (1), with the
         fixed denominator s instead of the private batch size (errata B-000.3).
@@ -73,7 +74,14 @@ class MeanPrediction(GenerationMethod):
         task = GenerationTask(config=config, terms=terms, public=public, tokens_per_batch=tokens)
         batches = self.batches(task, private)
         selector = mean_selector(task, mechanism)
-        corpus = generate_corpus(task, batches, selector, progress, passes=private.passes)
+        corpus = generate_corpus(
+            task,
+            batches,
+            selector,
+            progress,
+            with_public_prompts=mechanism.public_top_k is not None,
+            passes=private.passes,
+        )
         return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))
 
     @abstractmethod
@@ -123,8 +131,10 @@ def mean_selector(task: GenerationTask, mechanism: MeanTokenMechanism) -> Select
     def for_pass(batches: Sequence[int]) -> TokenSelector:
         meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
 
-        def select(logits: Any, batch_of_row: Any, active: np.ndarray, _public: Any) -> Draws:
-            return Draws.all_private(mechanism.select(logits, batch_of_row, active, meter))
+        def select(logits: Any, batch_of_row: Any, active: np.ndarray, public: Any) -> Draws:
+            return Draws.all_private(
+                mechanism.select(logits, batch_of_row, active, meter, public_logits=public)
+            )
 
         return select
 

@@ -2,7 +2,8 @@
 
 Rows that have ended leave the batch; the encoder reads each distinct condition once; and every row
 draws from its own stream of random numbers, so that a row's document depends on the seed, its
-condition and its place in the list, not on how many rows are decoded together.
+condition and its place in the list, and not (float rounding aside) on how many rows are decoded
+together.
 
 Seeded and therefore never private: what this samples from was released before.
 
@@ -11,7 +12,7 @@ Shape letters: R rows at hand, S condition tokens, T new tokens, V vocabulary, d
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class SamplingSettings:
         top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
         temperature: Divides the logits; > 0.
         seed: Seed of this public randomness; >= 0.
-        max_new_tokens: Longest document, end token included.
+        max_new_tokens: Longest document, end token included; the model's positions bound it too.
         batch_rows: Rows decoded together.
 
     **Source**: Tan et al. 2025, section 4.1.3: top-p 0.95, at most 512 tokens.
@@ -118,17 +119,18 @@ def _sample_batch(
     """Decodes rows together; all start at once, so step t writes token t of each."""
     import torch
 
-    device, steps, end = generator.device, settings.max_new_tokens, generator.encoder.end_token_id
+    device, end = generator.device, generator.encoder.end_token_id
+    steps = generator.encoder.document_bound(settings.max_new_tokens)
     writing = _start_rows(generator, prompts, steps)
     uniforms = torch.from_numpy(_uniforms(settings.seed, streams, steps)).to(device)
-    forbidden = _never_sampled(generator)
+    forbidden, forbidden_first = _never_sampled(generator)
     rows = torch.arange(len(prompts), device=device)
     written = torch.full((len(prompts), steps), end, device=device)
     tokens = torch.full((len(prompts),), end, device=device)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     for step in range(steps):
         logits = writing.next_logits(tokens)
-        logits[:, forbidden if step else [*forbidden, end]] = -torch.inf
+        logits[:, forbidden if step else forbidden_first] = -torch.inf
         tokens = draw_from_nucleus(logits, uniforms[rows, step], settings)
         tokens.masked_fill_(ended[rows], end)
         written[rows, step] = tokens
@@ -202,10 +204,14 @@ def _uniforms(seed: int, streams: Sequence[int], steps: int) -> np.ndarray:
     )
 
 
-def _never_sampled(generator: "ConditionalGenerator") -> list[int]:
-    """Special tokens other than the end token: a document is text."""
-    special = set(generator.tokenizer.all_special_ids) | {generator.encoder.pad_token_id}
-    return sorted(special - {generator.encoder.end_token_id})
+def _never_sampled(generator: "ConditionalGenerator") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Tokens that no document holds: special ones, and at its first place the end token too."""
+    import torch
+
+    end = generator.encoder.end_token_id
+    special = {*generator.tokenizer.all_special_ids, generator.encoder.pad_token_id, end}
+    first = torch.tensor(sorted(special), device=generator.device)
+    return first[first != end], first
 
 
 def _start_rows(
@@ -228,7 +234,8 @@ class EncoderDecoderRows:
         distinct = {ids: place for place, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
         places = torch.tensor([distinct[tuple(ids)] for ids in prompts], device=generator.device)
         states, mask = _encode(generator, list(distinct))
-        self._states, self._mask = states[places], mask[places]
+        self._states: Any = states[places]
+        self._mask = mask[places]
         self._cache = growing_cache(columns=steps + len(self._start))
         self._begun = False
 

@@ -132,7 +132,18 @@ class PairEncoder:
     def document_ids(self, document: str, max_tokens: int) -> list[int]:
         """Tokens of one document and the end token; a document that is cut has no end token."""
         ids = [*self.checkpoint.encode(document), self.end_token_id]
-        return ids[:max_tokens]
+        return ids[: self.document_bound(max_tokens)]
+
+    def document_bound(self, max_tokens: int) -> int:
+        """At most `max_tokens`, and no more than a decoder with learned positions can hold.
+
+        A decoder-only model shares its positions with the condition: there the caller's bounds
+        must fit together.
+        """
+        positions = getattr(self.checkpoint.config, "max_position_embeddings", None)
+        if positions is None or not self.has_encoder:
+            return max_tokens
+        return min(max_tokens, int(positions) - len(self.start) + 1)
 
     def batch(
         self,

@@ -78,6 +78,12 @@ class ConditionalGenerator:
         """
         return _load_sequence_model(self.checkpoint) if self.has_encoder else self.checkpoint.model
 
+    def with_model(self, model: Any) -> "ConditionalGenerator":
+        """The same tokenizer and format around other weights, e.g. fine-tuned ones."""
+        other = ConditionalGenerator(self.checkpoint)
+        other.__dict__["model"] = model
+        return other
+
     @cached_property
     def written_format(self) -> dict[str, Any]:
         """What the folder says about its conditions; empty for foreign checkpoints."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from dpsynth_assets.models.byte_tokenizer import train_tokenizer
 from dpsynth_assets.models.conditional_generator.encoding import PairBatch
@@ -23,13 +22,22 @@ from dpsynth_assets.models.conditional_generator.generator import (
     ConditionalGenerator,
     load_conditional_generator,
     token_losses,
-    write_format,
 )
 from dpsynth_assets.models.conditional_generator.pairs import (
     ConditionSource,
     length_sorted_batches,
 )
-from dpsynth_assets.models.conditional_generator.starting_weights import set_starting_weights
+from dpsynth_assets.models.conditional_generator.perplexity import (
+    held_out_perplexities,
+    public_perplexity,
+)
+from dpsynth_assets.models.conditional_generator.settings import GeneratorTrainingSettings
+from dpsynth_assets.models.conditional_generator.starting_weights import (
+    CopyingAttention,
+    set_public_embeddings,
+    set_starting_weights,
+    write_new_model,
+)
 from dpsynth_assets.models.muon import Muon
 
 if TYPE_CHECKING:
@@ -39,33 +47,6 @@ if TYPE_CHECKING:
 ProgressCallback = Callable[[float, str], None]
 FACTS_FILE = "training_facts.json"
 FEWEST_DOCUMENTS = 20
-
-
-class GeneratorTrainingSettings(BaseModel):
-    """Size, budget and seed of the embedded generator. Defaults fit the demo on two cores."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    vocabulary: int = Field(2048, ge=300, le=65536, description="Tokens of the byte-level BPE.")
-    width: int = Field(128, ge=16, description="Hidden width d; a multiple of `heads`.")
-    encoder_layers: int = Field(1, ge=1, description="Layers that read the condition.")
-    decoder_layers: int = Field(3, ge=1, description="Layers that write the document.")
-    heads: int = Field(4, ge=1, description="Attention heads per layer.")
-    feed_forward: int = Field(512, ge=16, description="Width of the feed-forward layers.")
-    max_condition_tokens: int = Field(64, ge=8, description="Conditions are cut to this, tokens.")
-    max_document_tokens: int = Field(160, ge=8, description="Documents are cut to this, tokens.")
-    token_budget: int = Field(1_000_000, ge=1, description="Document tokens in all.")
-    batch_tokens: int = Field(2048, ge=64, description="Document tokens of one optimizer step.")
-    topic_share: float = Field(
-        0.5, ge=0, le=1, description="Share of conditions with topic keywords, not the document's."
-    )
-    matrix_learning_rate: float = Field(0.03, gt=0, description="Muon, for matrices.")
-    learning_rate: float = Field(5e-3, gt=0, description="AdamW, for embeddings, norms, biases.")
-    warmup_share: float = Field(0.05, ge=0, lt=1, description="Share of the budget to warm up.")
-    held_out_share: float = Field(0.03, gt=0, lt=1, description="Documents kept for perplexity.")
-    seed: int = Field(0, ge=0, description="Public seed of initial weights and of every draw.")
-    threads: int = Field(2, ge=1, description="CPU threads; weights depend on it in the last bits.")
-    device: str = Field("cpu", description="Torch device to train on.")
 
 
 def train_conditional_generator(
@@ -108,67 +89,25 @@ def train_conditional_generator(
     folder.mkdir(parents=True, exist_ok=True)
     train_tokenizer(_tokenizer_texts(documents, source), settings.vocabulary, folder)
     with _seeded(settings):
-        _write_new_model(settings, folder)
+        write_new_model(settings, folder)
         generator = load_conditional_generator(folder, device=settings.device)
         generator.model.requires_grad_(True).train()
         training, held_out = _split(documents, settings)
         pairs = _Pairs(generator, documents, source, training)
         set_starting_weights(generator.model, pairs.documents)
+        if settings.public_embeddings:
+            set_public_embeddings(
+                generator.model.get_input_embeddings().weight, _token_texts(generator)
+            )
         facts = _optimize(generator, pairs, settings, report)
         generator.model.requires_grad_(False).eval()
-        facts |= held_out_perplexities(generator, documents["text"], source, held_out)
+        facts |= held_out_perplexities(generator, documents["text"].to_list(), source, held_out)
         generator.model.to("cpu", torch.float32)
         generator.save(folder)
     facts["documents"] = documents.height
     (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     report(1.0, f"public perplexity {facts['perplexity']:.2f}")
     return facts
-
-
-def public_perplexity(
-    generator: ConditionalGenerator,
-    pairs: Sequence[tuple[str, str]],
-    batch_rows: int = 32,
-) -> float:
-    """Perplexity of public documents under their conditions: exp of the mean loss of a token.
-
-    Args:
-        generator: Any generator.
-        pairs: (condition, document), at least one; public, since the value carries no noise.
-        batch_rows: Pairs of one forward pass.
-    """
-    import torch
-
-    ordered = sorted(pairs, key=lambda pair: len(pair[1]))
-    total, tokens = 0.0, 0
-    with torch.no_grad():
-        for start in range(0, len(ordered), batch_rows):
-            conditions, texts = zip(*ordered[start : start + batch_rows], strict=True)
-            batch = generator.encode_pairs(conditions, texts).to(generator.device)
-            total += float(token_losses(generator.model, batch).double().sum())
-            tokens += int((batch.labels >= 0).sum())
-    return math.exp(total / tokens)
-
-
-def held_out_perplexities(
-    generator: ConditionalGenerator,
-    texts: Sequence[str],
-    source: ConditionSource,
-    held_out: np.ndarray,
-) -> dict[str, float]:
-    """Perplexities of held-out documents under three kinds of condition; see the facts above."""
-    rows = [int(row) for row in held_out]
-    others = rows[1:] + rows[:1]
-    kinds = {
-        "perplexity": [source.like_fine_tuning(row) for row in rows],
-        "perplexity_own_keywords": [source.all_own_keywords(row) for row in rows],
-        "perplexity_other_condition": [source.like_fine_tuning(row) for row in others],
-    }
-    written = [texts[row] for row in rows]
-    return {
-        name: round(public_perplexity(generator, list(zip(conditions, written, strict=True))), 3)
-        for name, conditions in kinds.items()
-    }
 
 
 class _Pairs:
@@ -208,7 +147,7 @@ def _optimize(
     import torch
 
     model = generator.model
-    optimizers = _optimizers(model, settings)
+    optimizers, copying = _optimizers(model, settings), CopyingAttention(model)
     tokens = steps = 0
     smooth_loss = math.nan
     for batch in pairs.batches(settings):
@@ -216,19 +155,20 @@ def _optimize(
         loss = token_losses(model, batch).sum() / counted
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        factor = _schedule(tokens / settings.token_budget, settings.warmup_share)
+        share = tokens / settings.token_budget
         for optimizer in optimizers:
-            _set_learning_rate(optimizer, factor)
+            _set_learning_rate(optimizer, _schedule(share, settings.warmup_share))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        if share < settings.hold_copying_share:
+            copying.restore()
         tokens, steps = tokens + counted, steps + 1
         smooth_loss = _smooth(smooth_loss, loss.item())
         if tokens >= settings.token_budget:
             break
         if steps % 20 == 0:
-            share = tokens / settings.token_budget
             report(
-                min(0.99, share),
+                min(0.99, tokens / settings.token_budget),
                 f"public loss {smooth_loss:.3f}, perplexity {math.exp(smooth_loss):.2f}",
             )
     return {
@@ -268,39 +208,8 @@ def _set_learning_rate(optimizer: "torch.optim.Optimizer", factor: float) -> Non
         group["lr"] = group["base"] * factor
 
 
-def _write_new_model(settings: GeneratorTrainingSettings, folder: Path) -> None:
-    """A BART of the asked size beside its tokenizer: tied embeddings, no dropout of any kind."""
-    from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    positions = max(settings.max_condition_tokens, settings.max_document_tokens)
-    config = BartConfig(
-        vocab_size=len(tokenizer),
-        d_model=settings.width,
-        encoder_layers=settings.encoder_layers,
-        decoder_layers=settings.decoder_layers,
-        encoder_attention_heads=settings.heads,
-        decoder_attention_heads=settings.heads,
-        encoder_ffn_dim=settings.feed_forward,
-        decoder_ffn_dim=settings.feed_forward,
-        max_position_embeddings=positions,
-        dropout=0.0,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        encoder_layerdrop=0.0,
-        decoder_layerdrop=0.0,
-        init_std=0.5 * settings.width**-0.5,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        decoder_start_token_id=tokenizer.bos_token_id,
-        forced_eos_token_id=None,
-    )
-    BartForConditionalGeneration(config).save_pretrained(folder)
-    write_format(
-        folder, settings.max_condition_tokens, settings.max_document_tokens, [tokenizer.bos_token]
-    )
+def _token_texts(generator: ConditionalGenerator) -> list[str]:
+    return [generator.checkpoint.decode([token]) for token in range(generator.config.vocab_size)]
 
 
 def _split(
@@ -364,3 +273,6 @@ def _check(
 
 def _no_progress(_share: float, _message: str) -> None:
     """Reports to nobody."""
+
+
+__all__ = ["GeneratorTrainingSettings", "public_perplexity", "train_conditional_generator"]

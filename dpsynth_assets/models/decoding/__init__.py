@@ -2,13 +2,15 @@
 
 Many contexts run as the rows of one forward pass. Each row writes its own cache column, so a
 document that ends makes its rows start again from the cached prompt while other rows go on: no
-second prefill, no idle rows.
+second prefill, no idle rows. Public text that prompts share is read once. On CUDA the decoding
+pass is captured as a graph.
 
 Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V vocabulary,
 L layers, G key/value heads, H query heads, D head width.
 """
 
 from dpsynth_assets.models.decoding.contexts import PackedContexts
+from dpsynth_assets.models.decoding.prefixes import public_prefix
 from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
 
-__all__ = ["PackedContexts", "SamplingRules", "sample_documents"]
+__all__ = ["PackedContexts", "SamplingRules", "public_prefix", "sample_documents"]

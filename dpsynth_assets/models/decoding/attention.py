@@ -22,6 +22,7 @@ def grouped_query_attention(
     attention_mask: "torch.Tensor | None",
     dropout: float = 0.0,
     scaling: float | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> "tuple[torch.Tensor, None]":
     """Scaled dot-product attention; queries (R, H, Q, D), keys and values (R, G, n, D).
@@ -34,6 +35,8 @@ def grouped_query_attention(
         attention_mask: Additive, broadcastable to (R, 1, Q, n).
         dropout: Ignored: these are inference passes.
         scaling: Factor of the scores; None for 1/sqrt(D).
+        softcap: Scores are softcap·tanh(score / softcap) (Gemma 2); None leaves them as they are.
+            Stock scaled dot-product attention ignores it.
 
     Returns:
         (R, Q, H, D) and None, as the transformers interface wants.
@@ -48,10 +51,33 @@ def grouped_query_attention(
     elif groups != heads:
         key = key.repeat_interleave(heads // groups, dim=1)
         value = value.repeat_interleave(heads // groups, dim=1)
-    attended = scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, scale=scaling
-    )
+    if softcap is None:
+        attended = scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=scaling
+        )
+    else:
+        attended = _capped_attention(query, key, value, attention_mask, scaling, softcap)
     return attended.reshape(rows, heads, queries, width).transpose(1, 2).contiguous(), None
+
+
+def _capped_attention(
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    attention_mask: "torch.Tensor | None",
+    scaling: float | None,
+    softcap: float,
+) -> "torch.Tensor":
+    """Attends with capped scores; shapes as above. Softmax in float32, as Gemma 2 has it."""
+    import torch
+
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(factor / softcap)
+    scores = scores.tanh_().mul_(softcap)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return torch.matmul(weights, value)
 
 
 @contextmanager

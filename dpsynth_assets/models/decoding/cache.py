@@ -28,12 +28,16 @@ class RowwiseCache:
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         self._rows: Any = slice(0, 0)
+        self._first_column = 0
         self._write_columns: torch.Tensor | None = None
         self._visible_columns = 0
 
-    def at_prompt(self, rows: slice) -> "RowwiseCache":
-        """Directs the next forward pass to the left edge of `rows` (prefill)."""
-        self._rows, self._write_columns = rows, None
+    def at_prompt(self, rows: slice, first_column: int = 0) -> "RowwiseCache":
+        """Directs the next forward pass to the columns of `rows` from `first_column` (prefill).
+
+        Its queries may attend to all columns before, which hold a prefix, and to its own.
+        """
+        self._rows, self._first_column, self._write_columns = rows, first_column, None
         return self
 
     def at_columns(self, columns: "torch.Tensor", visible_columns: int) -> "RowwiseCache":
@@ -52,9 +56,12 @@ class RowwiseCache:
             self._allocate(keys)
         stored_keys, stored_values = self.keys[layer_idx], self.values[layer_idx]
         if self._write_columns is None:
-            stored_keys[self._rows, :, : keys.shape[2]] = keys
-            stored_values[self._rows, :, : keys.shape[2]] = values
-            return keys, values
+            last = self._first_column + keys.shape[2]
+            stored_keys[self._rows, :, self._first_column : last] = keys
+            stored_values[self._rows, :, self._first_column : last] = values
+            if not self._first_column:
+                return keys, values
+            return stored_keys[self._rows, :, :last], stored_values[self._rows, :, :last]
         stored_keys[self._rows, :, self._write_columns] = keys[:, :, 0]
         stored_values[self._rows, :, self._write_columns] = values[:, :, 0]
         visible = slice(0, self._visible_columns)
@@ -64,6 +71,11 @@ class RowwiseCache:
         """Columns in use. Unused by our passes, which state positions; part of the protocol."""
         del layer_idx
         return self._visible_columns
+
+    def copy_prefix(self, source: int, rows: slice, columns: int) -> None:
+        """Copies the first columns of one row to other rows, in every layer."""
+        for stored in (*self.keys, *self.values):
+            stored[rows, :, :columns] = stored[source : source + 1, :, :columns].clone()
 
     def keep(self, rows: "torch.Tensor") -> None:
         """Drops every row but `rows` ((R',), int64, in this order) from all layers."""

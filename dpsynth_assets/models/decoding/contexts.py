@@ -5,12 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding.attention import grouped_queries
 from dpsynth_assets.models.decoding.cache import RowwiseCache
+from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
+from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
 
 if TYPE_CHECKING:
     import torch
 
 _ROW_MULTIPLE = 16
 """Decoding passes have a multiple of this many rows, so kernels see few distinct shapes."""
+
+_COLUMN_MULTIPLE = 64
+"""On CUDA, passes see a multiple of this many columns: few graphs, and aligned masks."""
 
 
 class PackedContexts:
@@ -22,10 +27,13 @@ class PackedContexts:
 
     **Privacy** A row's logits depend on its own tokens alone, up to float rounding: the pad
     length P and the micro-batch of the prefill are public constants, never the longest prompt or
-    the number of rows at hand, and no row attends to padding. Decoding passes have the rows at
-    hand, in multiples of 16; in float32 on the CPU a row's logits then came out the same to the
+    the number of rows at hand, and no row attends to padding. A shared prefix is public text, read
+    in a pass of its own; whether a row takes it depends on that row. Decoding passes have the rows
+    at hand, in multiples of 16; in float32 on the CPU a row's logits then came out the same to the
     last bit for 1 to 512 rows. Callers charge a stated `logit_slack` all the same. On the CPU the
     weights must be float32: padding to a longer neighbour moves bfloat16 logits by up to 0.25.
+
+    On CUDA a pass has static shapes and is captured as a graph (`CapturedPasses`).
     """
 
     def __init__(
@@ -37,6 +45,8 @@ class PackedContexts:
         max_new_tokens: int,
         pad_token_id: int,
         rows_per_prefill: int = 16,
+        public_prefixes: Sequence[Sequence[int]] = (),
+        cuda_graphs: bool = True,
     ) -> None:
         """Reads the prompts into the cache.
 
@@ -47,6 +57,9 @@ class PackedContexts:
             max_new_tokens: T, the longest document any row will hold.
             pad_token_id: Filler; never attended to.
             rows_per_prefill: Rows of one prefill pass; short passes are filled up to it.
+            public_prefixes: Public token sequences that prompts may begin with (`public_prefix`):
+                each is read once, and its keys and values are copied to the rows that share it.
+            cuda_graphs: Whether passes on CUDA are captured; without effect elsewhere.
 
         Raises:
             ValueError: If a prompt is empty or longer than P, if the model's positions or sliding
@@ -61,10 +74,16 @@ class PackedContexts:
         self._count = len(prompts)
         _check_model(model, prompt_columns + max_new_tokens)
         _check_prompts(prompts, prompt_columns)
-        rows = -(-len(prompts) // rows_per_prefill) * rows_per_prefill
-        self._cache = RowwiseCache(rows=rows, columns=prompt_columns + max_new_tokens)
-        self._lengths, self._last_tokens = self._prefill(prompts, rows, rows_per_prefill)
-        self.keep(torch.arange(len(prompts)))
+        groups = prefix_groups(prompts, [list(each)[:prompt_columns] for each in public_prefixes])
+        rows = sum(_filled_up(len(group.prompts), rows_per_prefill) for group in groups)
+        columns = self._seen_columns(prompt_columns + max_new_tokens)
+        self._cache = RowwiseCache(rows=rows, columns=columns)
+        self._passes = self._forward
+        if cuda_graphs and self._device.type == "cuda":
+            self._passes = CapturedPasses(self._forward)
+        self._lengths = torch.ones(rows, dtype=torch.long, device=self._device)
+        self._last_tokens = torch.full_like(self._lengths, pad_token_id)
+        self.keep(self._prefill(prompts, groups, rows_per_prefill))
 
     def __len__(self) -> int:
         """Number of contexts R."""
@@ -79,32 +98,42 @@ class PackedContexts:
                 included). Rows at 0 start a document from their prompt.
 
         Returns:
-            Logits (R, V) of each row's next token, float32.
+            Logits (R, V) of each row's next token, float32. On CUDA they last until the next pass.
         """
         import torch
 
         if not len(self):
             return torch.zeros((0, self._model.config.vocab_size), device=self._device)
-        visible = self._prompt_columns + int(generated.max())  # public: lengths of drawn texts
+        # public: lengths of drawn texts
+        visible = self._seen_columns(self._prompt_columns + int(generated.max()))
         tokens, generated = tokens.to(self._device), generated.to(self._device)
         with torch.no_grad(), grouped_queries(self._model):
             tokens = torch.where(generated == 0, self._last_tokens[: len(self)], tokens)
-            return self._forward(self._filled(tokens), self._filled(generated), visible)
+            columns = self._lengths - 1 + self._filled(generated)
+            return self._passes(self._filled(tokens), columns, visible)[: len(self)]
 
     def keep(self, contexts: "torch.Tensor") -> None:
-        """Drops all contexts but these ((R',), int64, ascending); later passes are smaller."""
+        """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
         contexts = contexts.to(self._device)
         self._count = len(contexts)
         rows = self._filled(contexts, -self._count % _ROW_MULTIPLE)
+        if isinstance(self._passes, CapturedPasses):
+            self._passes.forget()
         self._cache.keep(rows)
         self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
 
+    def _seen_columns(self, columns: int) -> int:
+        """Rounds a number of cache columns up to what a pass on this device sees."""
+        if self._device.type != "cuda":
+            return columns
+        return -(-columns // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
+
     def _forward(
-        self, tokens: "torch.Tensor", generated: "torch.Tensor", visible: int
+        self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
     ) -> "torch.Tensor":
+        """Writes one cache column a row and returns float32 logits (rows of the cache, V)."""
         import torch
 
-        columns = self._lengths - 1 + generated
         hidden = torch.arange(visible, device=self._device)[None, :] > columns[:, None]
         mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._device)
         mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)
@@ -115,37 +144,61 @@ class PackedContexts:
             past_key_values=self._cache.at_columns(columns, visible),
             use_cache=True,
         )
-        return output.logits[: len(self), -1].float()
+        return output.logits[:, -1].float()
 
     def _prefill(
-        self, prompts: Sequence[Sequence[int]], rows: int, rows_per_pass: int
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Fills the left edge of the cache; returns prompt lengths and last tokens, (rows,)."""
+        self, prompts: Sequence[Sequence[int]], groups: Sequence[PrefixGroup], rows_per_pass: int
+    ) -> "torch.Tensor":
+        """Fills the left edge of the cache group by group; returns the row of each prompt."""
+        import torch
+
+        row_of = torch.zeros(len(prompts), dtype=torch.long)
+        first = 0
+        for group in groups:
+            own = [list(prompts[index]) for index in group.prompts]
+            rows = slice(first, first + _filled_up(len(own), rows_per_pass))
+            taken = slice(first, first + len(own))
+            row_of[list(group.prompts)] = torch.arange(taken.start, taken.stop)
+            self._lengths[taken] = torch.tensor([len(p) for p in own], device=self._device)
+            self._last_tokens[taken] = torch.tensor([p[-1] for p in own], device=self._device)
+            self._prefill_group(own, len(group.prefix), rows, rows_per_pass)
+            first = rows.stop
+        return row_of
+
+    def _prefill_group(
+        self, prompts: list[list[int]], shared: int, rows: slice, rows_per_pass: int
+    ) -> None:
+        """Reads prompts with `shared` tokens in common; these once, in a pass of their own."""
         import torch
 
         pad = [self._pad_token_id]
-        filled = [list(prompt) for prompt in prompts] + [pad] * (rows - len(prompts))
-        lengths = torch.tensor([len(p) for p in filled], device=self._device, dtype=torch.long)
-        last = torch.tensor([p[-1] for p in filled], device=self._device, dtype=torch.long)
-        size = self._prompt_columns
-        for start in range(0, rows, rows_per_pass):
-            part = slice(start, start + rows_per_pass)
-            tokens = torch.tensor([p + pad * (size - len(p)) for p in filled[part]])
-            self._prefill_part(tokens.to(self._device), part)
-        return lengths, last
+        if shared:
+            prefix = torch.tensor([prompts[0][:shared]], device=self._device)
+            self._prefill_part(prefix, slice(rows.start, rows.start + 1), 0)
+            self._cache.copy_prefix(rows.start, rows, shared)
+        size = self._prompt_columns - shared
+        rests = [prompt[shared:] for prompt in prompts]
+        rests += [pad] * (rows.stop - rows.start - len(prompts))
+        for start in range(0, len(rests) if size else 0, rows_per_pass):
+            part = [
+                rest + pad * (size - len(rest)) for rest in rests[start : start + rows_per_pass]
+            ]
+            own = slice(rows.start + start, rows.start + start + rows_per_pass)
+            self._prefill_part(torch.tensor(part, device=self._device), own, shared)
 
-    def _prefill_part(self, tokens: "torch.Tensor", rows: slice) -> None:
+    def _prefill_part(self, tokens: "torch.Tensor", rows: slice, first_column: int) -> None:
         """One fixed-shape pass. Attention is causal: a prompt never sees the padding behind it."""
         import torch
 
-        size = tokens.shape[1]
-        mask = torch.full((size, size), torch.finfo(self._model.dtype).min, dtype=self._model.dtype)
+        size, last = tokens.shape[1], first_column + tokens.shape[1]
+        mask = torch.full((size, last), torch.finfo(self._model.dtype).min, dtype=self._model.dtype)
+        positions = torch.arange(first_column, last, device=self._device)
         with torch.no_grad(), grouped_queries(self._model):
             self._model.base_model(
                 input_ids=tokens,
-                attention_mask=mask.triu(1)[None, None].to(self._device),
-                position_ids=torch.arange(size, device=self._device).expand_as(tokens),
-                past_key_values=self._cache.at_prompt(rows),
+                attention_mask=mask.triu(first_column + 1)[None, None].to(self._device),
+                position_ids=positions.expand_as(tokens),
+                past_key_values=self._cache.at_prompt(rows, first_column),
                 use_cache=True,
             )
 
@@ -155,6 +208,11 @@ class PackedContexts:
 
         spare = self._cache.rows - len(values) if spare is None else spare
         return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
+
+
+def _filled_up(count: int, multiple: int) -> int:
+    """Rounds up to whole passes."""
+    return -(-count // multiple) * multiple
 
 
 def _check_model(model: Any, columns: int) -> None:

@@ -91,6 +91,7 @@ class LocalEngine(ABC):
         most = min(room, max_tokens or room)
         encode = self.language_model.encode
         ids = [(encode(text) if isinstance(text, str) else list(text))[:most] for text in texts]
+        self._require_known(ids)
         return self._hidden_states(ids, tuple(layers), pooling, progress)
 
     @contextmanager
@@ -164,12 +165,21 @@ class LocalEngine(ABC):
         ids = [start + encode(p) if isinstance(p, str) else list(p) for p in prompts]
         if not all(ids):
             raise EngineError("Expected prompts of at least one token, got an empty one.")
+        self._require_known(ids)
         if any(len(row) + limit > self.positions for row, limit in zip(ids, limits, strict=True)):
             raise EngineError(
                 f"Expected prompt and new tokens within {self.positions} positions of {self.name}, "
                 "got a longer prompt; lower max_new_tokens or take fewer or shorter examples."
             )
         return ids
+
+    def _require_known(self, ids: Sequence[Sequence[int]]) -> None:
+        known = self.language_model.vocabulary_size
+        if any(min(row) < 0 or max(row) >= known for row in ids if row):
+            raise EngineError(
+                f"Expected token ids in [0, {known}) of {self.name}, got others; encode with this "
+                "model's own tokenizer."
+            )
 
     def _generation(self, tokens: Sequence[int], stop: Sequence[str]) -> Generation:
         """Cuts at the first end token, then at the first stop text."""

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 from dpsynth_assets.datasets.fields import Declaration, refuse
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_LOCAL_ONLY = ("tensor_parallel_size", "memory_fraction", "cache_gib", "batch_rows")
+_VLLM_ONLY = ("tensor_parallel_size", "memory_fraction", "cache_gib")
+_LOCAL_ONLY = ("dtype", "device", "batch_rows")
 _ENDPOINT_ONLY = (
     "base_url",
     "api",
@@ -20,6 +21,13 @@ _ENDPOINT_ONLY = (
     "price_per_million_new_tokens",
     "cost_limit",
 )
+
+_FOREIGN = {
+    "transformers": _VLLM_ONLY + _ENDPOINT_ONLY,
+    "vllm": ("device", *_ENDPOINT_ONLY),
+    "openai": _VLLM_ONLY + _LOCAL_ONLY,
+}
+"""Fields that mean nothing to an engine; written all the same they are an error, never ignored."""
 
 Price = Annotated[float, Field(ge=0)]
 
@@ -41,7 +49,7 @@ class EngineSpec(Declaration):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Number type of the weights of `model`."
     )
-    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N; vLLM has its own.")
     batch_rows: int = Field(
         default=64, ge=1, le=4096, description="Texts written at a time, in [1, 4096]."
     )
@@ -89,8 +97,7 @@ class EngineSpec(Declaration):
 
     @model_validator(mode="after")
     def _fields_fit_kind(self) -> Self:
-        foreign = _LOCAL_ONLY if self.kind == "openai" else _ENDPOINT_ONLY
-        for name in foreign:
+        for name in _FOREIGN[self.kind]:
             if name in self.model_fields_set:
                 refuse(name, f"no {name} for kind: {self.kind}", "one", "Drop it, or change kind.")
         return self
@@ -114,8 +121,10 @@ class EngineSpec(Declaration):
                 "some",
                 "Put the key into an environment variable and write api_key_variable: <NAME>.",
             )
-        keyless_http = url.scheme == "http" and self.api_key_variable is None
-        if url.scheme != "https" and not keyless_http and url.hostname not in _LOOPBACK:
+        clear = url.scheme == "http" and (
+            self.api_key_variable is None or url.hostname in _LOOPBACK
+        )
+        if url.scheme != "https" and not clear:
             refuse(
                 "base_url",
                 "https",

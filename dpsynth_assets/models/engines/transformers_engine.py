@@ -37,7 +37,7 @@ class TransformersEngine(LocalEngine):
         self._batch_rows = batch_rows
 
     def close(self) -> None:
-        """Drops the weights if nobody else holds them."""
+        """Frees the weights; the language model would read them again."""
         self.language_model.__dict__.pop("model", None)
 
     @property

@@ -6,8 +6,9 @@ logs errors only, counts nothing and reports no usage: prompts do not reach a lo
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # our calls into the worker need no serialisation
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the runner that `vllm_worker` reads
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_LEVEL": "CRITICAL",  # a failing step would log how long prompts are
     "DO_NOT_TRACK": "1",
 }
 _GIB = 2**30
@@ -35,6 +36,7 @@ class VllmEngine(LocalEngine):
     Args:
         language_model: Source of the weights, tokenizer and document format.
         batch_rows: Prompts in flight at most.
+        batch_tokens: Tokens of one pass at most, >= batch_rows; longer prompts are read in parts.
         tensor_parallel_size: Devices that share the model.
         memory_fraction: Share of the device's memory for weights and cache.
         cache_gib: Memory of the key/value cache in GiB, instead of what the fraction leaves.
@@ -48,6 +50,7 @@ class VllmEngine(LocalEngine):
         language_model: "LanguageModel",
         *,
         batch_rows: int = 64,
+        batch_tokens: int | None = None,
         tensor_parallel_size: int = 1,
         memory_fraction: float = 0.9,
         cache_gib: float | None = None,
@@ -67,6 +70,7 @@ class VllmEngine(LocalEngine):
                 dtype=language_model.dtype,
                 max_model_len=self._positions_for_vllm(),
                 max_num_seqs=batch_rows,
+                max_num_batched_tokens=batch_tokens,
                 tensor_parallel_size=tensor_parallel_size,
                 gpu_memory_utilization=memory_fraction,
                 kv_cache_memory_bytes=None if cache_gib is None else int(cache_gib * _GIB),
@@ -102,29 +106,25 @@ class VllmEngine(LocalEngine):
 
         parameters = [
             SamplingParams(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p if sampling.temperature else 1.0,
-                top_k=sampling.top_k or 0,
+                temperature=0,  # the worker draws
                 max_tokens=limit,
-                seed=_stream_seed(sampling.seed, row) if sampling.temperature else None,
                 stop=list(sampling.stop) or None,
                 stop_token_ids=list(self._end_token_ids),
                 ignore_eos=True,
                 detokenize=bool(sampling.stop),
+                extra_args={DOCUMENT: row},
             )
             for row, limit in enumerate(limits)
         ]
-        with self._steering(vectors):
+        drawing = ("dpsynth_draw", sampling) if sampling.temperature else ()
+        with self._serving(vectors, *drawing):
             outputs = self._run(prompts, parameters, progress)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     def _logits(self, prompts: list[list[int]], vectors: Vectors) -> np.ndarray:
-        with self._steering(vectors):
-            self._call("dpsynth_read_logits")
-            try:
-                self._run(prompts, self._one_token(len(prompts)))
-            finally:
-                kept = self._call("dpsynth_take_logits")
+        with self._serving(vectors, "dpsynth_read_logits"):
+            self._run(prompts, self._one_token(len(prompts)))
+            kept = self._call("dpsynth_take_logits")
         width = self.language_model.vocabulary_size
         return np.stack([kept[index][:width] for index in range(len(prompts))])
 
@@ -138,14 +138,11 @@ class VllmEngine(LocalEngine):
         begin = self.language_model.begin_token_id
         start = [] if begin is None else [begin]
         kept = [index for index, text in enumerate(texts) if text]
-        self._call("dpsynth_read_states", layers, len(start), pooling == "last")
-        try:
-            prompts = [start + texts[index] for index in kept]
+        prompts = [start + texts[index] for index in kept]
+        with self._serving({}, "dpsynth_read_states", layers, len(start), pooling == "last"):
             self._run(prompts, self._one_token(len(kept)), progress)
             states = self._call("dpsynth_take_states")
-        finally:
-            self._call("dpsynth_release")
-            self._llm.reset_prefix_cache()  # the texts may be private
+        self._llm.reset_prefix_cache()  # the texts may be private
         result = {layer: np.zeros((len(texts), self.width), dtype=np.float32) for layer in layers}
         for place, layer in enumerate(layers):
             for row, index in enumerate(kept):
@@ -179,30 +176,32 @@ class VllmEngine(LocalEngine):
             return []
         requests = [TokensPrompt(prompt_token_ids=ids) for ids in prompts]
         try:
-            outputs = self._llm.generate(requests, parameters, use_tqdm=False)
-        except (ValueError, RuntimeError) as error:
+            bar = False if progress is None else _bar(progress)
+            return self._llm.generate(requests, parameters, use_tqdm=bar)
+        except Exception as error:  # noqa: BLE001 (whatever it is, its text may hold a prompt's)
             kind = type(error).__name__
             raise EngineError(
                 f"{self.name} in vLLM stopped with {kind}; lower batch_rows or max_new_tokens, or "
                 "give it more memory."
             ) from None
-        if progress is not None:
-            progress(1.0)
-        return outputs
 
     @contextmanager
-    def _steering(self, vectors: Mapping[int, np.ndarray]) -> Iterator[None]:
-        """Steers for one call. The prompt cache is emptied: new tokens' part of it is steered."""
-        if not vectors:
-            yield
-            return
-        self._llm.reset_prefix_cache()
-        self._call("dpsynth_steer", dict(vectors))
+    def _serving(self, vectors: Vectors, *service: Any) -> Iterator[None]:
+        """Sets the worker up for one call: steering, and one of its other services.
+
+        Steered calls begin and end with an empty prompt cache: new tokens' part of it is steered.
+        """
         try:
+            if vectors:
+                self._llm.reset_prefix_cache()
+                self._call("dpsynth_steer", dict(vectors))
+            if service:
+                self._call(*service)
             yield
         finally:
             self._call("dpsynth_release")
-            self._llm.reset_prefix_cache()
+            if vectors:
+                self._llm.reset_prefix_cache()
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """Calls a method of all workers; every one has the whole stream, the first one answers."""
@@ -213,9 +212,21 @@ class VllmEngine(LocalEngine):
         return self.positions if stated else None
 
 
-def _stream_seed(seed: int, row: int) -> int:
-    """A seed of its own for each row of a call, below 2^63."""
-    return int(np.random.SeedSequence((seed, row)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def _bar(progress: ShareCallback) -> Any:
+    """What vLLM takes for a progress bar: tells the share of prompts done and draws nothing."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, iterable: Any = None, **options: Any) -> None:
+            super().__init__(iterable, **options, file=StringIO())
+
+        def update(self, n: float | None = 1) -> bool | None:
+            shown = super().update(n)
+            if self.iterable is None:  # vLLM's other bar runs over the requests as they enter
+                progress(self.n / self.total)
+            return shown
+
+    return Bar
 
 
 def _qualified_name(item: type) -> str:

@@ -1,17 +1,20 @@
-"""What vLLM's worker does for us: steering, pooled hidden states and next-token logits.
+"""What vLLM's worker does for us: steering, drawing tokens, pooled hidden states, logits.
 
 vLLM runs many requests as one flat row of tokens, split differently at every step (chunked
 prefill, preemption). Before each forward pass we ask the model runner which request and which
-position every token has; all three services follow from that. The stream leaves a vLLM decoder
+position every token has; all services follow from that. The stream leaves a vLLM decoder
 layer as two summands, (hidden, residual).
 
 Written for vLLM 0.32's model runner V1 without CUDA graphs, which is what `VllmEngine` starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from dpsynth_assets.models.engines.protocol import Sampling
+from dpsynth_assets.models.engines.token_draws import draw_tokens, uniforms
 
 if TYPE_CHECKING:
     import torch
@@ -48,30 +51,75 @@ class ResidualStreamWorker:
     def dpsynth_read_logits(self) -> None:
         """Keeps each prompt's next-token logits until they are taken."""
         self._dpsynth_logits: dict[int, np.ndarray] = {}
-        runner, kept = self.model_runner, self._dpsynth_logits
-        compute = runner.model.compute_logits
 
-        def compute_and_keep(*arguments: Any, **options: Any) -> Any:
-            logits = compute(*arguments, **options)
-            if logits is not None:  # only one worker of several gathers them
-                rows = logits.float().cpu().numpy()
-                for row, index in enumerate(_documents(runner)):
-                    if index is not None:  # a later chunk of the prompt overwrites an earlier one
-                        kept[index] = rows[row]
+        def keep(logits: "torch.Tensor") -> "torch.Tensor":
+            rows = logits.float().cpu().numpy()
+            for row, index in enumerate(_documents(self.model_runner)):
+                if index is not None:  # a later chunk of the prompt overwrites an earlier one
+                    self._dpsynth_logits[index] = rows[row]
             return logits
 
-        runner.model.compute_logits = compute_and_keep
+        self._dpsynth_see_logits(keep)
 
     def dpsynth_take_logits(self) -> dict[int, np.ndarray]:
         """{index of prompt: (V,) float32}."""
-        del self.model_runner.model.compute_logits  # uncovers the class's own method
         return self._dpsynth_logits
+
+    def dpsynth_draw(self, sampling: Sampling) -> None:
+        """Draws tokens as the transformers engine does: same seeds, same tokens.
+
+        All but the drawn token of each row get no probability, so that vLLM's argmax takes it.
+        vLLM's own seeded requests cannot have their prompts read in parts on a processor (0.32),
+        and draw row by row.
+        """
+        draws = _Draws(self.model_runner, sampling)
+        self._dpsynth_see_logits(draws.forced)
 
     def dpsynth_release(self) -> None:
         """Removes hooks and forgets what was read."""
-        for hook in getattr(self, "_dpsynth_hooks", []):
+        for hook in self.__dict__.pop("_dpsynth_hooks", []):
             hook.remove()
-        self._dpsynth_hooks, self._dpsynth_reader, self._dpsynth_logits = [], None, {}
+        self.model_runner.model.__dict__.pop("compute_logits", None)  # uncovers the class's own
+        for name in ("_dpsynth_reader", "_dpsynth_logits"):
+            self.__dict__.pop(name, None)
+
+    def _dpsynth_see_logits(self, change: "Callable[[torch.Tensor], torch.Tensor]") -> None:
+        compute = self.model_runner.model.compute_logits
+
+        def compute_and_change(*arguments: Any, **options: Any) -> Any:
+            logits = compute(*arguments, **options)
+            return None if logits is None else change(logits)  # one worker of several has them
+
+        self.model_runner.model.compute_logits = compute_and_change
+
+
+class _Draws:
+    """Each request's tokens from a stream of its own, whatever shares its step."""
+
+    def __init__(self, runner: Any, sampling: Sampling) -> None:
+        self._runner, self._sampling = runner, sampling
+        self._streams: dict[int, np.ndarray] = {}
+
+    def forced(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Logits (R, V) that leave one token to choose."""
+        import torch
+
+        uniform = torch.from_numpy(self._uniform()).to(logits.device)
+        tokens = draw_tokens(logits.float(), uniform, self._sampling)
+        return torch.full_like(logits, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def _uniform(self) -> np.ndarray:
+        """The number of each row's stream that belongs to its next token, (R,) float32."""
+        batch = self._runner.input_batch
+        requests = [self._runner.requests[name] for name in batch.req_ids[: batch.num_reqs]]
+        numbers = []
+        for request in requests:
+            index = request.sampling_params.extra_args[DOCUMENT]
+            if index not in self._streams:
+                count = request.sampling_params.max_tokens
+                self._streams[index] = uniforms(self._sampling.seed, [index], count)[0]
+            numbers.append(self._streams[index][len(request.output_token_ids)])
+        return np.array(numbers, dtype=np.float32)
 
 
 class _Steering:

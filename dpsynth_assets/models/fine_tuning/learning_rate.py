@@ -33,7 +33,7 @@ class LearningRateChoice:
     losses: dict[float, float]
 
 
-def public_learning_rate(
+def public_learning_rate(  # noqa: PLR0913  the run it rehearses has these parts
     model: Any,
     public_examples: Sequence[Any],
     loss: ExampleLoss,

@@ -6,6 +6,7 @@ Shape letters: n examples, B of one batch.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -75,7 +76,7 @@ class PrivateGradients:
         self, model: Any, examples: Sequence[Any], batch: np.ndarray
     ) -> Iterator[LossOfPart]:
         for part in micro_batches(examples, batch, self.loss, self.settings.micro_batch):
-            yield LossOfPart(len(part), lambda part=part: self._losses(model, part))
+            yield LossOfPart(len(part), partial(self._losses, model, part))
 
     def _losses(self, model: Any, part: Sequence[Any]) -> "torch.Tensor":
         with autocast(model, self.settings):

@@ -46,7 +46,7 @@ class FineTuningFacts:
     public_losses: tuple[tuple[int, float], ...]
 
 
-def fine_tune_privately(
+def fine_tune_privately(  # noqa: PLR0913  a run has these parts
     model: Any,
     private_examples: Sequence[Any],
     loss: ExampleLoss,

@@ -3,6 +3,7 @@
 Shapes: K topics, V words of the vocabulary, m candidates, d dimensions.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ EMBEDDED_AT_ONCE = 4_096
 SAME_STEM_LETTERS = 5
 SAME_STEM_SHARE = 2 / 3
 CONTAINED_LETTERS = 4
+COMPOUND_LETTERS = 3
 
 
 def choose_keywords(
@@ -104,20 +106,22 @@ def first_distinct(ranked: Sequence[str]) -> tuple[str, ...]:
 
 
 def same_word(first: str, second: str) -> bool:
-    """Tells whether two words look like forms of one: film/films, comedy/comedies, baker/baking.
+    """Tells whether two words look like forms of one.
 
-    One contains the other (of four letters or more), or they share a beginning of five letters or
-    more that makes two thirds of the longer one, or they differ by a plural ending.
+    They differ by a plural ending (comedy/comedies); or one begins with the other (film/filmed) or
+    is a compound that ends in it (ball/football), but not by a letter or two (rain/train); or they
+    share a beginning that makes two thirds of the longer one (director/directed).
     """
     short, long = sorted((first, second), key=len)
-    if len(short) >= CONTAINED_LETTERS and short in long:
-        return True
     if _singular(first) == _singular(second):
         return True
-    common = next(
-        (i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short)
-    )
-    return common >= max(SAME_STEM_LETTERS, SAME_STEM_SHARE * len(long))
+    if len(short) >= CONTAINED_LETTERS and (
+        long.startswith(short)
+        or (long.endswith(short) and len(long) - len(short) >= COMPOUND_LETTERS)
+    ):
+        return True
+    stem = max(SAME_STEM_LETTERS, math.ceil(SAME_STEM_SHARE * len(long)))
+    return len(short) >= stem and short[:stem] == long[:stem]
 
 
 def shared_words(words: TopicWords) -> tuple[str, ...]:
@@ -130,9 +134,11 @@ def shared_words(words: TopicWords) -> tuple[str, ...]:
 
 
 def _singular(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
+    if word.endswith("ies"):
         return word[:-3] + "y"
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+    if word.endswith(("ses", "xes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us")) else word
 
 
 def _embedded(

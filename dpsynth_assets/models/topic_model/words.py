@@ -1,6 +1,7 @@
 """Counts the words of each topic's documents in bounded memory.
 
-Shapes: N documents, K topics, V words of the vocabulary.
+Shapes: N documents, K topics, V words of the vocabulary. Words are those of any language that
+separates them; the stop words are English, those of other languages are left to class-based tf-idf.
 """
 
 import re

@@ -35,18 +35,19 @@ class Products(StrEnum):
 
         **Privacy** Let K = B T tokens make one product, and S be a logical batch of N records. An
         exact weighted sum moves by at most C (1 − margin) where a record enters or leaves. Which
-        records share a micro-batch may change with it, hence every rounding error may.
+        records share a micro-batch may change with it, hence every rounding error may. That the
+        activations of a record depend on its batch mates in the last bits is not covered: float32
+        moves gradients by about 1e-6 of their size, bfloat16 by about 1e-2.
 
-        FLOAT64, 2^-11: |error| <= K 2^-53 · Σ_i c_i coarse_i <= K N 2^-45 C for each of the two
-        sums (`COARSE_RATIO`), under 2^-13 C for K N <= 2^31. The rest covers norms: squares of
-        float32 entries are added along rows of at most 2^12 in float32.
+        FLOAT64, 2^-12: |error| <= K 2^-53 · Σ_i c_i coarse_i <= K N 2^-45 C for each of the two
+        sums (`COARSE_RATIO`), together under 2^-13 C for K N <= 2^31. Norms are rounded up.
 
         NATIVE, 2^-7: the same bound is void in float32. Errors that act like independent ones of
         mean zero (Higham and Mary 2019) grow as √K 2^-24 times the sum, itself at most C times
         the records of the micro-batch; over all micro-batches and both neighbours that is below
         2^-8 C for K = 2^14 and N = 2^12 even where all gradients point the same way.
         """
-        return 2.0**-11 if self is Products.FLOAT64 else 2.0**-7
+        return 2.0**-12 if self is Products.FLOAT64 else 2.0**-7
 
 
 def accumulation_roundoff(tensor: "torch.Tensor") -> float:

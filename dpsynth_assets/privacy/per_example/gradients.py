@@ -138,7 +138,8 @@ class PerExampleGradients:
                     each.silence(usable)
             target = l2_bound * (1.0 - self._products.clip_margin)
             scales = (target / bounds).clamp_(max=1.0).where(usable, 0.0)
-            for index, each in enumerate(factors):
-                if each is not None:
-                    add_weighted(sums[index], each, scales, self._products)
-                    factors[index] = None  # frees its activations
+            used.clear()
+            for index, total in enumerate(sums):
+                own, factors[index] = factors[index], None  # its activations go with it
+                if own is not None:
+                    add_weighted(total, own, scales, self._products)

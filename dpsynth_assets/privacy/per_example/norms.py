@@ -135,7 +135,7 @@ def _direct_squares(
     """|Σ_t left_t ⊗ right_t|² from the (B, m, n) products themselves.
 
     An entry is a sum of T + S terms, so the whole is off by at most (T + S) u times the coarse
-    norm, which is added.
+    norm, which is added; so is what rounding may hide of the norm of a row of n squares.
     """
     import torch
 
@@ -151,7 +151,8 @@ def _direct_squares(
         dense.view(count * rows, columns).index_add_(0, places, looked_up)
         terms += lookup.index.shape[1]
     norms = torch.linalg.vector_norm(dense, dim=2).double().square_().sum(dim=1).sqrt_()
-    return (norms + coarse * (terms * accumulation_roundoff(dense))).square_()
+    u = accumulation_roundoff(dense)
+    return (norms * (1.0 + (dense.shape[2] + 2) * u) + coarse * (terms * u)).square_()
 
 
 def _ghost_squares(
@@ -164,22 +165,24 @@ def _ghost_squares(
     import torch
 
     squares: torch.Tensor | float = 0.0
-    width = 0
+    width = tokens = 0
     if product is not None:
         left, right = gram(product.left, products), gram(product.right, products)
         squares = left.mul_(right).sum(dim=(1, 2), dtype=torch.float64)
         width = product.left.shape[2] + product.right.shape[2]
+        tokens += product.left.shape[1]
     if lookup is not None:
         same = lookup.index[:, :, None] == lookup.index[:, None, :]
         alike = gram(lookup.right, products).mul_(same)
         squares = squares + alike.sum(dim=(1, 2), dtype=torch.float64)
         width += lookup.right.shape[2]
+        tokens += lookup.index.shape[1]
     if product is not None and lookup is not None:
         squares = squares + 2.0 * _cross_terms(product, lookup, products)
     if products is Products.NATIVE:
         # Random rounding of inner products of `width` terms (four deviations of it).
         return squares + coarse.square() * (4.0 * width**0.5 * 2.0**-24)
-    return squares + coarse.square() * (width * 2.0**-53)
+    return squares + coarse.square() * ((width + tokens**2) * 2.0**-53)
 
 
 def _cross_terms(product: Product, lookup: Lookup, products: Products) -> "torch.Tensor":

@@ -91,9 +91,7 @@ def rms_norm_epsilon(module: "torch.nn.Module") -> float | None:
     return None
 
 
-def normalized(
-    inputs: "torch.Tensor", kind: ModuleKind, epsilon: float | None
-) -> "torch.Tensor":
+def normalized(inputs: "torch.Tensor", kind: ModuleKind, epsilon: float | None) -> "torch.Tensor":
     """Computes what a norm layer multiplies with its weight: the weight's derivative."""
     from torch.nn import functional
 

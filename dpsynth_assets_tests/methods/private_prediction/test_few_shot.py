@@ -10,7 +10,10 @@ from dpsynth_assets.methods.base import PrivateInputs
 from dpsynth_assets.methods.private_prediction import few_shot_writer
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot
-from dpsynth_assets.methods.private_prediction.few_shot_plan import planned_mechanism
+from dpsynth_assets.methods.private_prediction.few_shot_plan import (
+    plan_at_noise,
+    planned_mechanism,
+)
 from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     FewShotTask,
     LabelWriter,
@@ -381,3 +384,14 @@ def test_progress_ends_with_everything_that_was_charged(cases, language_model):
     assert shares == sorted(shares)
     assert {0.25, 0.5, 0.75, 1.0} <= set(shares)
     assert told[-1][1] == "20 of 20 private tokens charged"
+
+
+def test_a_plan_at_the_noise_of_another_is_that_plan(cases):
+    plan = METHOD.plan(config_of(), cases.terms(), target_epsilon=10.0)
+    noise = plan.parameters["noise_multiplier"]
+    assert plan_at_noise(config_of(), cases.terms(), noise) == plan
+    shorter = plan_at_noise(config_of(documents_per_label=1), cases.terms(), noise)
+    assert (shorter.event.noise_multiplier, shorter.event.steps) == (noise, 5)
+    assert shorter.epsilon < plan.epsilon
+    with pytest.raises(ValueError, match="declared number of records"):
+        plan_at_noise(config_of(), cases.terms(public_records=None), noise)

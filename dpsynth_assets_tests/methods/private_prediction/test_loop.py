@@ -103,6 +103,23 @@ def by_batch(documents, batches):
     return [[(d.tokens, d.finished) for d in documents if d.batch == b] for b in range(batches)]
 
 
+def test_reading_a_shared_public_prefix_once_changes_no_document(language_model, monkeypatch):
+    prefix = [5, 9, 4, 17]
+    batches = [[prefix + prompt[:6] for prompt in batch] for batch in random_batches([3, 0, 4])]
+    model, widths = language_model.model, []
+    forward = type(model.base_model).forward
+
+    def spy(self, *args, **kwargs):
+        widths.append(kwargs["input_ids"].shape[1])
+        return forward(self, *args, **kwargs)
+
+    plain = generate_documents(model, batches, Recorder(), rules())
+    monkeypatch.setattr(type(model.base_model), "forward", spy)
+    shared = generate_documents(model, batches, Recorder(), rules(), public_prefixes=[prefix])
+    assert shared == plain
+    assert widths[:2] == [4, COLUMNS - 4]
+
+
 def test_packed_loop_writes_what_naive_recomputation_writes(language_model):
     batches = random_batches([3, 5, 1, 4])
     documents = generate_documents(language_model.model, batches, Recorder(), rules())

@@ -51,18 +51,19 @@ def test_records_keep_their_order_within_a_label(cases):
         assert texts == records.filter(records["label"] == name)["text"].to_list()[: len(texts)]
 
 
-def test_nulling_a_record_changes_one_context_of_one_batch(cases):
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_nulling_a_record_takes_one_context_out_of_one_batch_and_moves_nothing(cases, k):
     records = cases.records(80)
+    whole = fill(records, k=k)
     for row in range(0, 80, 7):
         texts = records["text"].to_list()
-        texts[row] = "null"
-        neighbour = records.with_columns(text=np.array(texts, dtype=object))
-        pairs = zip(fill(records, k=2), fill(neighbour, k=2), strict=True)
-        different = [
-            sum(a != b for a, b in zip(one.contexts, other.contexts, strict=True))
-            for one, other in pairs
-        ]
-        assert sum(different) <= 1
+        nulled, texts[row] = texts[row], " "
+        neighbour = fill(records.with_columns(text=np.array(texts, dtype=object)), k=k)
+        assert len(neighbour) == len(whole)
+        for one, other in zip(whole, neighbour, strict=True):
+            kept = tuple(context for context in one.contexts if nulled not in context)
+            assert other.contexts == kept
+            assert len(one.contexts) - len(kept) <= 1
 
 
 def test_clusters_are_filled_each_by_itself(cases):

@@ -40,7 +40,7 @@ def tiny_settings():
     return GeneratorTrainingSettings(
         vocabulary=420, width=32, encoder_layers=1, decoder_layers=1, heads=2, feed_forward=48,
         max_condition_tokens=64, max_document_tokens=48, token_budget=26_000, batch_tokens=512,
-        topic_share=0.7, threads=1,
+        topic_share=0.7, threads=1, public_embeddings=False,
     )  # fmt: skip
 
 

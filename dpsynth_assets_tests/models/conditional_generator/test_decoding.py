@@ -101,3 +101,11 @@ def test_progress_counts_documents(tiny_generator):
 def test_settings_outside_their_bounds_are_refused(tiny_generator, wrong):
     with pytest.raises(ValueError, match="Expected"):
         tiny_generator.generate(["Keywords: violin"], **wrong)
+
+
+def test_a_bound_beyond_the_models_positions_ends_at_them(tiny_generator):
+    """The decoder has 64 positions; nothing may be looked up behind them."""
+    allowed = tiny_generator.encode_pairs(["Keywords: violin"], ["word " * 100], 64, 1000)
+    assert allowed.labels.shape == (1, 64)
+    assert tiny_generator.per_example_loss(allowed).isfinite().all()
+    assert tiny_generator.generate(["Keywords: violin"] * 4, temperature=9.0, max_new_tokens=1000)

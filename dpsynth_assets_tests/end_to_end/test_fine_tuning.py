@@ -1,0 +1,178 @@
+"""The fine-tuning family through the graph: stages that pay, then corpora that cost nothing."""
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.public import public_definitions
+from dpsynth_assets.assets.public_generation import generation_definitions
+from dpsynth_assets.assets.staged import stage_request
+from dpsynth_assets.components.cohort import cohort_definitions
+from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.card_check import corpus_problems
+from dpsynth_assets_tests.end_to_end.conftest import (
+    House,
+    private_spec,
+    public_spec,
+    write_sources,
+)
+
+TRAINING = {"steps": 4, "expected_batch_size": 32, "rows": 40, "max_document_tokens": 40}
+METHODS = [
+    {"method": "ctcl", "settings": TRAINING},
+    {"method": "dp_fine_tuning", "settings": TRAINING},
+    {"method": "resampled", "settings": {"corpus": "dp_fine_tuning", "rows": 20}},
+]
+AUDITS = 'key:"notes/audit/mechanism_audits"'  # Other tests run them; they take half a minute.
+GENERATOR = {
+    "vocabulary": 400,
+    "width": 32,
+    "decoder_layers": 1,
+    "heads": 2,
+    "feed_forward": 64,
+    "token_budget": 30_000,
+    "batch_tokens": 512,
+}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fine_tuning")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("DPSYNTH_HOME", str(folder / "home"))
+    patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    patch.setenv("HF_HUB_OFFLINE", "1")
+    write_sources(folder)
+    public = public_spec(folder).model_copy(
+        update={
+            "conditional_generator": public_spec(folder).conditional_generator.model_copy(
+                update={"settings": GENERATOR}
+            )
+        }
+    )
+    spec = private_spec(
+        folder,
+        name="notes",
+        budget={"epsilon": 20.0, "delta": 1e-5, "accountant": "tight"},
+        public_facts={"labels": {"label": ["billing", "delivery"]}, "records": 402},
+        cluster_histogram=None,
+        topic_histogram={"noise_std": 5.0},
+        methods=METHODS,
+        evaluation={
+            "canaries": str(folder / "canaries.txt"),
+            "rows": 40,
+            "references": False,
+            "next_word": True,
+            "next_word_settings": {"width": 16, "heads": 2, "token_budget": 2_000},
+        },
+        schedule=None,
+    )
+    definitions = dg.Definitions.merge(
+        public_definitions(public),
+        generation_definitions(public),
+        cohort_definitions(spec),
+        resources(),
+    )
+    (folder / "home" / "dagster").mkdir(parents=True)
+    with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
+        unfinished = House(folder, folder / "home", spec, definitions, instance, None)
+        result = unfinished.run(f'+key:"notes/*" and not {AUDITS}')
+        yield House(folder, folder / "home", spec, definitions, instance, result)
+    patch.undo()
+
+
+def ledger():
+    return Ledger(home().ledger_url)
+
+
+def spent(house):
+    return ledger().spend("notes").epsilon
+
+
+def rows_of(house, folder):
+    path = home().released / "notes" / folder / "data"
+    return pl.read_parquet(path)
+
+
+def test_the_whole_path_runs_within_its_budget(house):
+    assert house.result.success
+    assert 0 < spent(house) <= house.spec.budget.epsilon
+    for folder in ("ctcl", "dp_fine_tuning"):
+        assert rows_of(house, folder).height > 0
+
+
+def test_every_stage_pays_once_and_no_corpus_pays(house):
+    charges = [entry for entry in ledger().entries() if entry.kind == "reserve"]
+    costs = {entry.asset: entry.event_json for entry in charges}
+    paid = {
+        asset for asset, event in costs.items() if event != costs["notes/ctcl/candidate_corpus"]
+    }
+    assert paid == {
+        "notes/shared/topic_histogram",
+        "notes/ctcl/finetuned_generator",
+        "notes/dp_fine_tuning/finetuned_generator",
+    }
+    assert len(charges) == len(costs)
+
+
+def test_more_rows_later_cost_nothing(house):
+    before, entries = spent(house), len(ledger().entries())
+    op = "notes__ctcl__candidate_corpus"
+    result = house.run(
+        'key:"notes/ctcl/candidate_corpus" or key:"notes/ctcl/corpus"',
+        run_config={"ops": {op: {"config": {"rows": 55}}}},
+    )
+    assert result.success
+    assert spent(house) == before
+    assert len(ledger().entries()) == entries + 2  # The rows are recorded, and charge nothing.
+    metadata = house.metadata("notes", "ctcl", "candidate_corpus")
+    assert metadata["dpsynth/epsilon_charged"] == 0.0
+    assert metadata["dpsynth/epsilon_with_inputs"] > 0
+    assert 45 < metadata["dagster/row_count"] <= 55
+
+
+def test_running_everything_again_charges_nothing(house):
+    before, entries = spent(house), len(ledger().entries())
+    assert house.run(f'key:"notes/*" and not {AUDITS}').success
+    assert spent(house) == before
+    assert len(ledger().entries()) <= entries + 2
+
+
+def test_cards_name_every_release_behind_a_corpus(house):
+    entries = ledger().entries()
+    for folder, behind in {
+        "ctcl": {"notes/shared/topic_histogram", "notes/ctcl/finetuned_generator"},
+        "resampled": {
+            "notes/shared/topic_histogram",
+            "notes/dp_fine_tuning/finetuned_generator",
+            "notes/dp_fine_tuning/candidate_corpus",
+        },
+    }.items():
+        released = home().released / "notes" / folder
+        assert corpus_problems(released, entries) == []
+        label = house.metadata("notes", folder, "corpus")["dpsynth/privacy_label"]
+        assert behind <= {mechanism["asset"] for mechanism in label["mechanisms"]}
+        assert label["guarantee"]["epsilon"] > 0
+
+
+def test_metadata_holds_no_private_text(house):
+    for path in (("ctcl", "finetuned_generator"), ("shared", "topic_histogram")):
+        shown = str(house.metadata("notes", *path))
+        assert "Brackenbury" not in shown
+        assert "upset that" not in shown
+
+
+def test_other_settings_of_writing_ask_for_no_other_training(house):
+    def requested(**changes):
+        methods = [{"method": "ctcl", "settings": {**TRAINING, **changes}}, *METHODS[1:]]
+        fields = house.spec.model_dump(mode="json") | {"methods": methods}
+        spec = type(house.spec).model_validate(fields)
+        planned = plan_dataset(spec).method("ctcl")
+        request = stage_request(spec, planned, "finetuned_generator", release="1")
+        return request.parameters, request.event
+
+    assert requested() == requested(rows=500, temperature=0.7, top_p=0.8, micro_batch_records=4)
+    assert requested() != requested(learning_rate=1e-3)

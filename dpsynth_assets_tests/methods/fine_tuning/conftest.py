@@ -1,0 +1,151 @@
+"""A toy generator, toy topics and a toy cohort to fine-tune on."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.demo_corpus import public_rows
+from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.topic_histogram import TopicHistogram
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.training import (
+    GeneratorTrainingSettings,
+    train_conditional_generator,
+)
+from dpsynth_assets.models.fine_tuning import CheckpointFolders
+from dpsynth_assets.models.language_model import load_language_model
+from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
+from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+TOPICS = ("harbour", "bakery", "museum")
+DIMENSION = 6
+
+
+class Embedder:
+    """Embeds a text on the axis of the topic word it holds."""
+
+    name = "axes"
+
+    def embed(self, texts, progress=None):
+        rows = np.full((len(texts), DIMENSION), 1e-3, dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            row[next((k for k, word in enumerate(TOPICS) if word in text), DIMENSION - 1)] = 1.0
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def topic_model():
+    return TopicModel(
+        embeddings=np.eye(DIMENSION, dtype=np.float32)[: len(TOPICS)],
+        keywords=tuple(tuple(f"{word}{n}" for n in range(10)) for word in TOPICS),
+        fallback_keywords=tuple(f"common{n}" for n in range(10)),
+        threshold=0.5,
+        sizes=np.full(len(TOPICS), 10),
+        settings=TopicModelSettings(),
+        embedder=Embedder.name,
+    )
+
+
+def make_records(count, null=()):
+    places = [*TOPICS, "nowhere"]
+    return pl.DataFrame(
+        {
+            "record_id": [f"r{i}" for i in range(count)],
+            "unit_id": [f"r{i}" for i in range(count)],
+            "text": [
+                "" if i in null else f"visit {i} to the {places[i % 4]} was fine"
+                for i in range(count)
+            ],
+            "label": [["x", "y"][i % 2] for i in range(count)],
+        }
+    )
+
+
+def make_private(count=40, null=()):
+    records = make_records(count, null)
+    return PrivateInputs(records=records, embeddings=Embedder().embed(records["text"].to_list()))
+
+
+def make_terms(**changes):
+    settings = {
+        "cohort": "visits",
+        "relation": NeighboringRelation.ADD_REMOVE,
+        "unit": PrivacyUnit(),
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "accountant": "zcdp",
+        "labels": ("x", "y"),
+        "label_texts": ("ex", "why"),
+        "public_records": 40,
+    }
+    return CohortTerms(**(settings | changes))
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="session")
+def documents():
+    return pl.DataFrame(public_rows(80, seed=0))
+
+
+@pytest.fixture(scope="session")
+def generator(documents, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generator") / "toy"
+    settings = GeneratorTrainingSettings(
+        vocabulary=400, width=16, encoder_layers=1, decoder_layers=1, heads=2, feed_forward=24,
+        max_condition_tokens=40, max_document_tokens=40, token_budget=2000, batch_tokens=512,
+        threads=1,
+    )  # fmt: skip
+    train_conditional_generator(documents, None, folder, settings)
+    return load_conditional_generator(folder, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def language_model(documents, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("language_model") / "toy"
+    settings = TrainingSettings(
+        vocabulary=400, width=16, heads=2, layers=1, feed_forward=24, token_budget=2000,
+        batch_tokens=512, sequence_tokens=(64,), threads=1,
+    )  # fmt: skip
+    train_language_model(documents, folder, settings)
+    return load_language_model(folder, device="cpu")
+
+
+@pytest.fixture
+def public(generator, language_model, documents):
+    histogram = TopicHistogram(
+        labels=("x", "y"), dp_counts=((9, -2, 3, 1), (1, 12, 2, 0)), noise_std=2.0
+    )
+    return PublicInputs(
+        language_model=language_model,
+        conditional_generator=generator,
+        topic_model=topic_model(),
+        text_embedder=Embedder(),
+        topic_histogram=histogram.to_json(),
+        public_records=documents,
+        seed=3,
+    )
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return CheckpointFolders(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def cases():
+    """What tests make cohorts of."""
+    return SimpleNamespace(
+        terms=make_terms,
+        private=make_private,
+        records=make_records,
+        topic_model=topic_model,
+        silent=lambda _share, _message: None,
+        folder=Path,
+    )

@@ -1,0 +1,241 @@
+"""Laws of a fine-tuned generator: what is charged, what it learns from, and rows that are free."""
+
+import json
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
+from dpsynth_assets.methods.fine_tuning.conditions import conditioning, training_pairs
+from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
+from dpsynth_assets.methods.fine_tuning.generation import STAGE
+from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+
+SMALL = {"steps": 3, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
+CTCL, VANILLA = Ctcl(), DpFineTuning()
+
+
+def train(cases, public, checkpoint, method=CTCL, config=None, private=None, progress=None):
+    config = config or method.config_type(**SMALL)
+    terms = cases.terms()
+    plan = method.plan(config, terms, target_epsilon=4.0)
+    release = method.release_stage(
+        STAGE,
+        plan,
+        config,
+        terms,
+        private or cases.private(),
+        public,
+        checkpoint,
+        progress or cases.silent,
+    )
+    return plan, release
+
+
+def write(cases, public, release, method=CTCL, config=None, rows=12):
+    config = config or method.config_type(**SMALL)
+    released = Released(reservation="r", facts=release.value.facts, folder=release.value.files)
+    public = replace(public, released={STAGE: released})
+    plan = method.plan(config, cases.terms(), target_epsilon=4.0)
+    return method.write(plan, config, cases.terms(), public, rows, cases.silent)
+
+
+def weights(generator):
+    return {name: value.clone() for name, value in generator.model.state_dict().items()}
+
+
+def test_the_release_costs_what_was_planned_and_loads_like_any_generator(cases, public, checkpoint):
+    plan, release = train(cases, public, checkpoint)
+    assert release.cost.guarantee is GuaranteeType.DP
+    assert release.cost.event == plan.stages[STAGE]
+    assert release.value.facts["steps"] == plan.event.steps
+    assert release.value.facts["noise_multiplier"] == plan.event.noise_multiplier
+    json.dumps(release.value.facts)
+    loaded = load_conditional_generator(release.value.files, device="cpu")
+    before, after = weights(public.conditional_generator), weights(loaded)
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora_rank": 2}])
+def test_training_leaves_the_loaded_public_model_as_it_was(cases, public, checkpoint, changes):
+    before = weights(public.conditional_generator)
+    train(cases, public, checkpoint, config=CtclConfig(**SMALL, **changes))
+    after = weights(public.conditional_generator)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_no_private_fact_is_told(cases, public, checkpoint):
+    messages = []
+    private = cases.private(37)
+    _, release = train(
+        cases, public, checkpoint, private=private, progress=lambda _, text: messages.append(text)
+    )
+    told = json.dumps(release.value.facts) + " ".join(messages)
+    assert "public loss" in told
+    assert "37" not in told.replace(str(release.value.facts), "").split()
+    assert not release.value.internal
+    assert "visit" not in repr(private)
+
+
+def test_a_stage_of_another_plan_is_refused_before_anything_is_read(cases, public, checkpoint):
+    config = CtclConfig(**SMALL)
+    cheaper = CTCL.plan(CtclConfig(**SMALL | {"steps": 2}), cases.terms(), target_epsilon=4.0)
+    with pytest.raises(UnaccountedReleaseError):
+        CTCL.release_stage(
+            STAGE, cheaper, config, cases.terms(), cases.private(), public, checkpoint, cases.silent
+        )
+
+
+def test_a_finished_checkpoint_is_not_trained_again(cases, public, checkpoint):
+    _, first = train(cases, public, checkpoint)
+    _, second = train(cases, public, checkpoint)
+    one, two = (
+        weights(load_conditional_generator(made.value.files, device="cpu"))
+        for made in (first, second)
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)  # noise would have differed
+
+
+def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public, checkpoint):
+    _, release = train(cases, public, checkpoint)
+    few, many = (write(cases, public, release, rows=rows) for rows in (26, 260))
+    assert few.facts["rows"] + few.facts["blank_rows_left_out"] == 26
+    assert many.facts["rows"] + many.facts["blank_rows_left_out"] == 260
+    assert set(many.rows.columns) == {"text", "label", "topic"}
+    y_bakery = many.rows.filter((pl.col("label") == "y") & (pl.col("topic") == 1)).height
+    assert 0.3 < y_bakery / 260 < 0.6  # 12 of about 26
+    assert not many.rows.filter((pl.col("label") == "x") & (pl.col("topic") == 1)).height
+    again = write(cases, public, release, rows=26)
+    assert again.rows.equals(few.rows)
+
+
+@pytest.mark.parametrize("missing", ["topic_histogram", "topic_model", "conditional_generator"])
+def test_what_is_missing_is_named(cases, public, checkpoint, missing):
+    _, release = train(cases, public, checkpoint)
+    with pytest.raises(ValueError, match=missing.split("_")[-1]):
+        write(cases, replace(public, **{missing: None}), release)
+
+
+def test_a_histogram_of_other_labels_is_refused(cases, public, checkpoint):
+    _, release = train(cases, public, checkpoint)
+    other = {**public.topic_histogram, "labels": ["y", "x"]}
+    with pytest.raises(ValueError, match="labels"):
+        write(cases, replace(public, topic_histogram=other), release)
+
+
+# Conditions
+
+
+def known(cases, *, keywords=True, **changes):
+    public = PublicInputs(language_model=None, topic_model=cases.topic_model())
+    return conditioning(cases.terms(**changes), "visit report", public, keywords=keywords)
+
+
+def test_a_condition_names_type_label_and_the_keywords_of_the_records_topic(cases):
+    pairs = training_pairs(cases.private(4), known(cases))
+    assert pairs.documents[1] == "visit 1 to the bakery was fine"
+    assert "Document Type: visit report" in pairs.conditions[1]
+    assert "Label: why" in pairs.conditions[1]
+    assert all(f"bakery{n}" in pairs.conditions[1] for n in range(10))
+    assert "common0" in pairs.conditions[3]  # no topic fits
+    assert "visit 1" not in repr(pairs)
+
+
+def test_training_and_writing_say_the_same_of_a_cell(cases):
+    pairs = training_pairs(cases.private(8), known(cases))
+    assert set(pairs.conditions) == {
+        known(cases).text(label, topic) for label, topic in ((0, 0), (1, 1), (0, 2), (1, 3))
+    }
+
+
+def test_without_keywords_a_condition_names_no_topic_and_needs_no_embedding(cases):
+    private = PrivateInputs(records=cases.records(4))
+    pairs = training_pairs(private, known(cases, keywords=False))
+    assert len(set(pairs.conditions)) == 2
+    assert "Keywords" not in "".join(pairs.conditions)
+
+
+def test_one_label_is_no_condition(cases):
+    plain = known(cases, keywords=False, labels=("",), label_texts=("",))
+    assert plain.text(0, -1) == "Document Type: visit report"
+
+
+def test_a_null_record_contributes_no_pair_and_moves_no_other(cases):
+    whole = training_pairs(cases.private(8), known(cases))
+    without = training_pairs(cases.private(8, null={3}), known(cases))
+    pairs = list(zip(whole.conditions, whole.documents, strict=True))
+    assert list(zip(without.conditions, without.documents, strict=True)) == pairs[:3] + pairs[4:]
+
+
+# Vanilla fine-tuning
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("lora_rank", [None, 2])
+def test_both_architectures_train_whole_or_by_adapters(
+    cases, public, checkpoint, architecture, lora_rank
+):
+    config = DpFineTuningConfig(**SMALL, architecture=architecture, lora_rank=lora_rank)
+    private = PrivateInputs(records=cases.records(20))
+    plan, release = train(cases, public, checkpoint, VANILLA, config, private)
+    assert release.cost.event == plan.event
+    corpus = write(cases, public, release, VANILLA, config)
+    assert corpus.rows["topic"].unique().to_list() == [-1]
+    labels = corpus.rows["label"].value_counts().height
+    assert labels == 2
+    assert load_conditional_generator(release.value.files).has_encoder is (
+        architecture == "encoder_decoder"
+    )
+
+
+def test_an_ablated_start_is_random_and_the_same_for_everyone(cases, public, tmp_path):
+    from dpsynth_assets.methods.fine_tuning.generators import fresh_generator
+
+    source = public.conditional_generator.source
+    one, two = (weights(fresh_generator(source, "cpu", pretrained=False)) for _ in range(2))
+    trained = weights(fresh_generator(source, "cpu"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["model.shared.weight"], trained["model.shared.weight"])
+
+
+def test_vanilla_declares_what_it_reads(cases):
+    plain, keyed = DpFineTuningConfig(), DpFineTuningConfig(keywords=True)
+    causal = DpFineTuningConfig(architecture="decoder_only", label_shares="released")
+    assert not VANILLA.uses_topics(plain)
+    assert VANILLA.uses_topics(keyed)
+    assert VANILLA.uses_topics(causal)
+    assert "topic_model" not in VANILLA.public_inputs(plain)
+    assert {"topic_model", "conditional_generator"} <= VANILLA.public_inputs(keyed)
+    assert "public_language_model" in VANILLA.public_inputs(causal)
+    assert not VANILLA.stages(plain, cases.terms())[0].needs_embeddings
+    assert VANILLA.stages(keyed, cases.terms())[0].needs_embeddings
+    assert CTCL.stages(CtclConfig(), cases.terms())[0].needs_embeddings
+
+
+def test_a_learning_rate_is_rehearsed_on_public_text_and_remembered(
+    cases, public, checkpoint, monkeypatch
+):
+    from dpsynth_assets.methods.fine_tuning import training
+
+    seen = []
+    real = training.public_learning_rate
+    monkeypatch.setattr(training, "CANDIDATE_RATES", (1e-3, 1e-2))
+
+    def spy(model, examples, *arguments, **settings):
+        seen.append(len(examples))
+        return real(model, examples, *arguments, **settings)
+
+    monkeypatch.setattr(training, "public_learning_rate", spy)
+    config = CtclConfig(**SMALL, learning_rate=None)
+    _, first = train(cases, public, checkpoint, config=config)
+    _, second = train(cases, public, checkpoint, config=config)
+    assert first.value.facts["learning_rate"] in (1e-3, 1e-2)
+    assert second.value.facts["learning_rate"] == first.value.facts["learning_rate"]
+    assert seen == [80]  # the public documents, once

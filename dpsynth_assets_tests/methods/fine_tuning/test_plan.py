@@ -1,0 +1,194 @@
+"""Laws of a private training's plan: what it costs, what it needs, what the cache may change."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dpsynth_assets.methods import plan_cache
+from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning, plan
+from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
+from dpsynth_assets.methods.fine_tuning.plan import batch_denominator, planned_mechanism
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
+from dpsynth_assets.privacy.monotone_search import TOLERANCE
+from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+METHOD, STAGE, DELTA = Ctcl(), "finetuned_generator", 1e-5
+CONFIG = CtclConfig(steps=20, expected_batch_size=10)
+
+
+def worth(terms, share):
+    """ε of a share of the cohort's ρ, as planning computes it."""
+    return zcdp_epsilon(share * (1 - 1e-9) * zcdp_rho(terms.epsilon, terms.delta), terms.delta)
+
+
+def budget(terms):
+    return BudgetTerms(
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        accountant=terms.accountant,
+        relation=terms.relation,
+        unit=terms.unit,
+    )
+
+
+def request(event, name="ctcl"):
+    return ReleaseRequest(
+        cohort="visits",
+        dataset="visits",
+        asset=f"visits/{name}/{STAGE}",
+        mechanism=name,
+        guarantee=GuaranteeType.DP,
+        event=event,
+        parameters={},
+        code_version="1",
+        data_version="1",
+        release="1",
+        run_id="",
+    )
+
+
+def test_the_stage_is_charged_for_all_its_steps_at_the_declared_probability(cases):
+    made = METHOD.plan(CONFIG, cases.terms(), target_epsilon=4.0)
+    assert made.stages == {STAGE: made.event}
+    assert made.event == PoissonGaussianEvent(
+        sampling_probability=10 / 40,
+        noise_multiplier=made.parameters["noise_multiplier"],
+        steps=20,
+    )
+    assert made.rows_estimate == CONFIG.rows
+
+
+def test_a_tight_plan_spends_its_target_and_less_noise_would_overspend(cases):
+    made = METHOD.plan(CONFIG, cases.terms(accountant="tight"), target_epsilon=4.0)
+    assert made.epsilon == epsilon_of([made.event], DELTA, "tight")
+    less = replace(made.event, noise_multiplier=made.event.noise_multiplier / (1 + 2 * TOLERANCE))
+    assert made.epsilon <= 4.0 < epsilon_of([less], DELTA, "tight")
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("records", [40, 100_000])
+def test_a_filtered_plan_fits_its_share_at_the_filters_order_and_alone(cases, share, records):
+    terms = cases.terms(public_records=records)
+    made = METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, share))
+    order = filter_order(terms.epsilon, DELTA)
+    room = order * share * zcdp_rho(terms.epsilon, DELTA)
+    less = replace(made.event, noise_multiplier=made.event.noise_multiplier / (1 + 2 * TOLERANCE))
+    assert made.epsilon == epsilon_of([made.event], DELTA, "zcdp") <= worth(terms, share)
+    assert renyi_divergence(made.event, order) <= room
+    alone = epsilon_of([less], DELTA, "zcdp") > worth(terms, share)
+    assert alone or renyi_divergence(less, order) > room
+
+
+def test_shares_and_a_histogram_that_fill_a_budget_are_admitted_by_its_ledger(cases, tmp_path):
+    terms = cases.terms(public_records=2_000)
+    histogram = GaussianEvent(noise_multiplier=10.0)
+    left = 1.0 - float(histogram.rho) / zcdp_rho(terms.epsilon, DELTA)
+    first, second = (
+        METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, share * left)).event
+        for share in (0.6, 0.4)
+    )
+    events = [histogram, first, second]
+    assert filter_epsilon(events, DELTA, terms.epsilon) <= terms.epsilon
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.sqlite")
+    for number, event in enumerate(events):
+        ledger.reserve(request(event, f"m{number}"), budget(terms))
+    one_more = GaussianEvent(noise_multiplier=3.0)
+    assert not ledger.preview(request(one_more, "one_more"), budget(terms)).admitted
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"relation": NeighboringRelation.ZERO_OUT},
+        {"relation": NeighboringRelation.REPLACE_ONE},
+        {"unit": PrivacyUnit(column="person", max_records=2)},
+    ],
+    ids=["zero-out", "replace-one", "two records a unit"],
+)
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_every_relation_and_unit_is_planned_within_its_target(cases, changes, accountant):
+    made = METHOD.plan(CONFIG, cases.terms(accountant=accountant, **changes), target_epsilon=4.0)
+    assert made.epsilon <= 4.0
+    assert made.event.max_records_per_unit == changes.get("unit", PrivacyUnit()).max_records
+    replaced = changes.get("relation") is NeighboringRelation.REPLACE_ONE
+    assert made.event.replaced is replaced
+
+
+def test_an_undeclared_number_of_records_is_refused_unless_a_probability_is_given(cases):
+    terms = cases.terms(public_records=None)
+    refused = METHOD.plan(CONFIG, terms, target_epsilon=4.0)
+    assert refused.event is None
+    assert not refused.stages
+    assert "public_facts.records" in refused.refusal
+    assert "sampling_probability" in refused.refusal
+    given = CtclConfig(steps=20, expected_batch_size=10, sampling_probability=0.125)
+    made = METHOD.plan(given, terms, target_epsilon=4.0)
+    assert made.event.sampling_probability == 0.125
+    assert batch_denominator(given, terms) == 10
+
+
+def test_a_batch_of_more_than_all_records_is_all_records(cases):
+    config = CtclConfig(steps=5, expected_batch_size=1000)
+    assert plan.sampling_probability(config, cases.terms()) == 1.0
+    assert batch_denominator(config, cases.terms()) == 40
+
+
+@pytest.mark.parametrize("method", [Ctcl(), DpFineTuning(), DownstreamFineTuning()])
+def test_every_method_plans_one_stage_with_its_default_settings(cases, method):
+    made = method.plan(method.config_type(), cases.terms(), target_epsilon=2.0)
+    assert made.refusal is None
+    assert list(made.stages) == [
+        stage.name for stage in method.stages(method.config_type(), cases.terms())
+    ]
+    assert method.plan(method.config_type(), cases.terms(), target_epsilon=0.0).refusal
+
+
+def test_a_mechanism_of_other_settings_than_the_plans_is_refused(cases):
+    made = METHOD.plan(CONFIG, cases.terms(), target_epsilon=4.0)
+    longer = CONFIG.model_copy(update={"steps": 21})
+    with pytest.raises(UnaccountedReleaseError):
+        planned_mechanism(STAGE, made, longer, cases.terms())
+
+
+def test_a_plan_is_calibrated_once_and_the_same_when_read_back(cases, monkeypatch):
+    config = DpFineTuningConfig(steps=20, expected_batch_size=10)
+    first = DpFineTuning().plan(config, cases.terms(), target_epsilon=3.0)
+    monkeypatch.setattr(plan, "training_noise_multiplier", None)  # calling it would raise
+    assert DpFineTuning().plan(config, cases.terms(), target_epsilon=3.0) == first
+
+
+def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothing(cases, tmp_path):
+    terms = cases.terms()
+    METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, 1.0))
+    (file,) = home().plans.iterdir()
+    kept = json.loads(file.read_text())
+    kept["value"]["noise_multiplier"] /= 10
+    file.write_text(json.dumps(kept))
+    made = METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, 1.0))
+    mechanism = planned_mechanism(STAGE, made, CONFIG, terms)
+    assert mechanism.event() == made.event  # what is charged is what will be drawn
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.sqlite")
+    assert not ledger.preview(request(made.event), budget(terms)).admitted
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[]", "{}", "null"])
+def test_a_damaged_cache_file_is_computed_anew(broken):
+    assert plan_cache.remembered({"a": 1}, lambda: 0.1 + 0.2) == 0.1 + 0.2
+    (file,) = home().plans.iterdir()
+    file.write_text(broken)
+    assert plan_cache.remembered({"a": 1}, lambda: 7) == 7
+    assert plan_cache.remembered({"a": 1}, lambda: 8) == 7
+
+
+def test_another_key_or_another_version_is_another_value(monkeypatch):
+    assert plan_cache.remembered({"a": 1}, lambda: 1) == 1
+    assert plan_cache.remembered({"a": 2}, lambda: 2) == 2
+    monkeypatch.setattr(plan_cache.importlib.metadata, "version", lambda name: "0.0")
+    assert plan_cache.remembered({"a": 1}, lambda: 3) == 3

@@ -1,0 +1,124 @@
+"""Laws of resampling: the released histogram as nearly as the rows allow, at no cost."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dpsynth_assets.methods.fine_tuning import Resampled
+from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
+from dpsynth_assets.methods.fine_tuning.resampling import choose_rows, quotas
+from dpsynth_assets.privacy.events import is_post_processing
+
+METHOD = Resampled()
+CELLS = st.lists(
+    st.tuples(st.just(0.0) | st.floats(1e-9, 1), st.integers(0, 30)), min_size=1, max_size=12
+)
+
+
+@given(CELLS, st.floats(0, 1))
+@settings(max_examples=200, deadline=None)
+def test_quotas_sum_to_the_rows_and_no_cell_gives_more_than_it_has(cells, part):
+    shares, available = (np.array(column) for column in zip(*cells, strict=True))
+    rows = int(part * available.sum())
+    kept = quotas(shares, available, rows)
+    assert kept.sum() == rows
+    assert (kept >= 0).all()
+    assert (kept <= available).all()
+    short = available - kept > 0
+    if (shares[short] > 0).any():  # then no unwanted cell was needed
+        assert kept[shares == 0].sum() == 0
+
+
+@given(CELLS)
+@settings(max_examples=100, deadline=None)
+def test_where_rows_abound_quotas_are_the_shares_within_one_row(cells):
+    shares = np.array([share for share, _ in cells])
+    if shares.sum() == 0:
+        return
+    shares /= shares.sum()
+    kept = quotas(shares, np.full(len(shares), 1000), 100)
+    assert np.abs(kept - 100 * shares).max() < 1
+
+
+def test_what_one_cell_lacks_goes_to_the_others_in_proportion():
+    kept = quotas(np.array([0.5, 0.3, 0.2]), np.array([10, 100, 100]), 60)
+    assert kept.tolist() == [10, 30, 20]
+
+
+@pytest.mark.parametrize("rows", [-1, 4])
+def test_more_rows_than_there_are_is_refused(rows):
+    with pytest.raises(ValueError, match="rows"):
+        quotas(np.ones(1), np.array([3]), rows)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_rows_are_chosen_without_replacement_and_by_quota(cells, seed):
+    cells = np.array(cells)
+    kept = np.bincount(cells, minlength=4) // 2
+    chosen = choose_rows(cells, kept, seed)
+    assert len(set(chosen.tolist())) == len(chosen)
+    assert np.array_equal(np.bincount(cells[chosen], minlength=4), kept)
+    assert np.array_equal(chosen, choose_rows(cells, kept, seed))
+
+
+def test_every_row_of_a_cell_is_as_likely():
+    cells, kept = np.zeros(6, dtype=int), np.array([3])
+    counts = np.zeros(6)
+    for seed in range(600):
+        counts[choose_rows(cells, kept, seed)] += 1
+    assert np.abs(counts - 300).max() < 60
+
+
+def corpus(rows=400):
+    words = ("harbour", "bakery", "museum", "nowhere")
+    return pl.DataFrame(
+        {
+            "text": [f"row {i} about {words[i % 4]}" for i in range(rows)],
+            "label": ["xy"[(i // 4) % 2] for i in range(rows)],
+        }
+    )
+
+
+def resample(cases, public, rows, **changes):
+    config = ResampledConfig(corpus="other")
+    public = replace(public, corpora={"other": corpus()}, **changes)
+    plan = METHOD.plan(config, cases.terms(), target_epsilon=0.0)
+    return METHOD.write(plan, config, cases.terms(), public, rows, cases.silent)
+
+
+def test_the_kept_rows_follow_the_histogram_and_come_from_the_corpus(cases, public):
+    made = resample(cases, public, 80)
+    assert made.rows.height == made.facts["rows"] == 80
+    assert set(made.rows["text"]) <= set(corpus()["text"])
+    assert made.facts["distance_after"] < 0.1 < made.facts["distance_before"]
+    y_bakery = made.rows.filter((pl.col("label") == "y") & (pl.col("topic") == 1)).height
+    assert y_bakery > 25  # 12 of about 26
+    assert resample(cases, public, 80).rows.equals(made.rows)
+
+
+def test_all_rows_are_the_most_there_are(cases, public):
+    assert resample(cases, public, 10_000).rows.height == 400
+
+
+def test_it_spends_nothing_and_says_what_it_builds_on(cases):
+    config = ResampledConfig(corpus="other")
+    plan = METHOD.plan(config, cases.terms(), target_epsilon=0.0)
+    assert is_post_processing(plan.event)
+    assert not plan.stages
+    assert plan.refusal is None
+    assert not METHOD.spends
+    assert METHOD.stages(config, cases.terms()) == ()
+    assert METHOD.builds_on(config) == ("other",)
+    assert METHOD.uses_topics(config)
+
+
+def test_a_missing_corpus_is_named(cases, public):
+    plan = METHOD.plan(ResampledConfig(corpus="gone"), cases.terms(), target_epsilon=0.0)
+    with pytest.raises(ValueError, match="gone"):
+        METHOD.write(plan, ResampledConfig(corpus="gone"), cases.terms(), public, 10, cases.silent)
+    with pytest.raises(ValueError, match="no paid stage"):
+        METHOD.release_stage("x", plan, None, None, None, public, None, cases.silent)

@@ -1,0 +1,104 @@
+"""The settings of the papers' baselines are settings here: base template, k examples, token counts.
+
+Baseline++ of Amin et al. 2025 is a pretrained model with its template and k = 2 examples in each of
+s parallel contexts (section 6.1, D.1, Table 10); the baseline of Amin et al. 2024 has k = 1.
+"""
+
+from collections import Counter
+
+import pytest
+
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.corpus import GenerationTask, uniform_batches
+from dpsynth_assets.methods.private_prediction.mean import MeanUniform
+from dpsynth_assets.models.document_format import PLAIN_PT
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+AG_NEWS = 108_000
+DELTA = AG_NEWS**-1.1
+
+
+def baseline(k, **changes):
+    fields = {
+        "expected_batch_size": 64,
+        "examples_per_context": k,
+        "clip_bound": 9.0,
+        "temperature": 1.5,
+        "logit_slack": 0.0,
+    }
+    return MeanUniformConfig(**(fields | changes))
+
+
+def tokens(cases, config, epsilon=10.0, **changes):
+    terms = cases.terms(epsilon=epsilon, delta=DELTA, public_records=AG_NEWS, **changes)
+    return MeanUniform().plan(config, terms, target_epsilon=epsilon).tokens_per_batch
+
+
+@pytest.mark.parametrize(("s", "epsilon", "printed"), [(64, 10.0, 373), (256, 3.0, 733)])
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_batch_draws_as_many_tokens_as_the_paper_prints_for_either_k(
+    cases, k, s, epsilon, printed
+):
+    hashed = baseline(k, expected_batch_size=s)
+    slots = baseline(k, expected_batch_size=s, batching="slots")
+    assert tokens(cases, hashed, epsilon) == printed
+    zero_out = {"relation": NeighboringRelation.ZERO_OUT, "public_slots": True}
+    assert tokens(cases, slots, epsilon, **zero_out) == printed
+
+
+def test_a_replaced_record_of_a_pair_pays_for_two_vectors(cases):
+    # What the paper's two records a context cost where neither rule holds (errata B-000.1).
+    replaced = tokens(cases, baseline(2), relation=NeighboringRelation.REPLACE_ONE)
+    assert replaced == pytest.approx(373 / 4, abs=1)
+
+
+def batches(cases, config, records, **changes):
+    terms = cases.terms(public_records=records, **changes)
+    task = GenerationTask(config=config, terms=terms, public=cases.public(None), tokens_per_batch=1)
+    return uniform_batches(task, cases.private(records))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_slots_give_every_one_of_s_contexts_k_records_of_one_batch_and_label(cases, k):
+    config = baseline(k, expected_batch_size=6, batching="slots")
+    terms = {"relation": NeighboringRelation.ZERO_OUT, "public_slots": True}
+    made = batches(cases, config, 120, **terms)
+    assert len(made) == 2 * (60 // (6 * k))
+    assert all([len(context) for context in batch.contexts] == [k] * 6 for batch in made)
+    uses = Counter(text for batch in made for context in batch.contexts for text in context)
+    assert set(uses.values()) == {1}
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("k", [1, 2])
+def test_hashed_contexts_hold_k_records_and_a_share_of_e_to_the_minus_k_of_them_counts(cases, k):
+    config = baseline(k, expected_batch_size=50, max_batches=10_000)
+    made = batches(cases, config, 20_000)
+    contexts = [context for batch in made for context in batch.contexts]
+    assert {len(context) for context in contexts} == {k}
+    places = 50 * len(made)
+    if k == 1:
+        assert len(contexts) == 20_000
+    else:
+        share = 0.13534  # of Poisson(1) records in each of two slots; five standard deviations
+        assert abs(len(contexts) / places - share) < 5 * (share / places) ** 0.5 + 0.002
+
+
+class Letters:
+    """Writes tokens as characters, so that a prompt can be read."""
+
+    begin_token_id = None
+    end_token_id = "|"
+
+    def encode(self, text):
+        return list(text)
+
+    def prompt_ids(self, label_text, examples, max_example_tokens):
+        return PLAIN_PT.prompt_ids(self, label_text, examples, max_example_tokens)
+
+
+def test_the_base_template_writes_the_label_above_each_example_and_opens_one_more():
+    # Appendix E.4.1; `|` is the end token that a model stops at.
+    written = "".join(Letters().prompt_ids("Sports", ["first", "second"], 99))
+    assert written == "Sports\nfirst|\n\nSports\nsecond|\n\nSports\n"
+    assert "".join(Letters().prompt_ids("Sports", [], 99)) == "Sports\n"

@@ -1,0 +1,265 @@
+import json
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods import topic_histogram as module
+from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.methods.topic_histogram import (
+    TopicHistogram,
+    project_to_total,
+    release_topic_histogram,
+    topic_histogram_event,
+)
+from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
+from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+LABELS = ("good", "bad", "mixed")
+TOPICS = 4
+
+
+def terms(relation=NeighboringRelation.ADD_REMOVE, max_records=1, labels=LABELS):
+    column = None if max_records == 1 else "customer"
+    return CohortTerms(
+        cohort="tests",
+        relation=relation,
+        unit=PrivacyUnit(column=column, max_records=max_records),
+        epsilon=4.0,
+        delta=1e-6,
+        accountant="zcdp",
+        labels=labels,
+        label_texts=labels,
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Topic t is the direction of axis t; what lies along other axes is unclassified."""
+    return TopicModel(
+        embeddings=np.eye(TOPICS, 6, dtype=np.float32),
+        keywords=tuple(tuple(f"word{t}{i}" for i in range(10)) for t in range(TOPICS)),
+        fallback_keywords=tuple(f"any{i}" for i in range(10)),
+        threshold=0.5,
+        sizes=np.ones(TOPICS, dtype=np.int64),
+        settings=TopicModelSettings(),
+    )
+
+
+def private_inputs(labels, axes):
+    records = pl.DataFrame(
+        {
+            "record_id": [str(i) for i in range(len(axes))],
+            "unit_id": [str(i) for i in range(len(axes))],
+            "text": ["private words"] * len(axes),
+            "label": labels,
+        },
+        schema_overrides={"label": pl.String},
+    )
+    embeddings = np.eye(6, dtype=np.float32)[np.asarray(axes, dtype=int)]
+    return PrivateInputs(records=records, embeddings=embeddings)
+
+
+@pytest.fixture
+def counts_of(model, monkeypatch):
+    """The clean counts that reach the noise, which no release shows."""
+
+    def clean_counts(private, of_terms=None):
+        seen = []
+
+        def noiseless(counts, **settings):
+            seen.append(list(counts))
+            return release_histogram(counts, **settings)
+
+        monkeypatch.setattr(module, "release_histogram", noiseless)
+        release_topic_histogram(private, model, of_terms or terms())
+        (counts,) = seen
+        return np.array(counts).reshape(-1, model.bins)
+
+    return clean_counts
+
+
+def test_each_record_is_counted_in_the_cell_of_its_label_and_topic(counts_of):
+    private = private_inputs(["good", "good", "bad", "bad", "mixed"], [0, 0, 3, 5, 4])
+    expected = np.zeros((3, TOPICS + 1), dtype=int)
+    expected[0, 0], expected[1, 3], expected[1, TOPICS], expected[2, TOPICS] = 2, 1, 1, 1
+    np.testing.assert_array_equal(counts_of(private), expected)
+
+
+def test_one_record_moves_one_cell_by_one(counts_of):
+    labels, axes = ["good", "bad", "mixed", "bad"], [0, 1, 5, 1]
+    whole = counts_of(private_inputs(labels, axes))
+    for row in range(4):
+        without = counts_of(
+            private_inputs(labels[:row] + labels[row + 1 :], axes[:row] + axes[row + 1 :])
+        )
+        assert np.abs(whole - without).sum() == 1
+
+
+def test_records_without_a_declared_label_are_counted_nowhere(counts_of):
+    assert counts_of(private_inputs(["good", "unheard of"], [0, 0])).sum() == 1
+
+
+def test_without_labels_there_is_one_row_for_all(counts_of):
+    counts = counts_of(private_inputs(["", ""], [0, 1]), terms(labels=("",)))
+    np.testing.assert_array_equal(counts, [[1, 1, 0, 0, 0]])
+
+
+def test_an_empty_cohort_still_gets_noise_on_every_cell(model):
+    release = release_topic_histogram(private_inputs([], []), model, terms())
+    assert np.shape(release.value.dp_counts) == (3, TOPICS + 1)
+    assert any(count != 0 for row in release.value.dp_counts for count in row)
+
+
+def test_noise_has_the_asked_size(model):
+    private = private_inputs(["good"] * 40, [0] * 40)
+    noisy = [
+        count
+        for _ in range(40)
+        for count in release_topic_histogram(private, model, terms()).value.dp_counts[1]
+    ]
+    assert 8 < np.std(noisy) < 12.5  # 200 draws of standard deviation 10: over 4 sigma each side
+
+
+@pytest.mark.parametrize(
+    ("relation", "max_records", "sensitivity"),
+    [
+        (NeighboringRelation.ADD_REMOVE, 1, 1.0),
+        (NeighboringRelation.ZERO_OUT, 1, 1.0),
+        (NeighboringRelation.REPLACE_ONE, 1, math.sqrt(2)),
+        (NeighboringRelation.ADD_REMOVE, 3, 3.0),
+    ],
+)
+def test_the_price_follows_relation_and_unit(model, relation, max_records, sensitivity):
+    declared = terms(relation, max_records)
+    event = topic_histogram_event(10.0, declared)
+    assert isinstance(event, GaussianEvent)
+    assert event.noise_multiplier == pytest.approx(10.0 / sensitivity)
+    release = release_topic_histogram(
+        private_inputs(["good"], [0]), model, declared, noise_std=10.0
+    )
+    assert release.cost.event == event
+
+
+def test_inputs_that_do_not_fit_are_refused_without_private_facts(model):
+    whole = private_inputs(["good", "bad"], [0, 1])
+    without = PrivateInputs(records=whole.records)
+    short = PrivateInputs(records=whole.records, embeddings=whole.embeddings[:1])
+    for inputs in (without, short):
+        with pytest.raises(ValueError, match="Expected") as caught:
+            release_topic_histogram(inputs, model, terms())
+        assert "private words" not in str(caught.value)
+        assert "2" not in str(caught.value)
+    with pytest.raises(ValueError, match="scale"):
+        release_topic_histogram(whole, model, terms(), noise_std=0.5)
+
+
+def histogram(dp_counts, labels=LABELS):
+    return TopicHistogram(
+        labels=labels[: len(dp_counts)],
+        dp_counts=tuple(tuple(int(n) for n in row) for row in dp_counts),
+        noise_std=10.0,
+    )
+
+
+def test_json_keeps_everything():
+    value = histogram([[5, -3], [0, 12]])
+    stored = json.loads(json.dumps(value.to_json())) | {"reservation": "r1"}
+    assert TopicHistogram.from_json(stored) == value
+
+
+def test_rows_that_do_not_match_are_refused():
+    for rows, labels in (([[1, 2], [1]], LABELS), ([[1, 2]], ()), ([[1]], LABELS)):
+        with pytest.raises(ValueError, match="K \\+ 1"):
+            histogram(rows, labels)
+
+
+def test_projection_is_the_nearest_point_of_that_total():
+    random = np.random.default_rng(0)
+    noisy = random.normal(3, 10, size=30)
+    nearest = project_to_total(noisy, 90.0)
+    assert nearest.min() >= 0
+    assert nearest.sum() == pytest.approx(90.0)
+    distance = np.linalg.norm(nearest - noisy)
+    for _ in range(2000):
+        other = np.maximum(nearest + random.normal(0, 0.5, size=30), 0)
+        assert np.linalg.norm(other * 90.0 / other.sum() - noisy) >= distance - 1e-9
+
+
+def test_clean_counts_keep_their_proportions():
+    np.testing.assert_allclose(
+        histogram([[6, 2], [0, 2]]).proportions(), [[0.6, 0.2], [0, 0.2]], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("min_count", [None, 0, 5])
+@pytest.mark.parametrize("rows", [[[40, -7], [3, 12]], [[-9, -1], [-3, 2]], [[0, 0], [0, 0]]])
+def test_proportions_are_non_negative_and_sum_to_one(rows, min_count):
+    shares = histogram(rows).proportions(min_count)
+    assert shares.shape == (2, 2)
+    assert shares.min() >= 0
+    assert shares.sum() == pytest.approx(1.0)
+
+
+def test_a_floor_empties_small_cells():
+    shares = histogram([[40, 19], [20, -30]]).proportions(min_count=20)
+    np.testing.assert_allclose(shares, [[2 / 3, 0], [1 / 3, 0]])
+
+
+def test_nothing_left_means_uniform():
+    np.testing.assert_allclose(histogram([[-4, -5], [-1, -2]]).proportions(), 0.25)
+
+
+@pytest.mark.parametrize(("cells", "share"), [((5, 1301), 0.75), ((4, 85), 1.1)])
+def test_projection_comes_nearer_to_the_truth_than_clamping(cells, share):
+    """Far nearer where most cells hold next to nothing, and no worse where few do."""
+    random = np.random.default_rng(1)
+    truth = random.permutation(1 / np.arange(1, np.prod(cells) + 1)).reshape(cells)
+    truth = random.multinomial(20_000, (truth / truth.sum()).ravel()).reshape(cells)
+    noisy = histogram(truth + np.rint(random.normal(0, 10, cells)), tuple("abcde"))
+
+    def distance(shares):
+        return 0.5 * np.abs(shares - truth / truth.sum()).sum()
+
+    assert distance(noisy.proportions()) < share * distance(noisy.proportions(min_count=0))
+
+
+def test_allocation_rounds_every_cell_and_label_up_or_down():
+    random = np.random.default_rng(2)
+    value = histogram(random.integers(0, 300, size=(3, 40)))
+    shares = value.proportions()
+    for rows in (0, 1, 7, 50, 1000):
+        for seed in range(5):
+            counts = value.allocate(rows, seed)
+            assert counts.sum() == rows
+            assert np.abs(counts - rows * shares).max() < 1 + 1e-9
+            assert np.abs(counts.sum(axis=1) - rows * shares.sum(axis=1)).max() < 1 + 1e-9
+
+
+def test_small_cells_get_their_share_over_seeds():
+    value = histogram([[50] + [1] * 50])
+    total = sum(value.allocate(10, seed) for seed in range(2000))
+    assert total[0, 0] == pytest.approx(2000 * 5, rel=1e-9)
+    assert total[0, 1:].sum() == 2000 * 5
+    assert total[0, 1:].min() > 2000 * 0.1 * 0.6
+
+
+def test_cells_are_those_of_the_allocation_in_mixed_order():
+    value = histogram([[30, 10, 0], [20, 0, 40]])
+    cells = value.sample_cells(1000, seed=3)
+    counted = np.zeros((2, 3), dtype=int)
+    np.add.at(counted, (cells[:, 0], cells[:, 1]), 1)
+    np.testing.assert_array_equal(counted, value.allocate(1000, seed=3))
+    first = np.bincount(cells[:500, 1] + 3 * cells[:500, 0], minlength=6) / 500
+    np.testing.assert_allclose(first, value.proportions().ravel(), atol=0.08)
+    np.testing.assert_array_equal(cells, value.sample_cells(1000, seed=3))
+    assert not np.array_equal(cells, value.sample_cells(1000, seed=4))
+    assert value.sample_cells(0, seed=3).shape == (0, 2)
+
+
+def test_a_negative_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match="rows >= 0"):
+        histogram([[1, 2]]).allocate(-1, seed=0)

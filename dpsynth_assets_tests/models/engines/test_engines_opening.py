@@ -1,0 +1,129 @@
+"""Engines open once per process, from a declaration whose mistakes are found before that."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from dpsynth_assets.models.engines import EngineError
+from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
+from dpsynth_assets.models.engines.opening import close_engines, open_engine
+from dpsynth_assets.models.engines.spec import EngineSpec
+from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.language_model import LanguageModel
+
+ENDPOINT = {"kind": "openai", "model": "m", "base_url": "https://host/v1"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_open():
+    close_engines()
+    yield
+    close_engines()
+
+
+def test_one_declaration_is_opened_once(toy_folder, toy_model):
+    spec = EngineSpec(model=str(toy_folder), device="cpu")
+    engine = open_engine(spec)
+    assert isinstance(engine, TransformersEngine)
+    assert open_engine(EngineSpec(model=str(toy_folder), device="cpu")) is engine
+    assert open_engine(EngineSpec(model=str(toy_folder), device="cpu", batch_rows=2)) is not engine
+
+
+def test_the_datasets_model_is_served_unless_another_is_named(toy_folder):
+    model = LanguageModel(str(toy_folder))
+    engine = open_engine(EngineSpec(), language_model=model)
+    assert engine.language_model is model
+    assert open_engine(EngineSpec(), language_model=LanguageModel(str(toy_folder))) is engine
+
+
+def test_an_endpoint_opens_with_its_prices(monkeypatch):
+    monkeypatch.setenv("K", "secret")
+    spec = EngineSpec(
+        **ENDPOINT, api_key_variable="K", price_per_million_new_tokens=3, cost_limit=2
+    )
+    engine = open_engine(spec)
+    assert isinstance(engine, OpenAiEndpoint)
+    assert (engine.usage.new_price, engine.usage.cost_limit) == (3, 2)
+    assert "secret" not in spec.model_dump_json()
+
+
+def test_missing_models_give_one_line(tmp_path, toy_folder, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in toy_folder.iterdir():
+        if file.suffix != ".safetensors":
+            (broken / file.name).write_bytes(file.read_bytes())
+    wrongs = [str(tmp_path / "none"), "no-such-owner/no-such-model", str(broken)]
+    for model in wrongs:
+        with pytest.raises(EngineError, match="Expected") as raised:
+            open_engine(EngineSpec(model=model, device="cpu"))
+        assert "\n" not in str(raised.value)
+    with pytest.raises(EngineError, match="got none"):
+        open_engine(EngineSpec())
+
+
+def test_too_little_memory_gives_one_line(toy_folder, monkeypatch):
+    monkeypatch.setattr("dpsynth_assets.models.language_model._free_bytes", lambda _: 10)
+    with pytest.raises(EngineError, match="GiB are free; take a smaller model"):
+        open_engine(EngineSpec(model=str(toy_folder), device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"kind": "transformers", "base_url": "https://h/v1"}, "no base_url"),
+        ({"kind": "transformers", "tensor_parallel_size": 2}, "no tensor_parallel_size"),
+        ({"kind": "vllm", "api_key_variable": "K"}, "no api_key_variable"),
+        ({"kind": "vllm", "device": "cuda"}, "no device"),
+        (ENDPOINT | {"memory_fraction": 0.5}, "no memory_fraction"),
+        ({"kind": "openai", "model": "m"}, "base_url and model"),
+        ({"kind": "openai", "base_url": "https://h/v1"}, "base_url and model"),
+        (ENDPOINT | {"base_url": "https://user:pass@h/v1"}, "without credentials"),
+        (ENDPOINT | {"base_url": "https://h/v1?key=1"}, "without credentials"),
+        (ENDPOINT | {"base_url": "http://h/v1", "api_key_variable": "K"}, "https"),
+        (ENDPOINT | {"base_url": "ftp://localhost/v1"}, "https"),
+        (ENDPOINT | {"api_key_variable": "sk-12345"}, "pattern"),
+        (ENDPOINT | {"api_key": "K"}, "api_key"),
+        ({"kind": "vllm", "memory_fraction": 0}, "memory_fraction"),
+    ],
+)
+def test_declarations_that_cannot_be_meant_are_refused(declared, message):
+    with pytest.raises(ValidationError, match=message):
+        EngineSpec(**declared)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "http://localhost/v1"])
+def test_a_key_may_go_over_plain_http_within_this_machine(url):
+    EngineSpec(**ENDPOINT | {"base_url": url, "api_key_variable": "K"})
+
+
+def test_plain_http_elsewhere_is_allowed_without_a_key():
+    EngineSpec(**ENDPOINT | {"base_url": "http://10.0.0.5:8000/v1"})
+
+
+def test_the_transformers_engine_needs_neither_pydantic_nor_polars_nor_dagster():
+    program = """
+import sys, json
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"pydantic", "polars", "dagster", "vllm", "httpx"}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocked())
+import dpsynth_assets.models.engines.transformers_engine
+import dpsynth_assets.models.engines.vllm_engine
+import dpsynth_assets.models.engines.openai_endpoint
+print(json.dumps([name for name in ("torch", "transformers") if name in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == []
+
+
+def test_vllm_that_is_not_installed_gives_one_line(toy_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(EngineError, match="Expected vllm in this environment"):
+        open_engine(EngineSpec(kind="vllm", model=str(toy_folder)))

@@ -1,0 +1,227 @@
+"""The transformers engine writes what the plain model writes, and steers and reads it exactly."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
+from dpsynth_assets.models.engines.residual_stream import decoder_layers
+from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+
+NEW = 12
+GREEDY = Sampling(temperature=0, max_new_tokens=NEW)
+LAYERS = (0, 1)
+
+
+@pytest.fixture(scope="module")
+def engine(toy_model):
+    return TransformersEngine(toy_model, batch_rows=5)
+
+
+@pytest.fixture(scope="module")
+def prompts(toy_model):
+    """Twelve prompts of seven kinds and lengths; some stand there several times."""
+    labels = ["billing", "delivery", "a", "heating and water", "refund, late", "x y", ""]
+    kinds = [toy_model.prompt_ids(label, [], 8) for label in labels]
+    return kinds + kinds[:3] + kinds[1:3]
+
+
+@pytest.fixture(scope="module")
+def vectors(engine):
+    draw = np.random.default_rng(0)
+    return {layer: draw.standard_normal(engine.width).astype(np.float32) for layer in LAYERS}
+
+
+@torch.no_grad()
+def plain_greedy(language_model, prompt, count, added=None):
+    """Recomputes everything for every token; adds vectors from the prompt's last token on."""
+    ids, added = list(prompt), added or {}
+
+    def adds(vector):
+        def hook(_module, _inputs, output):
+            output[:, len(prompt) - 1 :] += torch.from_numpy(vector)
+
+        return hook
+
+    layers = decoder_layers(language_model.model)
+    hooks = [layers[layer].register_forward_hook(adds(v)) for layer, v in added.items()]
+    for _ in range(count):
+        logits = language_model.model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+        ids.append(int(logits.argmax()))
+    for hook in hooks:
+        hook.remove()
+    return ids[len(prompt) :], logits.numpy()
+
+
+def until_end(tokens, language_model):
+    end = language_model.end_token_id
+    return tuple(tokens[: tokens.index(end)] if end in tokens else tokens)
+
+
+@contextmanager
+def observed(model, layer=0):
+    """Shapes of what enters a decoder layer, one a pass."""
+    shapes = []
+    hook = decoder_layers(model)[layer].register_forward_pre_hook(
+        lambda _module, inputs: shapes.append(tuple(inputs[0].shape[:2]))
+    )
+    yield shapes
+    hook.remove()
+
+
+def test_the_engine_keeps_the_protocol(engine):
+    assert isinstance(engine, Engine)
+    assert engine.capabilities == set(Capability)
+    assert (engine.layers, engine.width) == (2, 32)
+
+
+def test_greedy_text_is_the_plain_models(engine, toy_model, prompts):
+    generations = engine.generate(prompts, GREEDY)
+    for prompt, generation in zip(prompts, generations, strict=True):
+        tokens, _ = plain_greedy(toy_model, prompt, NEW)
+        assert generation.token_ids == until_end(tokens, toy_model)
+        assert generation.finished == (toy_model.end_token_id in tokens)
+        assert generation.text == toy_model.decode(generation.token_ids)
+
+
+def test_text_prompts_begin_with_the_begin_token(engine, toy_model):
+    ids = [toy_model.begin_token_id, *toy_model.encode("delivery\n")]
+    assert engine.generate(["delivery\n"], GREEDY) == engine.generate([ids], GREEDY)
+
+
+def test_a_row_draws_the_same_tokens_in_any_company(engine, toy_model, prompts):
+    sampling = Sampling(temperature=1.2, top_p=0.9, top_k=50, max_new_tokens=NEW, seed=3)
+    together = engine.generate(prompts, sampling)
+    assert engine.generate(prompts[:4], sampling) == together[:4]
+    assert TransformersEngine(toy_model, batch_rows=64).generate(prompts, sampling) == together
+    assert len({generation.token_ids for generation in together}) > 6
+    other = Sampling(temperature=1.2, top_p=0.9, top_k=50, max_new_tokens=NEW, seed=4)
+    assert engine.generate(prompts, other) != together
+
+
+def test_each_row_stops_at_its_own_limit(engine, prompts):
+    limits = tuple(range(1, 13))
+    generations = engine.generate(prompts, Sampling(temperature=0, max_new_tokens=limits))
+    whole = engine.generate(prompts, GREEDY)
+    for limit, cut, full in zip(limits, generations, whole, strict=True):
+        assert cut.token_ids == full.token_ids[:limit]
+        assert cut.finished == (full.finished and len(full.token_ids) < limit)
+
+
+def test_a_stop_text_ends_the_text_before_it(engine, prompts):
+    whole = engine.generate(prompts, GREEDY)
+    text = next(generation.text for generation in whole if len(generation.text) > 6)
+    stop = text[3:5]
+    stopped = engine.generate(prompts, Sampling(temperature=0, max_new_tokens=NEW, stop=(stop,)))
+    for full, cut in zip(whole, stopped, strict=True):
+        assert cut.text == full.text.partition(stop)[0]
+        assert cut.finished == (full.finished or stop in full.text)
+        assert full.token_ids[: len(cut.token_ids)] == cut.token_ids
+
+
+def test_equal_prompts_are_read_once_and_done_rows_leave(toy_model, prompts):
+    engine = TransformersEngine(toy_model, batch_rows=64)
+    limits = (2,) * 30 + (NEW,) * 10
+    sampling = Sampling(temperature=1.0, max_new_tokens=limits)
+    with observed(toy_model.model) as shapes:
+        engine.generate([prompts[0]] * 40, sampling)
+    prefill, *steps = shapes
+    assert prefill == (1, len(prompts[0]))
+    assert [rows for rows, _ in steps] == [48, 48] + [16] * (len(steps) - 2)  # multiples of 16
+
+
+def test_steering_adds_to_the_stream_from_the_prompts_last_token_on(
+    engine, toy_model, prompts, vectors
+):
+    added = {layer: np.float32(2.5) * vector for layer, vector in vectors.items()}
+    with engine.steered(vectors, 2.5) as steered:
+        generations = steered.generate(prompts, GREEDY)
+        logits = steered.next_token_logits(prompts)
+    assert generations != engine.generate(prompts, GREEDY)
+    for prompt, generation, row in zip(prompts, generations, logits, strict=True):
+        tokens, _ = plain_greedy(toy_model, prompt, NEW, added)
+        assert generation.token_ids == until_end(tokens, toy_model)
+        np.testing.assert_allclose(row, plain_greedy(toy_model, prompt, 1, added)[1], atol=1e-4)
+
+
+def test_steering_by_nothing_and_steering_that_is_over_change_nothing(engine, prompts, vectors):
+    before = engine.next_token_logits(prompts)
+    with engine.steered(vectors, 0.0) as steered:
+        np.testing.assert_array_equal(steered.next_token_logits(prompts), before)
+    with engine.steered(vectors, {0: 1.0, 1: -3.0}) as steered:
+        assert np.abs(steered.next_token_logits(prompts) - before).max() > 0.1
+    np.testing.assert_array_equal(engine.next_token_logits(prompts), before)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "strengths"),
+    [
+        ({2: np.ones(32)}, 1.0),
+        ({-1: np.ones(32)}, 1.0),
+        ({}, 1.0),
+        ({0: np.ones(31)}, 1.0),
+        ({0: np.full(32, np.nan)}, 1.0),
+        ({0: np.ones(32)}, float("inf")),
+        ({0: np.ones(32)}, {1: 1.0}),
+    ],
+)
+def test_vectors_of_another_model_are_refused(engine, vectors, strengths):
+    with pytest.raises(EngineError, match="Expected"), engine.steered(vectors, strengths):
+        pass
+
+
+def test_next_token_logits_are_the_plain_models(engine, toy_model, prompts):
+    logits = engine.next_token_logits(prompts)
+    assert logits.shape == (len(prompts), toy_model.vocabulary_size)
+    assert logits.dtype == np.float32
+    for prompt, row in zip(prompts, logits, strict=True):
+        np.testing.assert_allclose(row, plain_greedy(toy_model, prompt, 1)[1], atol=1e-4)
+
+
+def test_no_prompts_give_nothing(engine, toy_model):
+    assert engine.generate([], GREEDY) == []
+    assert engine.next_token_logits([]).shape == (0, toy_model.vocabulary_size)
+    assert engine.hidden_states([], [0])[0].shape == (0, 32)
+
+
+def test_too_long_and_empty_prompts_give_one_line_without_their_text(engine, toy_model):
+    prompt = "very secret " * 400
+    with pytest.raises(EngineError, match="positions") as raised:
+        engine.generate([prompt], GREEDY)
+    assert "secret" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(EngineError, match="at least one token"):
+        engine.generate([[]], GREEDY)
+
+
+@pytest.mark.parametrize("ids", [[3, -1], [3, 100_000]])
+def test_tokens_of_another_model_are_refused(engine, ids):
+    for use in (engine.next_token_logits, lambda texts: engine.hidden_states(texts, [0])):
+        with pytest.raises(EngineError, match=r"token ids in \[0, ") as raised:
+            use([ids])
+        assert str(ids[1]) not in str(raised.value)
+
+
+def test_running_out_of_memory_gives_one_line(engine, prompts, monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(engine, "_contexts", full)
+    with pytest.raises(EngineError, match="lower batch_rows"):
+        engine.generate(prompts, GREEDY)
+
+
+@pytest.mark.parametrize("bad", [
+    {"temperature": -1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": 0}, {"max_new_tokens": 0},
+    {"max_new_tokens": (3, 0)}, {"seed": -1}, {"stop": ("",)},
+])  # fmt: skip
+def test_sampling_outside_its_bounds_is_refused(bad):
+    with pytest.raises(ValueError, match="Expected"):
+        Sampling(**bad)
+
+
+def test_text_stays_out_of_reprs(engine, prompts):
+    generation = engine.generate(prompts[:1], GREEDY)[0]
+    assert repr(generation) == f"Generation(finished={generation.finished})"

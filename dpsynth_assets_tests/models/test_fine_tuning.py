@@ -1,0 +1,457 @@
+"""Laws of DP-Adam: its steps, what it saves and tells, and that a killed run goes on."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.models import fine_tuning
+from dpsynth_assets.models.fine_tuning import (
+    CausalLoss,
+    CheckpointFolders,
+    ClassificationLoss,
+    FineTuningSettings,
+    PlainSampling,
+    SequenceToSequenceLoss,
+    TokenExample,
+    add_adapters,
+    fine_tune,
+    fine_tune_privately,
+    merge_adapters,
+    public_learning_rate,
+)
+from dpsynth_assets.models.fine_tuning.losses import mean_token_losses
+from dpsynth_assets.models.fine_tuning.sources import micro_batches
+from dpsynth_assets.privacy import dp_sgd
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+VOCABULARY = 40
+SEQUENCE = SequenceToSequenceLoss(pad_token_id=1, start_token_id=2)
+CAUSAL = CausalLoss(pad_token_id=1, start_token_id=2)
+CLASSES = ClassificationLoss(pad_token_id=1)
+
+
+def bart():
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = BartConfig(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        max_position_embeddings=32,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=None,
+    )
+    return BartForConditionalGeneration(config)
+
+
+def llama_config():
+    from transformers import LlamaConfig
+
+    torch.manual_seed(0)
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        tie_word_embeddings=True,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        num_labels=3,
+    )
+
+
+def llama():
+    from transformers import LlamaForCausalLM
+
+    return LlamaForCausalLM(llama_config())
+
+
+def classifier():
+    from transformers import LlamaForSequenceClassification
+
+    return LlamaForSequenceClassification(llama_config())
+
+
+def examples(count=24, seed=3):
+    """Sequences that count upwards: learnable, of different lengths."""
+    generator = np.random.default_rng(seed)
+    starts, lengths = generator.integers(5, 30, count), generator.integers(2, 9, count)
+    return [
+        TokenExample([int(s)], list(range(s + 1, s + 1 + n)))
+        for s, n in zip(starts, lengths, strict=True)
+    ]
+
+
+def mechanism(steps=4, **changes):
+    fields = {
+        "l2_bound": 1.0,
+        "noise_multiplier": 0.5,
+        "sampling_probability": 0.5,
+        "expected_batch_size": 12.0,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+    return DpSgdMechanism(steps=steps, **{**fields, **changes})
+
+
+def settings(**changes):
+    return FineTuningSettings(**{"learning_rate": 1e-2, "micro_batch": 5, **changes})
+
+
+def weights(model):
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    monkeypatch.setattr(dp_sgd, "gaussian_like", lambda like, _: torch.zeros_like(like))
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return CheckpointFolders(tmp_path / "run")
+
+
+# Training
+
+
+def test_without_noise_and_clipping_private_training_is_plain_training(noiseless):
+    # Every record in every batch, C beyond every norm: both take the same steps of AdamW.
+    private, plain, data = bart(), bart(), examples()
+    run = mechanism(sampling_probability=1.0, expected_batch_size=len(data), l2_bound=1e4, steps=3)
+    fine_tune_privately(private, data, SEQUENCE, run, settings(learning_rate=1e-3))
+    sampling = PlainSampling(steps=3, batch_size=len(data))
+    fine_tune(plain, data, SEQUENCE, sampling, settings(learning_rate=1e-3))
+    moved = weights(plain) - weights(bart())
+    difference = (weights(private) - weights(plain)).norm() / moved.norm()
+    assert moved.norm() > 0.05
+    assert difference < 0.02
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [(bart, SEQUENCE), (llama, CAUSAL), (classifier, CLASSES)],
+    ids=["sequence to sequence", "causal", "classification"],
+)
+def test_little_noise_lets_a_model_learn(make, loss):
+    model, data = make(), examples(40)
+    if loss is CLASSES:
+        data = [TokenExample([*e.inputs, *e.targets], [len(e.targets) % 2]) for e in data]
+    with torch.no_grad():
+        before = float(loss(model, data).mean())
+    run = mechanism(steps=14, noise_multiplier=0.05, expected_batch_size=20.0)
+    fine_tune_privately(model, data, loss, run, settings(learning_rate=2e-2, micro_batch=20))
+    with torch.no_grad():
+        after = float(loss(model, data).mean())
+    assert after < 0.9 * before
+
+
+def test_empty_batches_take_a_step_of_noise():
+    model, start = bart(), weights(bart())
+    run = mechanism(steps=2, sampling_probability=1e-12)
+    facts = fine_tune_privately(model, examples(), SEQUENCE, run, settings())
+    assert facts.steps == 2
+    assert (weights(model) != start).float().mean() > 0.99
+
+
+def test_adapters_train_alone_and_fold_into_an_ordinary_model():
+    model, data = bart(), examples()
+    start = {name: each.detach().clone() for name, each in model.named_parameters()}
+    adapted = add_adapters(model, 2)
+    facts = fine_tune_privately(adapted, data, SEQUENCE, mechanism(), settings())
+    assert facts.parameters < weights(bart()).numel() / 3
+    trained = dict(adapted.named_parameters())
+    for name, each in start.items():
+        found = [value for key, value in trained.items() if key.endswith(_base_name(name))]
+        assert any(torch.equal(each, value) for value in found)
+    with torch.no_grad():
+        expected = SEQUENCE(adapted, data)
+        folded = merge_adapters(adapted)
+        torch.testing.assert_close(SEQUENCE(folded, data), expected, rtol=1e-4, atol=1e-5)
+    assert type(folded).__name__ == "BartForConditionalGeneration"
+    with pytest.raises(ValueError, match="rank >= 1"):
+        add_adapters(bart(), 0)
+
+
+def _base_name(name):
+    *path, leaf = name.split(".")
+    return f"{path[-1]}.base_layer.{leaf}" if path[-1].endswith(("proj", "fc1", "fc2")) else name
+
+
+def test_dropout_sleeps_unless_asked_for(noiseless):
+    modes = []
+
+    class Watched(SequenceToSequenceLoss):
+        def __call__(self, model, batch):
+            modes.append(model.training)
+            return super().__call__(model, batch)
+
+    watched = Watched(pad_token_id=1, start_token_id=2)
+    for dropout in (False, True):
+        model = bart()
+        run = mechanism(steps=1, sampling_probability=1.0)
+        fine_tune_privately(model, examples(5), watched, run, settings(dropout=dropout))
+        assert modes.pop() is dropout
+        assert not model.training
+
+
+# Rates and batches
+
+
+def test_the_rate_warms_up_then_falls_to_zero_in_straight_lines():
+    made = FineTuningSettings(learning_rate=1.0, warmup_steps=100)
+    rates = [made.rate(step, 2000) for step in range(2000)]
+    assert max(rates) == rates[100] == 1.0
+    assert np.ptp(np.diff(rates[:100])) < 1e-12
+    assert np.ptp(np.diff(rates[100:])) < 1e-12
+    assert 0 < rates[-1] <= 1 / 1900
+    assert all(0 < made.rate(step, 7) <= 1.0 for step in range(7))
+
+
+def test_a_batch_is_cut_into_parts_of_like_length_without_loss():
+    data = examples(23)
+    batch = np.array([1, 4, 5, 9, 16, 20, 22])
+    parts = list(micro_batches(data, batch, SEQUENCE, 3))
+    assert [len(part) for part in parts] == [3, 3, 1]
+    lengths = [SEQUENCE.length(each) for part in parts for each in part]
+    assert lengths == sorted(lengths, reverse=True)
+    assert {id(each) for part in parts for each in part} == {id(data[index]) for index in batch}
+    assert list(micro_batches(data, batch[:0], SEQUENCE, 3)) == []
+
+
+def test_a_mean_is_taken_over_an_examples_own_tokens():
+    logits, labels = torch.randn(3, 4, 7), torch.randint(0, 7, (3, 4))
+    labels[0, 2:], labels[1] = -100, -100
+    found = mean_token_losses(logits, labels)
+    own = torch.nn.functional.cross_entropy(logits[0, :2], labels[0, :2])
+    assert float(found[0]) == pytest.approx(float(own))
+    assert found[1] == 0.0
+
+
+@pytest.mark.parametrize(("make", "loss"), [(bart, SEQUENCE), (llama, CAUSAL)])
+def test_padding_does_not_change_a_loss(make, loss):
+    model, data = make().eval(), examples(6)
+    with torch.no_grad():
+        together = loss(model, data)
+        alone = torch.cat([loss(model, [each]) for each in data])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_causal_loss_learns_targets_and_not_the_prompt():
+    model = llama().eval()
+    with torch.no_grad():
+        whole = CAUSAL(model, [TokenExample([], [7, 8, 9])])
+        rest = CAUSAL(model, [TokenExample([2, 7], [8, 9])])
+        first = CAUSAL(model, [TokenExample([2], [7])])
+    assert float(3 * whole) == pytest.approx(float(first + 2 * rest), rel=1e-4)
+
+
+def test_examples_do_not_show_their_tokens():
+    assert "77" not in repr(TokenExample([77], [78]))
+
+
+# Checkpoints
+
+
+class Killed(Exception):
+    """Stands for the end of a process."""
+
+
+class DyingFolders(CheckpointFolders):
+    """Dies before its nth checkpoint is saved."""
+
+    left = 2
+
+    def save(self, scratch):
+        if not self.left:
+            raise Killed
+        self.left -= 1
+        super().save(scratch)
+
+
+def test_a_killed_run_goes_on_at_its_last_checkpoint_with_equal_steps(noiseless, tmp_path):
+    data = examples()
+    every = {"sampling_probability": 1.0, "expected_batch_size": len(data), "steps": 7}
+    made = settings(checkpoint_steps=2)
+    dying, model = DyingFolders(tmp_path / "run"), bart()
+    with pytest.raises(Killed):
+        fine_tune_privately(model, data, SEQUENCE, mechanism(**every), made, dying)
+    resumed, run = bart(), mechanism(**every)
+    folders = CheckpointFolders(tmp_path / "run")
+    facts = fine_tune_privately(resumed, data, SEQUENCE, run, made, folders)
+    assert facts.resumed_at == 4
+    assert run.released_steps == 7
+    whole = bart()
+    fine_tune_privately(whole, data, SEQUENCE, mechanism(**every), made)
+    torch.testing.assert_close(weights(resumed), weights(whole), rtol=1e-5, atol=1e-6)
+
+
+def test_a_finished_run_starts_no_step_again(folders):
+    data, made = examples(), settings()
+    first, again = bart(), bart()
+    fine_tune_privately(first, data, SEQUENCE, mechanism(), made, folders)
+    facts = fine_tune_privately(again, data, SEQUENCE, mechanism(), made, folders)
+    assert facts.resumed_at == facts.steps == 4
+    assert torch.equal(weights(first), weights(again))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"noise_multiplier": 0.4},
+        {"steps": 9},
+        {"l2_bound": 2.0},
+        {"expected_batch_size": 13.0},
+        {"sampling_probability": 0.4},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_a_checkpoint_of_another_charge_is_refused(folders, changed):
+    data, made = examples(), settings()
+    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
+    with pytest.raises(ValueError, match="Expected a checkpoint of this run"):
+        fine_tune_privately(bart(), data, SEQUENCE, mechanism(**changed), made, folders)
+
+
+def test_a_run_may_save_at_other_times_but_not_learn_otherwise(folders):
+    data = examples()
+    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), settings(), folders)
+    other_times = settings(checkpoint_seconds=1.0, micro_batch=3)
+    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), other_times, folders)
+    other_rate = settings(learning_rate=1e-3)
+    with pytest.raises(ValueError, match="Expected a checkpoint of this run"):
+        fine_tune_privately(bart(), data, SEQUENCE, mechanism(), other_rate, folders)
+
+
+def test_a_checkpoint_is_plain_numbers_and_json(folders):
+    fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), settings(), folders)
+    names = sorted(file.name for file in folders.saved.iterdir())
+    assert names == ["state.json", "tensors.safetensors"]
+    state = json.loads((folders.saved / "state.json").read_text())
+    assert state["step"] == 4
+    assert state["charge"]["event"]["steps"] == 4
+    assert folders.saved.stat().st_mode & 0o077 == 0
+
+
+def test_a_torn_checkpoint_is_never_the_last_one(folders, tmp_path):
+    fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), settings(), folders)
+    (folders.scratch() / "state.json").write_text("{")
+    assert CheckpointFolders(tmp_path / "run").saved == folders.saved
+
+
+def test_nothing_is_told_before_the_checkpoint_that_holds_it(tmp_path):
+    events = []
+
+    class Folders(CheckpointFolders):
+        def save(self, scratch):
+            events.append(json.loads((scratch / "state.json").read_text())["step"])
+            super().save(scratch)
+
+    def evaluate(_model):
+        events.append("evaluated")
+        return 1.5
+
+    facts = fine_tune_privately(
+        bart(),
+        examples(),
+        SEQUENCE,
+        mechanism(steps=5),
+        settings(checkpoint_steps=2),
+        Folders(tmp_path / "run"),
+        evaluate,
+        lambda share, message: events.append((share, message)),
+        epsilon_so_far=lambda step: step / 10,
+    )
+    told = [(step / 5, f"step {step} of 5, ε {step / 10:.2f} of 0.50, public loss 1.500")
+            for step in (2, 4, 5)]  # fmt: skip
+    expected = [each for step, line in zip((2, 4, 5), told, strict=True)
+                for each in (step, "evaluated", line)]  # fmt: skip
+    assert events == expected
+    assert facts.public_losses == ((2, 1.5), (4, 1.5), (5, 1.5))
+
+
+def test_without_a_checkpoint_nothing_is_told_before_the_end():
+    told = []
+    fine_tune_privately(
+        bart(),
+        examples(),
+        SEQUENCE,
+        mechanism(),
+        settings(checkpoint_steps=1),
+        progress=lambda share, message: told.append((share, message)),
+    )
+    assert told == [(1.0, "step 4 of 4")]
+
+
+# Learning rate
+
+
+def test_the_learning_rate_of_the_lowest_public_loss_is_chosen():
+    model, told = bart(), []
+    start = weights(model).clone()
+    run = mechanism(steps=100, noise_multiplier=0.02)
+    found = public_learning_rate(
+        model,
+        examples(40),
+        SEQUENCE,
+        run,
+        settings(),
+        candidates=(1e-6, 2e-2, 50.0),
+        steps=8,
+        batch_size=10,
+        progress=lambda share, message: told.append((share, message)),
+    )
+    assert found.learning_rate == 2e-2
+    assert min(found.losses, key=found.losses.get) == 2e-2
+    assert torch.equal(weights(model), start)
+    assert run.released_steps == 0
+    assert [share for share, _ in told] == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+def test_a_rehearsal_has_the_runs_noise_in_absolute_size():
+    real = mechanism(noise_multiplier=3.0, expected_batch_size=4096.0, l2_bound=0.5)
+    rehearsed = fine_tuning.learning_rate._rehearsal(real, 200, 64, 10)
+    size = [m.noise_multiplier * m.l2_bound / m.expected_batch_size for m in (real, rehearsed)]
+    assert size[0] == pytest.approx(size[1])
+    assert rehearsed.sampling_probability == pytest.approx(64 / 200)
+    with pytest.raises(ValueError, match="at least 5"):
+        public_learning_rate(bart(), examples(4), SEQUENCE, real, settings())
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 0.0},
+        {"learning_rate": math.inf},
+        {"micro_batch": 0},
+        {"weight_decay": -0.1},
+        {"warmup_steps": -1},
+        {"checkpoint_steps": 0},
+    ],
+)
+def test_settings_outside_their_domain_are_refused(wrong):
+    with pytest.raises(ValueError, match="Expected"):
+        settings(**wrong)
+
+
+def test_a_reference_needs_examples():
+    with pytest.raises(ValueError, match="at least one example"):
+        fine_tune(bart(), [], SEQUENCE, PlainSampling(steps=1, batch_size=2), settings())

@@ -1,0 +1,510 @@
+"""Laws of book-keeping: norms and clipped sums are those of one example at a time."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.per_example import (
+    LossOfPart,
+    PerExampleGradients,
+    Products,
+    arithmetic,
+    norms,
+    sums,
+)
+from dpsynth_assets.privacy.per_example.recording import recording
+from dpsynth_assets.privacy.per_example.uses import Factors, Product
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+VOCABULARY, BATCH = 48, 5
+LENGTHS = [(9, 11), (8, 9), (7, 7), (6, 5), (5, 1)]
+HUGE = 1e9
+
+
+def bart(tied=True):
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    config = BartConfig(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        max_position_embeddings=32,
+        scale_embedding=True,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=None,
+        tie_word_embeddings=tied,
+    )
+    return BartForConditionalGeneration(config)
+
+
+def llama(tied=True):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attention_bias=True,
+        max_position_embeddings=32,
+        tie_word_embeddings=tied,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    return LlamaForCausalLM(config)
+
+
+def gpt2(tied=True):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        n_positions=32,
+        tie_word_embeddings=tied,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def with_adapters(make):
+    def build(tied=True):
+        from dpsynth_assets.models.fine_tuning import add_adapters
+
+        model = add_adapters(make(tied), 2)
+        for name, each in model.named_parameters():
+            if "lora_B" in name:  # starts at zero, where half of the gradients vanish
+                nn.init.normal_(each, std=0.1)
+        return model
+
+    return build
+
+
+def bert_classifier(tied=True):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=32,
+        num_labels=3,
+        pad_token_id=1,
+    )
+    return BertForSequenceClassification(config)
+
+
+MODELS = {
+    "BART": bart,
+    "GPT-2": gpt2,
+    "Llama": llama,
+    "BART with LoRA": with_adapters(bart),
+    "GPT-2 with LoRA": with_adapters(gpt2),
+    "Llama with LoRA": with_adapters(llama),
+    "BERT classifier": bert_classifier,
+}
+EVERY_MODEL = [
+    pytest.param(name, tied, id=f"{name}, {'tied' if tied else 'untied'}")
+    for name in MODELS
+    for tied in (True, False)
+    if tied or "LoRA" not in name
+]
+
+
+def built(name, tied=True):
+    torch.manual_seed(0)
+    return MODELS[name](tied).eval()
+
+
+def batch():
+    """Padded sources and targets of five lengths, with repeated tokens."""
+    generator = torch.Generator().manual_seed(1)
+    sources = torch.randint(3, VOCABULARY, (BATCH, 9), generator=generator)
+    targets = torch.randint(3, 12, (BATCH, 11), generator=generator)
+    mask = torch.ones_like(sources)
+    for row, (source, target) in enumerate(LENGTHS):
+        sources[row, source:], mask[row, source:], targets[row, target:] = 1, 0, -100
+    return sources, mask, targets
+
+
+def losses(model, rows, factor=1.0):
+    """(B,) losses of some rows of the batch."""
+    sources, mask, targets = (each[rows] for each in batch())
+    inner = model.base_model.model if hasattr(model, "peft_config") else model
+    name = type(inner).__name__
+    if "Classification" in name:
+        logits = model(input_ids=sources, attention_mask=mask).logits
+        return factor * functional.cross_entropy(logits, targets[:, 0] % 3, reduction="none")
+    if "Bart" in name:
+        logits = model(
+            input_ids=sources, attention_mask=mask, labels=targets, use_cache=False
+        ).logits
+    else:
+        real = (targets >= 0).long()
+        logits = model(input_ids=targets.clamp(min=1), attention_mask=real, use_cache=False).logits
+    each = functional.cross_entropy(logits.mT, targets, reduction="none", ignore_index=-100)
+    return factor * each.sum(dim=1) / (targets >= 0).sum(dim=1)
+
+
+def parts(model, *groups, factor=1.0):
+    return [LossOfPart(len(rows), lambda rows=rows: losses(model, rows, factor)) for rows in groups]
+
+
+def clipped(model, groups, bound, products=Products.NATIVE, factor=1.0):
+    """Flat float64 clipped sum."""
+    tested = PerExampleGradients(model, products)
+    found, rows = tested.private_clipped_sums(parts(model, *groups, factor=factor), bound)
+    assert rows == sum(len(group) for group in groups)
+    return torch.cat([each.flatten() for each in found])
+
+
+def one_at_a_time(model):
+    """(B, P) float64 gradients by autograd, from micro-batches of one."""
+    wide = model.double()
+    found = []
+    for row in range(BATCH):
+        wide.zero_grad()
+        losses(wide, [row]).sum().backward()
+        trained = [each for each in wide.parameters() if each.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        found.append(torch.cat([each.flatten() for each in gradients]))
+    wide.zero_grad()
+    model.float()
+    return torch.stack(found)
+
+
+def bounds(model, rows, products):
+    """(B,) norm bounds of one part."""
+    tested = PerExampleGradients(model, products)
+    found = [each for each in tested._factors(parts(model, rows)[0]) if each is not None]
+    return norms.norm_bounds(found, len(rows), products)
+
+
+@pytest.fixture(params=["ghost", "direct"])
+def way(request, monkeypatch):
+    monkeypatch.setattr(norms, "_direct_is_cheaper", lambda *_: request.param == "direct")
+
+
+@pytest.mark.parametrize(("name", "tied"), EVERY_MODEL)
+def test_norms_are_those_of_micro_batches_of_one(name, tied, way):
+    model = built(name, tied)
+    expected = one_at_a_time(model).norm(dim=1)
+    for products, slack in ((Products.FLOAT64, 2e-5), (Products.NATIVE, 2e-4)):
+        found = bounds(model, list(range(BATCH)), products)
+        assert ((found / expected - 1).abs() < slack).all()
+        assert (found >= expected * (1 - 1e-6)).all()
+
+
+@pytest.mark.parametrize(("name", "tied"), EVERY_MODEL)
+@pytest.mark.parametrize("products", Products)
+def test_clipped_sums_are_those_of_micro_batches_of_one(name, tied, products):
+    model = built(name, tied)
+    gradients = one_at_a_time(model)
+    bound = float(gradients.norm(dim=1).median())
+    scales = (bound / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    found = clipped(model, [[0, 1, 2], [3, 4]], bound, products)
+    expected = (gradients * scales).sum(dim=0)
+    error = (found - expected).norm() / expected.norm()
+    assert error < 2 * products.clip_margin
+    whole = clipped(model, [[0, 1, 2, 3, 4]], HUGE, products)
+    torch.testing.assert_close(whole, gradients.sum(dim=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["BART", "GPT-2", "Llama"])
+@pytest.mark.parametrize("products", Products)
+def test_a_record_moves_the_clipped_sum_by_at_most_the_bound(name, products):
+    model = built(name)
+    bound = float(one_at_a_time(model).norm(dim=1).min()) / 3
+    for record in range(BATCH):
+        others = [row for row in range(BATCH) if row != record]
+        without = clipped(model, [others[:2], others[2:]], bound, products)
+        moved = clipped(model, [[record, *others[:1]], others[1:]], bound, products) - without
+        assert bound * (1 - 2 * products.clip_margin) <= moved.norm() <= bound
+
+
+@pytest.mark.parametrize("name", ["BART", "GPT-2", "Llama"])
+def test_batch_mates_do_not_change_what_an_example_adds(name):
+    # One example alone, and between two others: longer ones pad it, shorter ones do not.
+    model, bound = built(name), 0.1
+    alone = clipped(model, [[2]], bound)
+    for mates in ([0], [4], [0, 4]):
+        together = clipped(model, [[*mates, 2]], bound)
+        apart = clipped(model, [[mate] for mate in mates], bound)
+        assert (together - apart - alone).norm() < 1e-4 * bound
+
+
+def test_order_and_micro_batches_do_not_matter():
+    model = built("BART")
+    whole = clipped(model, [[0, 1, 2, 3, 4]], 0.5)
+    for groups in ([[4, 2, 0], [1, 3]], [[3], [2], [1], [0], [4]]):
+        torch.testing.assert_close(clipped(model, groups, 0.5), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, 1e38])
+@pytest.mark.parametrize("products", Products)
+def test_an_example_without_a_finite_gradient_adds_zero(broken, products, way):
+    model = built("BART")
+
+    def spoilt():
+        found = losses(model, [0, 1, 2])
+        return found * torch.tensor([1.0, broken, 1.0])
+
+    tested = PerExampleGradients(model, products)
+    found, rows = tested.private_clipped_sums([LossOfPart(3, spoilt)], 0.5)
+    found = torch.cat([each.flatten() for each in found])
+    expected = clipped(model, [[0, 2]], 0.5, products)
+    assert rows == 3
+    moved = (found - expected).norm()
+    assert moved < 1e-4 or (broken == 1e38 and moved <= 0.5)
+
+
+def test_no_examples_sum_to_zero():
+    found, rows = PerExampleGradients(built("BART")).private_clipped_sums([], 1.0)
+    assert rows == 0
+    assert not any(each.any() for each in found)
+    assert all(each.dtype == torch.float64 for each in found)
+
+
+def test_the_model_is_left_as_it_was():
+    model = built("GPT-2")
+    model.transformer.wpe.weight.requires_grad_(False)
+    flags = [each.requires_grad for each in model.parameters()]
+    clipped(model, [[0, 1]], 1.0)
+    assert [each.requires_grad for each in model.parameters()] == flags
+    assert all(each.grad is None for each in model.parameters())
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+
+
+def test_a_failing_forward_pass_leaves_the_model_as_it_was():
+    model = built("GPT-2")
+    modules = PerExampleGradients(model)._modules
+    with pytest.raises(IndexError), recording(modules, 1):
+        model(input_ids=torch.tensor([[VOCABULARY + 5]]))
+    assert all(each.requires_grad for each in model.parameters())
+    clipped(model, [[0, 1]], 1.0)
+
+
+def test_frozen_layers_add_nothing_to_the_norm():
+    model = built("BART")
+    for name, each in model.named_parameters():
+        each.requires_grad_("fc1.bias" in name or "layer_norm" in name or "embed_pos" in name)
+    expected = one_at_a_time(model)
+    found = bounds(model, list(range(BATCH)), Products.NATIVE)
+    torch.testing.assert_close(found, expected.norm(dim=1), rtol=1e-4, atol=0.0)
+    names = PerExampleGradients(model).names
+    assert sum(model.get_parameter(name).numel() for name in names) == expected.shape[1]
+
+
+# What is refused
+
+
+class Scaled(nn.Module):
+    """A parameter of its own beside a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, rows):
+        return self.linear(rows) * self.scale
+
+
+class Reader(nn.Module):
+    """Reads a layer's weight without calling the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, rows):
+        return self.linear(rows) @ self.linear.weight
+
+
+class Mixing(nn.Module):
+    """Flattens examples and tokens, so that nobody can tell whose token is whose."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, rows):
+        return self.linear(rows.flatten(0, 1)).view_as(rows)
+
+
+def summed(model, examples=4):
+    rows = torch.randn(examples, 2, 3)
+    part = LossOfPart(examples, lambda: model(rows).sum(dim=(1, 2)))
+    return PerExampleGradients(model).private_clipped_sums([part], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Scaled(), "scale of a Scaled"),
+        (nn.Sequential(nn.Conv1d(3, 3, 1)), "Conv1d"),
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), "batch normalisation"),
+        (nn.MultiheadAttention(4, 2), "MultiheadAttention"),
+        (nn.Embedding(4, 3, max_norm=1.0), "Embedding"),
+        (nn.Embedding(4, 3, scale_grad_by_freq=True), "Embedding"),
+        (nn.Linear(3, 3).requires_grad_(False), "got none"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, nn.Module) else "",
+)
+def test_a_trainable_parameter_that_nobody_can_book_is_refused(model, message):
+    with pytest.raises(TypeError, match=message) as refusal:
+        PerExampleGradients(model)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_impostor_of_a_norm_is_refused():
+    class SquaredRMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((4,), 2.0))
+
+        def forward(self, rows):
+            return rows * self.weight**2
+
+    with pytest.raises(TypeError, match="SquaredRMSNorm"):
+        PerExampleGradients(SquaredRMSNorm())
+
+
+def test_a_parameter_read_past_its_layer_is_refused():
+    with pytest.raises(TypeError, match=r"linear\.weight .*another reader"):
+        summed(Reader())
+
+
+def test_a_layer_that_sees_no_first_axis_of_examples_is_refused():
+    with pytest.raises(TypeError, match="first axis"):
+        summed(Mixing())
+
+
+def test_losses_must_be_one_for_each_example():
+    model = nn.Linear(3, 1)
+    part = LossOfPart(4, lambda: model(torch.ones(4, 3)).mean())
+    with pytest.raises(ValueError, match="one loss for each of 4"):
+        PerExampleGradients(model).private_clipped_sums([part], 1.0)
+
+
+# Arithmetic
+
+
+def test_native_sums_are_off_by_less_than_the_margin_even_where_all_gradients_agree():
+    # 4096 examples of norm C = 1 that point the same way: the worst case of the argument.
+    torch.manual_seed(0)
+    left, right = torch.randn(1, 64, 96), torch.randn(1, 64, 96)
+    shares = torch.linspace(0.5, 1.0, 4096)[:, None, None]
+    scales = 1.0 / (shares.view(-1) * (left[0].T @ right[0]).norm()).double()
+    totals = {each: torch.zeros(96, 96, dtype=torch.float64) for each in Products}
+    for part in torch.arange(4096).split(64):
+        product = Product((left * shares[part]).contiguous(), right.expand(len(part), -1, -1))
+        for products, total in totals.items():
+            sums.add_weighted(total, Factors(products=[product]), scales[part], products)
+    assert totals[Products.FLOAT64].norm() == pytest.approx(4096, rel=1e-4)
+    error = (totals[Products.NATIVE] - totals[Products.FLOAT64]).norm()
+    assert 0 < math.sqrt(2.0) * error < Products.NATIVE.clip_margin
+
+
+def test_cancellation_among_an_examples_own_tokens_is_bounded():
+    # Tokens cancel to a millionth of their size: rounding would decide the norm alone.
+    layer = nn.Linear(2, 2, bias=False)
+    rows = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
+    weights = torch.tensor([[[1e3], [-1e3 + 1e-3]]])
+    part = LossOfPart(1, lambda: (layer(rows) * weights).sum(dim=(1, 2)))
+    tested = PerExampleGradients(layer, Products.FLOAT64)
+    (whole,), _ = tested.private_clipped_sums([part], HUGE)
+    (scaled,), _ = tested.private_clipped_sums([part], 1e-3)
+    assert 0.0 < whole.norm() < 2e-3
+    coarse = math.sqrt(2.0) * 2e3
+    share = 1e-3 * arithmetic.COARSE_RATIO / coarse
+    assert float(scaled.norm()) == pytest.approx(float(share * whole.norm()), rel=1e-2)
+
+
+def test_bfloat16_passes_stay_within_the_bound():
+    model, bound = built("BART"), 0.05
+
+    def autocast(rows):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return losses(model, rows)
+
+    for row in range(BATCH):
+        part = LossOfPart(1, lambda row=row: autocast([row]))
+        found, _ = PerExampleGradients(model).private_clipped_sums([part], bound)
+        norm = torch.cat([each.flatten() for each in found]).norm()
+        assert 0.9 * bound < norm <= bound
+
+
+# The mechanism
+
+
+def mechanism(**changes):
+    fields = {
+        "l2_bound": 0.5,
+        "noise_multiplier": 1.0,
+        "sampling_probability": 1.0,
+        "steps": 3,
+        "expected_batch_size": 4.0,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+    return DpSgdMechanism(**{**fields, **changes})
+
+
+def test_the_mechanism_releases_the_clipped_sum_with_noise_over_its_fixed_number(monkeypatch):
+    from dpsynth_assets.privacy import dp_sgd
+
+    asked = []
+
+    def zeros(reference, deviation):
+        asked.append(deviation)
+        return torch.zeros_like(reference)
+
+    monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
+    model, tested = built("BART"), mechanism()
+    next(tested.batches(BATCH))
+    gradients = PerExampleGradients(model)
+    released = tested.private_gradient_of_losses(gradients, parts(model, [0, 1, 2], [3, 4]))
+    found = torch.cat([each.flatten() for each in released])
+    expected = clipped(model, [[0, 1, 2], [3, 4]], 0.5) / 4.0
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-8)
+    assert set(asked) == {0.5}
+    assert [each.shape for each in released] == [each.shape for each in gradients.parameters]
+
+
+def test_an_empty_batch_gets_noise_and_a_dropped_example_is_refused():
+    model = built("GPT-2")
+    empty = mechanism(sampling_probability=1e-12)
+    next(empty.batches(BATCH))
+    released = empty.private_gradient_of_losses(PerExampleGradients(model), [])
+    assert all(each.abs().min() > 0 for each in released)
+    dropping = mechanism()
+    next(dropping.batches(BATCH))
+    with pytest.raises(UnaccountedReleaseError, match="another number"):
+        dropping.private_gradient_of_losses(PerExampleGradients(model), parts(model, [0, 1]))
+
+
+def test_norm_bounds_of_no_factors_are_zero():
+    assert not norms.norm_bounds([], 3, Products.NATIVE).any()
+    assert np.isfinite(Products.NATIVE.clip_margin)

@@ -1,0 +1,190 @@
+"""vLLM really run: it writes, reads and steers as the transformers engine does."""
+
+import os
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.demo_corpus import public_rows
+from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
+from dpsynth_assets.models.engines.opening import close_engines, open_engine
+from dpsynth_assets.models.engines.spec import EngineSpec
+from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+
+NEW = 24
+GREEDY = Sampling(temperature=0, max_new_tokens=NEW)
+LAYERS = (0, 2)
+
+
+@pytest.fixture(scope="module")
+def prompts(language_model):
+    """Twenty prompts of 5 to 160 tokens; three kinds stand there several times."""
+    rows = public_rows(40, seed=1)
+    texts = [row["text"] for row in rows]
+    kinds = [
+        language_model.prompt_ids(rows[n]["label"], texts[n : n + n % 4], 48) for n in range(17)
+    ]
+    return kinds + kinds[:3]
+
+
+@pytest.fixture(scope="module")
+def vectors(vllm_engine):
+    draw = np.random.default_rng(0)
+    return {layer: draw.standard_normal(vllm_engine.width) for layer in LAYERS}
+
+
+def test_the_engine_keeps_the_protocol(vllm_engine):
+    assert isinstance(vllm_engine, Engine)
+    assert vllm_engine.capabilities == set(Capability)
+
+
+def test_greedy_text_equals_transformers(vllm_engine, transformers_engine, prompts):
+    assert max(map(len, prompts)) > 48  # longer than one pass
+    written = vllm_engine.generate(prompts, GREEDY)
+    assert written == transformers_engine.generate(prompts, GREEDY)
+    assert len({generation.text for generation in written}) > 5
+    assert vllm_engine.generate(["hello"], GREEDY) == transformers_engine.generate(
+        ["hello"], GREEDY
+    )
+
+
+def test_limits_and_stop_texts_equal_transformers(vllm_engine, transformers_engine, prompts):
+    limits = Sampling(temperature=0, max_new_tokens=tuple(range(1, 21)))
+    assert vllm_engine.generate(prompts, limits) == transformers_engine.generate(prompts, limits)
+    stops = Sampling(temperature=0, max_new_tokens=NEW, stop=("er", "th"))
+    stopped = vllm_engine.generate(prompts, stops)
+    assert stopped == transformers_engine.generate(prompts, stops)
+    assert stopped != vllm_engine.generate(prompts, GREEDY)
+
+
+def test_steered_text_equals_transformers_and_is_not_the_unsteered(
+    vllm_engine, transformers_engine, prompts, vectors
+):
+    before = vllm_engine.generate(prompts, GREEDY)  # fills the prompt cache, unsteered
+    strengths = {0: 0.7, 2: -1.5}
+    with (
+        vllm_engine.steered(vectors, strengths) as ours,
+        transformers_engine.steered(vectors, strengths) as theirs,
+    ):
+        steered = ours.generate(prompts, GREEDY)
+        assert steered == theirs.generate(prompts, GREEDY)
+        np.testing.assert_allclose(
+            ours.next_token_logits(prompts), theirs.next_token_logits(prompts), atol=1e-3
+        )
+    changed = sum(a != b for a, b in zip(steered, before, strict=True))
+    assert changed > len(prompts) // 2
+    assert vllm_engine.generate(prompts, GREEDY) == before
+
+
+def test_steering_moves_the_corpus_towards_the_vector(vllm_engine, language_model):
+    """A small corpus from one prompt, as dataset vectors write it."""
+    prompt = language_model.prompt_ids("billing", [], 8)
+    own = [row["text"] for row in public_rows(60, seed=2)]
+    sampling = Sampling(temperature=0.9, top_p=0.95, max_new_tokens=40, seed=1)
+    plain = vllm_engine.generate([prompt] * 40, sampling)
+    states = vllm_engine.hidden_states(own, [1])[1].mean(0)
+    gap = states - vllm_engine.hidden_states([g.text for g in plain], [1])[1].mean(0)
+    unit = {1: gap / np.linalg.norm(gap)}
+    with vllm_engine.steered(unit, 3.0) as steered:
+        moved = steered.generate([prompt] * 40, sampling)
+    assert all(generation.text for generation in moved)
+    assert len({generation.text for generation in moved}) > 30
+
+    def along(generations):
+        texts = [generation.text for generation in generations]
+        return float((vllm_engine.hidden_states(texts, [1])[1] @ unit[1]).mean())
+
+    assert along(moved) > along(plain)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_hidden_states_equal_transformers(vllm_engine, transformers_engine, pooling):
+    texts = ["", *(row["text"] for row in public_rows(30, seed=3)), "a", "same", "same"]
+    ours = vllm_engine.hidden_states(texts, LAYERS, pooling)
+    theirs = transformers_engine.hidden_states(texts, LAYERS, pooling)
+    for layer in LAYERS:
+        assert ours[layer].shape == (len(texts), vllm_engine.width)
+        assert ours[layer].dtype == np.float32
+        np.testing.assert_allclose(ours[layer], theirs[layer], atol=1e-3)
+    assert not ours[0][0].any()
+    np.testing.assert_allclose(
+        vllm_engine.hidden_states(texts, [1], max_tokens=5)[1],
+        transformers_engine.hidden_states(texts, [1], max_tokens=5)[1],
+        atol=1e-3,
+    )
+
+
+def test_next_token_logits_equal_transformers(vllm_engine, transformers_engine, prompts):
+    ours = vllm_engine.next_token_logits(prompts)
+    np.testing.assert_allclose(ours, transformers_engine.next_token_logits(prompts), atol=1e-3)
+    assert vllm_engine.generate(prompts[:2], GREEDY)  # and writes as before
+
+
+def test_drawn_text_equals_transformers_row_by_row(vllm_engine, transformers_engine, prompts):
+    """Same seeds, same draws: a row may differ where rounding moves it across a boundary."""
+    sampling = Sampling(temperature=1.1, top_p=0.9, top_k=100, max_new_tokens=NEW, seed=7)
+    ours = vllm_engine.generate(prompts, sampling)
+    theirs = transformers_engine.generate(prompts, sampling)
+    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= len(prompts) - 2
+    assert len({generation.text for generation in ours}) == len(prompts)
+    alone = vllm_engine.generate(prompts[:5], sampling)
+    assert sum(a == b for a, b in zip(alone, ours[:5], strict=True)) >= 4
+    other = Sampling(temperature=1.1, top_p=0.9, top_k=100, max_new_tokens=NEW, seed=8)
+    assert vllm_engine.generate(prompts, other) != ours
+
+
+def test_first_tokens_follow_the_logits(vllm_engine, language_model):
+    prompt = language_model.prompt_ids("delivery", [], 8)
+    logits = vllm_engine.next_token_logits([prompt])[0].astype(np.float64)
+    expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    drawn = vllm_engine.generate([prompt] * 400, Sampling(max_new_tokens=1, seed=2))
+    first = [g.token_ids[0] if g.token_ids else language_model.end_token_id for g in drawn]
+    counts = np.bincount(first, minlength=len(expected)) / len(first)
+    likely = expected > 0.05
+    assert likely.any()
+    np.testing.assert_allclose(counts[likely], expected[likely], atol=0.1)
+
+
+def test_progress_grows_to_one(vllm_engine, prompts):
+    shares = []
+    vllm_engine.generate(prompts, GREEDY, progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert len(shares) == len(prompts)
+
+
+def test_mistakes_give_one_line_and_no_text(vllm_engine, capfd):
+    with pytest.raises(EngineError, match="positions") as raised:
+        vllm_engine.generate(["very secret " * 400], GREEDY)
+    assert "secret" not in str(raised.value)
+    with pytest.raises(EngineError, match=r"stopped with \w+Error") as raised:
+        vllm_engine._run([[5, 123_456_789]], vllm_engine._one_token(1))
+    assert "123" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    seen = capfd.readouterr()
+    assert "123456789" not in seen.out + seen.err
+
+
+def test_prompts_and_texts_reach_no_log(vllm_engine, capfd, caplog):
+    caplog.set_level("DEBUG")
+    [written] = vllm_engine.generate(["zebra quagga okapi"], GREEDY)
+    vllm_engine.hidden_states(["zebra quagga okapi"], [0])
+    seen = capfd.readouterr()
+    for text in ("zebra", written.text):
+        assert text not in seen.out + seen.err + caplog.text
+
+
+def test_too_little_memory_gives_one_line(language_model):
+    with pytest.raises(EngineError, match="could not open embedded") as raised:
+        VllmEngine(language_model, memory_fraction=0.9, cache_gib=0.00001)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_declaration_opens_a_second_engine_once_and_closes_it(folder, prompts):
+    spec = EngineSpec(kind="vllm", model=str(folder), cache_gib=0.25)
+    engine = open_engine(spec)
+    assert open_engine(spec) is engine
+    assert engine.generate(prompts[:2], GREEDY)
+    close_engines()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)  # no worker process is left behind
