@@ -123,7 +123,8 @@ def measured(name: str, way: str, threads: int) -> dict:
     loss = CountedLoss(new_loss(name))
     timer = NoiseTimer()
     run = trainer(way, model, examples, loss, load)
-    run(load["micro_batch"], 1)
+    if name != "base":  # there one step is long enough to hide what a first one costs
+        run(load["micro_batch"], 1)
     loss.examples, timer.seconds = 0, 0.0
     start = time.process_time()
     run(load["logical"], load["steps"])
@@ -226,6 +227,23 @@ def trainer(way: str, model, examples, loss, load):
     return run
 
 
+class WithPositions:
+    """Passes GPT-2 its positions once an example: Opacus needs the first axis to be the batch."""
+
+    def __init__(self, model) -> None:
+        self._model = model
+        self.parameters = model.parameters
+
+    def __call__(self, **inputs):
+        """Runs the model."""
+        import torch
+
+        if "decoder_input_ids" not in inputs:
+            tokens = inputs["input_ids"]
+            inputs["position_ids"] = torch.arange(tokens.shape[1]).expand_as(tokens).contiguous()
+        return self._model(**inputs)
+
+
 def opacus_trainer(model, examples, loss, load):
     """Per-example gradients in memory, by hooks; clipping and noise by its optimizer."""
     import warnings
@@ -253,7 +271,7 @@ def opacus_trainer(model, examples, loss, load):
             for index, part in enumerate(parts):
                 optimizer.zero_grad()
                 optimizer.signal_skip_step(do_skip=index < len(parts) - 1)
-                loss(wrapped, part).sum().backward()
+                loss(WithPositions(wrapped), part).sum().backward()
                 optimizer.step()
 
     return run

@@ -23,7 +23,7 @@ from dpsynth_assets.assets.published import publish_corpus, released_folder
 from dpsynth_assets.checks import card_check, corpus_checks, evaluate_gate
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
-from dpsynth_assets.methods.base import PublicInputs
+from dpsynth_assets.methods.base import GenerationMethod, PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
@@ -116,6 +116,9 @@ def _candidate_corpus(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.AssetsDefinition:
     asset_name = f"{spec.name}/{planned.folder}/candidate_corpus"
+    method = planned.method
+    if not isinstance(method, GenerationMethod):
+        raise TypeError(f"Expected a method of one release, got {method.name}.")
 
     @dg.asset(
         **method_asset(spec, planned, "candidate_corpus"),
@@ -172,7 +175,7 @@ def _candidate_corpus(
                 salt=f"{spec.name}/{planned.folder}/{release}",
             )
             started = time.monotonic()
-            made = planned.method.generate(
+            made = method.generate(
                 planned.plan, planned.config, plan.terms, private, public, report
             )
             internal = {

@@ -29,7 +29,9 @@ def load_public_inputs(
         "topic_model": models.topic_model,
         "conditional_generator": models.conditional_generator,
     }
-    opened = {name: load(values[name]) for name, load in loaders.items() if name in values}
+    opened: dict[str, Any] = {
+        name: load(values[name]) for name, load in loaders.items() if name in values
+    }
     return PublicInputs(
         language_model=None
         if manifest is None

@@ -32,7 +32,7 @@ def test_a_fresh_generator_starts_near_the_unigram_perplexity(fresh, two_topics)
     entropy = -log_frequencies(documents, fresh.config.vocab_size)[tokens].mean()
     assert public_perplexity(fresh, pairs) > 2 * np.exp(entropy)
     set_starting_weights(fresh.model, documents)
-    assert public_perplexity(fresh, pairs) < 1.25 * np.exp(entropy)
+    assert public_perplexity(fresh, pairs) < 1.6 * np.exp(entropy)
 
 
 def test_a_fresh_generator_leans_towards_the_words_of_its_condition(fresh, two_topics):
