@@ -4,9 +4,9 @@
     VLLM=.venv-vllm/bin/python python benchmarks/engines.py     # vLLM beside it (make test-vllm)
 
 Each engine runs in a process of its own on one thread. A shared machine's clock says little, so
-processor time is compared: calls of `generate` alternate between steered and unsteered and the
-fastest of each counts; single passes alternate too, and medians count. Pooled hidden states of 500
-documents: rows that passed through the model (one a document, and filler), and memory beyond it.
+processor time is compared: calls of `generate` alternate between steered and unsteered, and so do
+single passes; medians count. Pooled hidden states of 500 documents: rows that passed through the
+model (one a document, and filler), and memory beyond it.
 """
 
 import argparse
@@ -110,8 +110,8 @@ def generation(engine, prompts, vectors, arguments) -> dict:
             if repetition:  # the first pair warms up
                 per_token = (time.process_time() - start) / written[-1]
                 seconds[run].append((per_token, (time.perf_counter() - wall) / written[-1]))
-    cpu = {run: min(c for c, _ in values) for run, values in seconds.items()}
-    wall = min(w for _, w in seconds[plain])
+    cpu = {run: statistics.median(c for c, _ in values) for run, values in seconds.items()}
+    wall = statistics.median(w for _, w in seconds[plain])
     tokens = statistics.mean(written) / len(prompts)
     return {
         "rows": len(prompts),
@@ -228,7 +228,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--documents", type=int, default=500)
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=11)
     parser.add_argument("--passes", type=int, default=200, help="of each kind, in turn")
     return parser.parse_args()
 

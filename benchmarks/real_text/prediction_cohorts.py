@@ -36,7 +36,7 @@ SIZES = {
     10.0: Size(contexts=64, clusters_per_label=3, batches=8),
     3.0: Size(contexts=192, clusters_per_label=2, batches=4),
 }
-RECORD_SIZE = Size(contexts=255, clusters_per_label=1, batches=2)
+RECORD_SIZE = Size(contexts=64, clusters_per_label=1, batches=8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ COHORTS = {
             rows=TEXT_ROWS,
             epsilons=(10.0, 3.0),
         ),
-        Cohort(name="movies_json", labels={}, rows=RECORD_ROWS, epsilons=(3.0,), structured=True),
+        Cohort(name="movies_json", labels={}, rows=RECORD_ROWS, epsilons=(10.0,), structured=True),
     )
 }
 
