@@ -43,6 +43,7 @@ PUBLIC_TEXTS = (
     ("brown", "text", 1500),
     ("abc_news", "text", 1500),
 )
+DEMO_PUBLIC_TEXTS = 4500
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def real(name: str, label: str) -> Corpus:
 def demo() -> Corpus:
     folder = project_root() / "data" / "demo"
     tickets = pl.read_ndjson(folder / "private_tickets.jsonl")
-    public = pl.read_parquet(folder / "public.parquet")["text"].to_list()
-    return Corpus(tickets["text"].to_list(), tickets["label"].to_list(), public)
+    public = pl.read_parquet(folder / "public.parquet")["text"].head(DEMO_PUBLIC_TEXTS)
+    return Corpus(tickets["text"].to_list(), tickets["label"].to_list(), public.to_list())
 
 
 CORPORA = {

@@ -479,6 +479,9 @@ def sized(name: str, **changes) -> Size:
     """A preset with changes; those that are None are left out."""
     size = SIZES[name]
     device = changes.pop("device", None)
+    tokens = changes.pop("generator_tokens", None)
+    if tokens is not None:
+        size = replace(size, generator=size.generator.model_copy(update={"token_budget": tokens}))
     kept = {key: value for key, value in changes.items() if value is not None}
     if device is not None:
         kept["generator"] = size.generator.model_copy(update={"device": device})

@@ -60,7 +60,8 @@ def main() -> None:
         print(f"skipped: no real corpora at {data}")
         return
     size = sized(arguments.size, device=arguments.device, steps=arguments.steps,
-                 batch=arguments.batch, rows=arguments.rows)  # fmt: skip
+                 batch=arguments.batch, rows=arguments.rows,
+                 generator_tokens=arguments.generator_tokens)  # fmt: skip
     documents = public_documents(data, arguments.public_documents)
     base = public_base(documents, size, Path(arguments.output))
     settings = settings_of(size, public_documents=documents.height)
@@ -218,6 +219,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--batch", type=int, default=None)
     parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument("--generator-tokens", type=int, default=None, help="public pretraining")
     parser.add_argument("--private-records", type=int, default=10**9)
     parser.add_argument("--public-documents", type=int, default=8000)
     parser.add_argument("--output", default=".ctcl-bench")

@@ -21,7 +21,7 @@ from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
 
-PROVENANCE = ("method", "origin", "batch", "cluster", "n_tokens")
+PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)

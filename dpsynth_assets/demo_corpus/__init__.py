@@ -165,8 +165,7 @@ def private_rows(
     """Rows of a private mailbox, canaries planted, in random order of time."""
     random = Random(f"private-{seed}")
     customers = [
-        make_customer(random, organisation)
-        for _ in range(max(1, count // MESSAGES_PER_CUSTOMER))
+        make_customer(random, organisation) for _ in range(max(1, count // MESSAGES_PER_CUSTOMER))
     ]
     rows = []
     for index in range(count):

@@ -222,9 +222,7 @@ def real_scores(
         label_distance=distance,
         energy_distance=_energy(features, reference),
         **_mauve_fields(mauve),
-        **_next_word_fields(
-            [reference.source_texts[row] for row in chosen], reference, settings
-        ),
+        **_next_word_fields([reference.source_texts[row] for row in chosen], reference, settings),
     )
 
 

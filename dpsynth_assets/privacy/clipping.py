@@ -26,24 +26,31 @@ ROWS_PER_SUM = 128
 
 
 def clip_logits(logits: np.ndarray, clip_bound: float) -> np.ndarray:
-    """Clips each row: clip_c(z)_i = max(−c, z_i − max_j z_j + c). NumPy oracle in float64.
+    """Clips each row: clip_c(z)_i = max(−c, z_i − max_j z_j + c), on the lattice.
+
+    The NumPy form of what the mechanisms compute, to the last bit: see `ClipLattice`.
 
     Args:
         logits: (..., V).
         clip_bound: c > 0.
 
     Returns:
-        (..., V) in [−c, c]; a row without a finite maximum becomes 0, and NaN cannot spread.
+        (..., V) float64 in [−c, c]; a row without a finite maximum becomes 0, and NaN cannot
+        spread.
 
     **Privacy** A function of one row alone, hence of one record alone.
 
     **Source** Amin et al. 2024, Eq. (1); Amin et al. 2025, below Eq. (1).
     """
+    lattice = ClipLattice(float(clip_bound))
     logits = np.asarray(logits, dtype=np.float64)
     maximum = logits.max(axis=-1, keepdims=True)
     usable = np.isfinite(maximum)
-    centred = np.where(usable, logits, 0.0) - np.where(usable, maximum, clip_bound)
-    return np.maximum(-clip_bound, centred + clip_bound)
+    with np.errstate(over="ignore"):
+        shift = np.where(usable, lattice.highest - maximum, 0.0).astype(np.float32)
+        placed = np.where(usable, logits, 0.0).astype(np.float32) + shift
+    placed = np.clip(placed, lattice.lowest, lattice.highest).astype(np.float64)
+    return np.where(usable, placed - lattice.lowest - clip_bound, 0.0)
 
 
 def block_columns(rows: int, device: str | None = None) -> int:

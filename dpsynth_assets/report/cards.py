@@ -185,6 +185,7 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
         "origin": "`demonstration`: drawn from private records; `extra`: written after those",
         "batch": "number of the batch of private contexts that voted on the tokens",
         "cluster": "public cluster of the batch; -1 where batches are not clustered",
+        "topic": "public topic whose keywords were asked for; -1 for none",
         "n_tokens": "tokens of the text",
     }
     return [

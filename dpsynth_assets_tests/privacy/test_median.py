@@ -50,7 +50,7 @@ def test_tensor_form_matches_the_numpy_oracle(monkeypatch, entries, scale, relat
         _, expected = median_oracle(
             rows, clip_bound=BOUND, temperature=TEMPERATURE, changes=tested.changes
         )
-        assert gamma[position] == pytest.approx(expected[tokens[position]], abs=1e-4)
+        assert gamma[position] == pytest.approx(expected[tokens[position]], abs=1e-9)
 
 
 def on_the_lattice(logits, maximum):

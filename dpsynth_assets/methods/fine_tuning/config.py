@@ -48,10 +48,10 @@ class PrivateTrainingConfig(MethodConfig):
         gt=0,
         le=10,
         description=(
-            "Peak learning rate of Adam (no unit). The default was chosen on public text; choose "
-            "another on public text too, since a choice made on private text would have to be "
-            "charged. Empty: the run is rehearsed on public text under its own noise with several "
-            "rates, which takes minutes."
+            "Peak learning rate of Adam (no unit). The default was chosen on public text for the "
+            "embedded generator; choose another on public text too, since a choice made on private "
+            "text would have to be charged. Empty: the run is rehearsed on public text under its "
+            "own noise with several rates, which takes minutes."
         ),
     )
     warmup_share: float = Field(

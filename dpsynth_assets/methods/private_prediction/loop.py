@@ -265,7 +265,10 @@ class _Wave:
 def _public_contexts(
     model: Any, public_prompts: Sequence[Sequence[int]] | None, rules: GenerationRules
 ) -> PackedContexts | None:
-    """One public context for each batch; it stays in the pass when its batch has finished."""
+    """One public context for each batch; it stays in the pass when its batch has finished.
+
+    Batches of one label have the same prompt: each is read once, as a prefix of itself.
+    """
     if public_prompts is None:
         return None
     return PackedContexts(
@@ -275,4 +278,5 @@ def _public_contexts(
         max_new_tokens=rules.max_document_tokens,
         pad_token_id=rules.pad_token_id,
         rows_per_prefill=_PUBLIC_ROWS_PER_PREFILL,
+        public_prefixes=public_prompts,
     )
