@@ -216,3 +216,28 @@ def test_values_that_join_alike_have_different_ids(tmp_path):
     frame.write_parquet(tmp_path / "a.parquet")
     spec = declare(tmp_path / "a.parquet", ids=False, bound=1, held_out_fraction=0)
     assert read_private_records(spec).records["record_id"].n_unique() == 2
+
+
+@FAST
+@given(rows=SOURCES, texts=st.lists(TEXTS, min_size=12, max_size=12))
+def test_no_text_moves_another_record_where_places_are_public(tmp_path, rows, texts):
+    terms = {
+        "neighboring_relation": "zero-out",
+        "budget": {"epsilon": 4, "delta": 1e-6},
+        "public_facts": {"labels": {"kind": ["x", "y"]}, "records": 12, "slots": True},
+    }
+    one = read(tmp_path, rows, ids=True, **terms)
+    others = [row | {"text": text} for row, text in zip(rows, texts, strict=False)]
+    other = read(tmp_path, others, ids=True, **terms)
+    for before, after in ((one.records, other.records), (one.held_out, other.held_out)):
+        assert before.drop("text").equals(after.drop("text"))
+
+
+def test_public_places_need_public_ids(tmp_path):
+    with pytest.raises(ValueError, match="id column"):
+        declare(
+            tmp_path,
+            ids=False,
+            neighboring_relation="zero-out",
+            public_facts={"labels": {"kind": ["x", "y"]}, "records": 12, "slots": True},
+        )

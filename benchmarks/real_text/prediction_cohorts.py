@@ -60,10 +60,13 @@ TEXT_ROWS = {
 }
 """Amin et al. 2025, Table 10: the baseline has one example a context, every other row two."""
 
+_TEST = {"public_temperature": 0.75}
+"""A public token is drawn at three quarters of a private one's temperature, as in the paper."""
+
 RECORD_ROWS = {
     "mean": Row(method="mean_uniform"),
-    "svt_0.5": Row(method="mean_svt", settings={"svt_threshold": 0.5}),
-    "svt_1.0": Row(method="mean_svt", settings={"svt_threshold": 1.0}),
+    "svt_0.5": Row(method="mean_svt", settings={"svt_threshold": 0.5, **_TEST}),
+    "svt_1.0": Row(method="mean_svt", settings={"svt_threshold": 1.0, **_TEST}),
 }
 """Without and with the public-token test, at two thresholds as in Amin et al. 2024, Table 4."""
 

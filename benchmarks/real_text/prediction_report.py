@@ -103,7 +103,10 @@ def _record_rows(cohort: Cohort, epsilon: float, results: Results) -> Iterator[s
     for method in cohort.methods:
         cell = list(results.get((cohort.name, epsilon, method), {}).values())
         if cell:
-            shown = [spread(_values(cell, score)) for score in RECORD_SCORES]
+            shown = [
+                spread(_values(cell, score), 1 if score == "samples" else 3)
+                for score in RECORD_SCORES
+            ]
             written = np.mean([run["private_tokens"] + run["public_tokens"] for run in cell])
             yield _line(
                 RECORD_TITLES[method],

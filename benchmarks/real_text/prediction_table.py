@@ -10,7 +10,9 @@ the registered ones, run as the product plans them: the ε printed is the ε cha
 
 Every finished corpus is a line of `results.jsonl` in the work folder; a run that is cut keeps what
 it did and goes on from there. Of each ε, seeds run one after another through the whole table.
-`--report` renders what is there. The defaults are sized for two cores. On a GPU a larger public
+`--report` renders what is there. `--language-model` takes a folder or hub id, a pretrained model
+above all: a model of a million parameters writes fragments, and no corpus of fragments can show
+what the papers' orderings are about. The defaults are sized for two cores. On a GPU a larger public
 model can be had with --device cuda --width 512 --layers 8 --heads 8 --key-value-heads 2
 --feed-forward 1408 --vocabulary 8192 --training-tokens 60000000 --batch-tokens 32768.
 

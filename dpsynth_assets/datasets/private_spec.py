@@ -207,4 +207,11 @@ class PrivateDatasetSpec(Declaration):
                 str(self.neighboring_relation),
                 "Set neighboring_relation: zero-out, or drop slots.",
             )
+        if self.public_facts.slots and self.columns.id is None:
+            refuse(
+                "columns.id",
+                "an id column where places are public: without one they follow from the texts",
+                "none",
+                "Name a column of public ids, or drop public_facts.slots.",
+            )
         return self

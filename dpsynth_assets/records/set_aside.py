@@ -19,6 +19,10 @@ itself); where a unit column is declared, only records of the same unit are comp
 comes or goes changes no record of another. After the rules come the bound on records a unit and the
 held-out split (`reading.py`), which have the same two properties.
 
+Where the place of every record is public (`public_facts.slots`), rules 2-4 and 9 set nothing aside:
+such a record keeps its place with a blank text, which is how a neighbour looks that lacks it.
+Places follow the declared ids, so no text moves another record.
+
 A file whose structure is broken (an unclosed quote in CSV, a torn Parquet footer) is refused whole:
 no rule could say which records it holds.
 
@@ -79,6 +83,8 @@ def judge(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
         null where no column is declared), ROW and REASON.
     """
     columns = _canonical_columns(raw, spec)
+    if spec.public_facts.slots:
+        columns = _blanked(columns, spec)
     reason = pl.lit(None, dtype=pl.String)
     for rule, holds in reversed(list(_conditions(spec).items())):
         reason = pl.when(holds).then(pl.lit(rule.value)).otherwise(reason)
@@ -109,21 +115,40 @@ def identify(kept: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
     return named.with_columns(unit.alias("unit_id")).select(CANONICAL).sort(CANONICAL)
 
 
-def _conditions(spec: PrivateDatasetSpec) -> dict[Rule, pl.Expr]:
-    never = pl.lit(False)
-    has_id, has_unit = spec.columns.id is not None, spec.privacy_unit.column is not None
+def _blanked(columns: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
+    """Empties texts that cannot be used instead of losing the places of their records."""
+    unusable = pl.any_horizontal(*_text_conditions(spec).values())
+    text = pl.when(unusable).then(pl.lit("")).otherwise(pl.col("text"))
+    return columns.with_columns(text.alias("text"))
+
+
+def _text_conditions(spec: PrivateDatasetSpec) -> dict[Rule, pl.Expr]:
     limit = spec.columns.max_text_characters
-    labels = spec.composite_labels[0]
+    long = pl.col("text").str.len_chars() > limit if limit else pl.lit(False)
     return {
-        Rule.UNREADABLE: ~pl.col(READABLE),
         Rule.NOT_TEXT: ~pl.col(IS_TEXT),
         Rule.MISSING_TEXT: pl.col("text").is_null() | (pl.col("text") == ""),
         Rule.DAMAGED_TEXT: _damaged("text"),
+        Rule.LONG_TEXT: long.fill_null(False),
+    }
+
+
+def _conditions(spec: PrivateDatasetSpec) -> dict[Rule, pl.Expr]:
+    never = pl.lit(False)
+    has_id, has_unit = spec.columns.id is not None, spec.privacy_unit.column is not None
+    of_text = _text_conditions(spec)
+    if spec.public_facts.slots:
+        of_text = dict.fromkeys(of_text, never)
+    long = of_text.pop(Rule.LONG_TEXT)
+    labels = spec.composite_labels[0]
+    return {
+        Rule.UNREADABLE: ~pl.col(READABLE),
+        **of_text,
         Rule.UNKNOWN_LABEL: ~pl.col("label").is_in(list(labels)).fill_null(False),
         Rule.MISSING_ID: pl.col("id").is_null() | _damaged("id") if has_id else never,
         Rule.MISSING_UNIT: pl.col("unit").is_null() | _damaged("unit") if has_unit else never,
         Rule.REPEATED_ID: pl.len().over("unit", "id") > 1 if has_id else never,
-        Rule.LONG_TEXT: pl.col("text").str.len_chars() > limit if limit else never,
+        Rule.LONG_TEXT: long,
     }
 
 

@@ -201,6 +201,7 @@ def test_a_plan_that_fits_is_not_cut(monkeypatch):
 
 SLOTS = {
     "neighboring_relation": "zero-out",
+    "columns": {"labels": ["label"], "id": "id"},
     "public_facts": {"labels": {"label": ["a", "b"]}, "records": 4000, "slots": True},
 }
 FEW_SHOT = {"subsets": 8, "examples_per_subset": 2, "documents_per_label": 6}

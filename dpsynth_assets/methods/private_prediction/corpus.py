@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -47,7 +47,7 @@ from dpsynth_assets.methods.private_prediction.prompts import (
     public_prompt,
 )
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
-from dpsynth_assets.models.decoding import SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import SamplingRules, public_prefix, sample_documents
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 
 if TYPE_CHECKING:
@@ -235,7 +235,9 @@ def _run_pass(
     prompts = [_prompts(task, batch, task.rules.prompt_columns) for batch in part.batches]
     public = _public_prompts(task, part.batches) if with_public_prompts else None
     model = task.public.language_model.model
-    documents = generate_documents(model, prompts, select, task.rules, count, public)
+    documents = generate_documents(
+        model, prompts, select, task.rules, count, public, public_prefixes=_public_prefixes(task)
+    )
     for document in documents:
         document.batch += part.start
     if passes is not None:
@@ -327,6 +329,18 @@ def _public_prompts(task: GenerationTask, batches: Sequence[PrivateBatch]) -> li
     """The prompt without examples of each batch's label."""
     texts = task.terms.label_texts
     return [public_prompt(task.public.language_model, texts[batch.label]) for batch in batches]
+
+
+def _public_prefixes(task: GenerationTask) -> list[list[int]]:
+    """What every private prompt of a label begins with, whatever its examples: read once."""
+    model, config = task.public.language_model, task.config
+
+    def prompt_of(label_text: str, example: str) -> list[int]:
+        examples = [example] * config.examples_per_context
+        ids: list[int] = model.prompt_ids(label_text, examples, config.max_example_tokens)
+        return ids
+
+    return [public_prefix(partial(prompt_of, text)) for text in task.terms.label_texts]
 
 
 def _complete(

@@ -36,6 +36,7 @@ def mean_mechanism(config: PrivatePredictionConfig, terms: CohortTerms) -> MeanT
         relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
         logit_slack=config.logit_slack,
+        public_top_k=getattr(config, "public_top_k", None),
     )
 
 

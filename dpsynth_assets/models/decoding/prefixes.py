@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-_PROBES = ("a", "The", "I was", "7", "\n", '"', "été", "{")
+PROBES = ("a", "The", "I was", "7", "\n", '"', "été", "{")
 """Public examples, which begin as differently as texts do."""
 
 
@@ -20,7 +20,7 @@ def public_prefix(prompt_of: Callable[[str], Sequence[int]]) -> list[int]:
 
     **Privacy** A function of public text alone. No private prompt is looked at.
     """
-    prompts = [list(prompt_of(probe)) for probe in _PROBES]
+    prompts = [list(prompt_of(probe)) for probe in PROBES]
     alike = takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
     return [column[0] for column in alike]
 

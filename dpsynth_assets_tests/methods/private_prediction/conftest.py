@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.models.decoding.prefixes import PROBES
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 BEGIN, END, PAD = 0, 1, 2
@@ -47,7 +48,8 @@ class CharacterModel:
         return "".join(ALPHABET[i - 3] for i in ids if i >= 3)
 
     def prompt_ids(self, label_text, examples, max_example_tokens):
-        self.prompts.append(tuple(examples))
+        if not set(examples) & set(PROBES):  # Public ones, which look for a common beginning.
+            self.prompts.append(tuple(examples))
         ids = [BEGIN]
         for text in examples:
             ids += [*self.encode(label_text), *self.encode(text)[:max_example_tokens], END]

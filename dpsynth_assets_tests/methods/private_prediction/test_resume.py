@@ -48,11 +48,11 @@ def counted_passes(monkeypatch):
     state = {"run": 0, "dies_at": None}
     generate = corpus.generate_documents
 
-    def counting(*arguments):
+    def counting(*arguments, **options):
         if state["run"] == state["dies_at"]:
             raise Killed
         state["run"] += 1
-        return generate(*arguments)
+        return generate(*arguments, **options)
 
     monkeypatch.setattr(corpus, "generate_documents", counting)
     return state
