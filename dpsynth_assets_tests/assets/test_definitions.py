@@ -38,14 +38,15 @@ def loaded():
     return defs()
 
 
-def test_opening_the_code_location_imports_no_heavy_library():
+def test_opening_the_code_location_again_imports_no_heavy_library():
     code = (
         "import sys, dpsynth_assets.definitions as d; d.defs();"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    for _ in range(2):  # The first opening may calibrate noise, which is then remembered.
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+        )
     assert run.stdout.strip() == "[]"
 
 
@@ -101,6 +102,9 @@ def test_every_mechanism_of_the_demo_is_marked(loaded):
         "tickets/mean_uniform/candidate_corpus",
         "tickets/mean_clustered/candidate_corpus",
         "tickets/median_clustered/candidate_corpus",
+        "letters/shared/topic_histogram",
+        "letters/ctcl/finetuned_generator",
+        "letters/dp_fine_tuning/finetuned_generator",
     }
 
 
