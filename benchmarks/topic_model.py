@@ -1,7 +1,7 @@
 """Fits topic models and looks at them: time, memory, keywords, agreement with known classes.
 
     PYTHONPATH=. python benchmarks/topic_model.py demo
-    PYTHONPATH=. python benchmarks/topic_model.py real --cache /tmp/embeddings [--documents 8000]
+    PYTHONPATH=. python benchmarks/topic_model.py real --cache FOLDER [--documents 8000]
     PYTHONPATH=. python benchmarks/topic_model.py million --folder /tmp [--documents 1000000]
     PYTHONPATH=. python benchmarks/topic_model.py denoising
 
