@@ -102,9 +102,9 @@ def test_every_mechanism_of_the_demo_is_marked(loaded):
         "tickets/mean_uniform/candidate_corpus",
         "tickets/mean_clustered/candidate_corpus",
         "tickets/median_clustered/candidate_corpus",
-        "letters/shared/topic_histogram",
-        "letters/ctcl/finetuned_generator",
-        "letters/dp_fine_tuning/finetuned_generator",
+        "savings/shared/topic_histogram",
+        "savings/ctcl/finetuned_generator",
+        "savings/dp_fine_tuning/finetuned_generator",
     }
 
 

@@ -136,7 +136,7 @@ class LetterModel:
         del label_text
         ids = [self.begin]
         for text in examples:
-            ids += [3 + ALPHABET.index(letter) for letter in text][:max_example_tokens]
+            ids += [3 + max(0, ALPHABET.find(letter)) for letter in text][:max_example_tokens]
         return ids
 
     def decode(self, ids):

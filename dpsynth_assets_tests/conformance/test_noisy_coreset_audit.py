@@ -49,7 +49,7 @@ def test_counts_alone_stay_within_the_claim_of_all_levels():
 @pytest.mark.statistical
 def test_counts_with_half_their_noise_are_caught():
     # Planted bug: the last level's noise is half of what its charge says.
-    scores = leaf_counts(0.5 * 2.0, 16)
+    scores = leaf_counts(0.5 * 2.0, 64)
     claim = event_curve([GaussianEvent(noise_multiplier=2.0)])
     assert audit_scores(scores[:, 0], scores[:, 1], claim).refuted
 
