@@ -234,7 +234,10 @@ def _candidate_corpus(
         pool=GPU_POOL,
         op_tags=GPU_OP_TAGS,
         code_version=version_of(planned.spec, method.code_version),
-        description=f"{describe(planned)} Written from its releases: any number of rows is free.",
+        description=(
+            f"{method.title} ({method.paper}). Written from what its stages released: charges "
+            "nothing, whatever the number of rows."
+        ),
     )
     def candidate_corpus(
         context: dg.AssetExecutionContext,
@@ -298,6 +301,7 @@ def _candidate_corpus(
         spend = spend_metadata(
             book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
         )
+        spend["dpsynth/epsilon"] = spend["dpsynth/epsilon_with_inputs"]  # What its reader gets.
         return dg.Output(
             written, metadata={**spend, **_shown(stored), "dagster/row_count": written.height}
         )
