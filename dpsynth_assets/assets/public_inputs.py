@@ -9,6 +9,7 @@ from dpsynth_assets.assets.dataset import array_version
 from dpsynth_assets.assets.identity import version_of, version_of_texts
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms, PublicInputs
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.resources.models import Models
@@ -20,9 +21,18 @@ def public_ins(spec: PrivateDatasetSpec, names: Iterable[str]) -> dict[str, dg.A
 
 
 def load_public_inputs(
-    values: Mapping[str, Any], models: Models, terms: CohortTerms, *, salt: str, seed: int
+    values: Mapping[str, Any],
+    models: Models,
+    terms: CohortTerms,
+    engine: EngineSpec | None,
+    *,
+    salt: str,
+    seed: int,
 ) -> PublicInputs:
-    """Opens the artifacts among `values`, by asset name; what is not there stays None."""
+    """Opens the artifacts among `values`, by asset name; what is not there stays None.
+
+    `engine` is None for a method that writes through none.
+    """
     manifest = values.get("public_language_model")
     loaders = {
         "text_embedder": models.text_embedder,
@@ -32,10 +42,10 @@ def load_public_inputs(
     opened: dict[str, Any] = {
         name: load(values[name]) for name, load in loaders.items() if name in values
     }
+    language_model = None if manifest is None else models.language_model(manifest)
     return PublicInputs(
-        language_model=None
-        if manifest is None
-        else prompted(models.language_model(manifest), terms.prompts),
+        engine=None if engine is None else models.engine(engine, language_model),
+        language_model=None if language_model is None else prompted(language_model, terms.prompts),
         cluster_centers=values.get("public_clusters"),
         public_records=values.get("public_corpus"),
         salt=salt,

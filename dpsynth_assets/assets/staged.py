@@ -127,7 +127,11 @@ def _stage_asset(
     name = f"{spec.name}/{planned.folder}/{stage.name}"
     earlier = {s: dg.AssetIn(dataset_key(spec.name, planned.folder, s)) for s in stage.after}
     needed = method.public_inputs(planned.config)
-    private = ["private_records", *(["private_embeddings"] if stage.needs_embeddings else [])]
+    private = [
+        "private_records",
+        *(["private_embeddings"] if stage.needs_embeddings else []),
+        *(["secrets"] if stage.needs_secrets else []),
+    ]
 
     @dg.asset(
         **method_asset(spec, planned, stage.name),
@@ -159,7 +163,12 @@ def _stage_asset(
         def draw(reservation: Reservation) -> Drawn:
             report(0.0, _budget_line(book, plan))
             inputs = load_public_inputs(
-                public_values, models, plan.terms, salt=f"{name}/{release}", seed=_seed(release)
+                public_values,
+                models,
+                plan.terms,
+                spec.engine if method.uses_engine(planned.config) else None,
+                salt=f"{name}/{release}",
+                seed=_seed(release),
             )
             made = method.release_stage(
                 stage.name,
@@ -171,6 +180,7 @@ def _stage_asset(
                     ledger=book,
                     reservation=reservation,
                     with_embeddings=stage.needs_embeddings,
+                    with_secrets=stage.needs_secrets,
                 ),
                 replace(inputs, released=released),
                 sensitive_store.checkpoint(spec.name, reservation),
@@ -258,7 +268,12 @@ def _candidate_corpus(
 
         def write(_: Reservation) -> Drawn:
             inputs = load_public_inputs(
-                public_values, models, plan.terms, salt=f"{name}/{release}", seed=_seed(release)
+                public_values,
+                models,
+                plan.terms,
+                spec.engine if method.uses_engine(planned.config) else None,
+                salt=f"{name}/{release}",
+                seed=_seed(release),
             )
             public: PublicInputs = replace(
                 inputs,

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.parts import (
     LABEL_SEPARATOR,
@@ -60,6 +61,10 @@ class PrivateDatasetSpec(Declaration):
     )
     topic_histogram: TopicHistogramSpec | None = Field(
         default=None, description="Shared noisy histogram of public topics; none: not released."
+    )
+    engine: EngineSpec = Field(
+        default_factory=EngineSpec,
+        description="What runs the language model where a method writes through an engine.",
     )
     methods: list[MethodSpec] = Field(min_length=1, description="Corpora to be made (>= 1).")
     evaluation: EvaluationSpec = Field(

@@ -108,11 +108,14 @@ class PrivateInputs:
     Attributes:
         records: Columns `record_id`, `unit_id`, `text`, `label` (strings); held-out rows excluded.
         embeddings: float32 (N, d), rows aligned with `records`, unit length.
+        secrets: Which record holds which secret: columns `record` (row of `records`) and
+            `secret` (index), where the cohort declares secrets and the stage reads them.
         passes: Finished passes of this very release, if the caller keeps them.
     """
 
     records: "pl.DataFrame" = field(repr=False)
     embeddings: np.ndarray | None = field(default=None, repr=False)
+    secrets: "pl.DataFrame | None" = field(default=None, repr=False)
     passes: PassStore | None = field(default=None, repr=False)
 
 
@@ -190,6 +193,11 @@ class Method(ABC):
         """Artifacts of the public base that it reads, by the last part of their asset keys."""
         del config
         return frozenset({"public_language_model", "public_clusters"})
+
+    def uses_engine(self, config: Any) -> bool:
+        """Whether it reads or writes through the engine of the dataset file."""
+        del config
+        return False
 
     def uses_topics(self, config: Any) -> bool:
         """Whether the corpus builds on the released topic histogram, and so carries its cost."""

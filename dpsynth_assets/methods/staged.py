@@ -31,6 +31,7 @@ class Stage:
         title: What is released, in a short sentence with its source.
         kinds: Badges of the asset in the web UI.
         needs_embeddings: Whether it reads the embeddings of the private records.
+        needs_secrets: Whether it reads which private record holds which secret.
         after: Earlier stages of the same method whose releases it reads.
     """
 
@@ -38,6 +39,7 @@ class Stage:
     title: str
     kinds: tuple[str, ...] = ("pytorch",)
     needs_embeddings: bool = False
+    needs_secrets: bool = False
     after: tuple[str, ...] = ()
 
 

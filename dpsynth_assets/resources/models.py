@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from dpsynth_assets.datasets.engine import EngineSpec
+
 if TYPE_CHECKING:
     from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+    from dpsynth_assets.models.engines import Engine
     from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.models.text_embedder import TextEmbedder
     from dpsynth_assets.models.topic_model import TopicModel
@@ -22,6 +25,12 @@ class Models(dg.ConfigurableResource):
     def language_model(self, manifest: dict[str, Any]) -> "LanguageModel":
         """The model that the asset `public_language_model` describes."""
         return _language_model(manifest["path"], manifest["dtype"], manifest["device"])
+
+    def engine(self, spec: EngineSpec, language_model: "LanguageModel | None") -> "Engine":
+        """The engine a dataset file declares, serving the language model unless it names one."""
+        from dpsynth_assets.models.engines.opening import open_engine
+
+        return open_engine(spec, language_model=language_model)
 
     def topic_model(self, manifest: dict[str, Any]) -> "TopicModel":
         """The topics that the asset `topic_model` describes."""

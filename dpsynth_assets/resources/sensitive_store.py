@@ -7,6 +7,7 @@ scoring against held-out text) read for a stated purpose and may not release wha
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ from dpsynth_assets.resources.release_store import flush
 
 InternalPurpose = Literal["embed records", "internal evaluation", "release gate"]
 Split = Literal["source", "held_out"]
+SECRETS = "secrets.parquet"
+"""Which record of the source split holds which secret."""
 
 
 class SensitiveStore(dg.ConfigurableResource):
@@ -86,7 +89,13 @@ class SensitiveStore(dg.ConfigurableResource):
         return pl.read_parquet(self._existing(dataset, f"{name}.parquet"))
 
     def read_for_release(
-        self, dataset: str, *, ledger: Ledger, reservation: Reservation, with_embeddings: bool
+        self,
+        dataset: str,
+        *,
+        ledger: Ledger,
+        reservation: Reservation,
+        with_embeddings: bool,
+        with_secrets: bool = False,
     ) -> PrivateInputs:
         """Reads the source split for a mechanism whose cost is already reserved.
 
@@ -103,7 +112,10 @@ class SensitiveStore(dg.ConfigurableResource):
                 f"Expected a charge before reading dataset {dataset!r}, got a reservation of "
                 "post-processing, which costs nothing and reads nothing private."
             )
-        return self._read(dataset, "source", with_embeddings=with_embeddings)
+        private = self._read(dataset, "source", with_embeddings=with_embeddings)
+        if not with_secrets:
+            return private
+        return replace(private, secrets=pl.read_parquet(self._existing(dataset, SECRETS)))
 
     def passes(self, dataset: str, reservation: Reservation) -> "StoredPasses":
         """Finished passes of one paid release that is not committed yet."""

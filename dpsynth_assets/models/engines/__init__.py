@@ -1,7 +1,7 @@
 """Engines that write text: one protocol, served by transformers, vLLM or an HTTP endpoint.
 
-`protocol` says what an engine does, `spec` what a configuration file may ask for, `opening` opens
-an engine once per process. The transformers and vLLM engines also read a model's inside (hidden
+`protocol` says what an engine does; `opening` opens, once per process, what a dataset file asks
+for. The transformers and vLLM engines also read a model's inside (hidden
 states, logits) and steer it; the endpoint only writes, and only from text that is public already.
 
 Shape letters: N texts or prompts, d width of the residual stream, V vocabulary.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_assets.models.engines.protocol import Engine, EngineError
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.engines.spec import EngineSpec
+    from dpsynth_assets.datasets.engine import EngineSpec
     from dpsynth_assets.models.language_model import LanguageModel
 
 _opened: dict[tuple[Any, ...], Engine] = {}

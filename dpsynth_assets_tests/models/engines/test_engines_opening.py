@@ -7,10 +7,10 @@ import sys
 import pytest
 from pydantic import ValidationError
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import EngineError
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
 from dpsynth_assets.models.engines.opening import close_engines, open_engine
-from dpsynth_assets.models.engines.spec import EngineSpec
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.language_model import LanguageModel
 
