@@ -179,6 +179,27 @@ def test_tensor_noise_is_independent_within_and_between_blocks(blocks):
     assert np.abs(squares).max() < 2 * limit
 
 
+def test_long_requests_for_entropy_have_a_key_of_their_own_each(monkeypatch):
+    keys, original = [], os.urandom
+    monkeypatch.setattr(noise.os, "urandom", lambda size: keys.append(original(size)) or keys[-1])
+    count = noise.EXPANDED_BYTES + 8
+    first, second = noise._entropy(count), noise._entropy(count)
+    assert [len(key) for key in keys] == [32, 32]
+    assert len(first) == len(second) == count
+    assert not np.array_equal(np.frombuffer(first, np.uint64), np.frombuffer(second, np.uint64))
+    assert len(np.unique(np.frombuffer(first + second, np.uint64))) == 2 * count // 8
+
+
+@pytest.mark.statistical
+def test_bytes_of_a_long_request_are_uniform():
+    drawn = np.frombuffer(noise._entropy(16 * noise.EXPANDED_BYTES), np.uint8)
+    assert stats.chisquare(np.bincount(drawn, minlength=256)).pvalue > FALSE_ALARM
+    bits = np.unpackbits(drawn).reshape(-1, 64)[:, ::7].astype(np.float64)
+    apart = np.corrcoef(bits.T)[np.triu_indices(bits.shape[1], 1)]
+    limit = stats.norm.isf(FALSE_ALARM / 4 / len(apart)) / math.sqrt(len(bits))
+    assert np.abs(apart).max() < limit
+
+
 def test_each_number_sums_four_normals_and_no_fewer(monkeypatch):
     # A sum that held both halves of one Box-Muller pair would be a single normal in disguise.
     uniforms = noise.secure_uniform.random(8)
