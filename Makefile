@@ -2,6 +2,7 @@
 # 3.11+ and git; the others assume nothing more.
 SHELL := /bin/bash
 PYTHON ?= python3
+TEST_WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -27,7 +28,7 @@ demo: setup  ## private text in, audited synthetic corpora out
 	@$(BIN)/dpsynth run tickets
 
 test: setup  ## the whole suite
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
 
 test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
 	bash .ci/test_vllm
