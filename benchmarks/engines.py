@@ -3,10 +3,12 @@
     python benchmarks/engines.py [--model FOLDER] [--rows 64] [--tokens 64]
     VLLM=.venv-vllm/bin/python python benchmarks/engines.py     # vLLM beside it (make test-vllm)
 
-Each engine runs in a process of its own on one thread. A shared machine's clock says little, so
-processor time is compared: calls of `generate` alternate between steered and unsteered, and so do
-single passes; medians count. Pooled hidden states of 500 documents: rows that passed through the
-model (one a document, and filler), and memory beyond it.
+Each engine runs in a process of its own on one thread. A shared machine's clock says little, and
+even its processor time changes with what runs beside it: so processor time is compared, and the
+engines take turns, one round each, on the same fresh prompts; a ratio is the median of the rounds'
+ratios. In a round the calls of `generate` alternate between steered and unsteered, and so do single
+passes. Pooled hidden states of 500 documents: rows that passed through the model (one a document,
+and filler), and memory beyond it.
 """
 
 import argparse
@@ -27,37 +29,84 @@ ENGINES = ("transformers", "vllm")
 def main() -> None:
     arguments = parse()
     if arguments.engine:
-        print(json.dumps(measure(arguments)))
+        serve(arguments)
         return
     with tempfile.TemporaryDirectory() as scratch:
         model = arguments.model or random_model(Path(scratch) / "model", arguments)
         pythons = {"transformers": sys.executable, "vllm": os.environ.get("VLLM", sys.executable)}
-        figures = {kind: in_own_process(pythons[kind], kind, model) for kind in ENGINES}
+        engines = {kind: in_own_process(pythons[kind], kind, model) for kind in ENGINES}
+        figures = {kind: answer(engine, "once") for kind, engine in engines.items()}
+        running = [kind for kind in ENGINES if figures[kind] is not None]
+        rounds: dict = {kind: [] for kind in running}
+        for number in range(arguments.repetitions + 1):
+            for kind in running if number % 2 else running[::-1]:
+                rounds[kind].append(answer(engines[kind], str(number)))
+        for engine in engines.values():
+            engine.stdin.close()
+            engine.wait()
+    show(figures, {kind: taken[1:] for kind, taken in rounds.items()})  # the first warms up
+
+
+def show(figures: dict, rounds: dict) -> None:
     for kind, figure in figures.items():
         print(f"== {kind}")
-        for name, value in (figure or {"not run": "vllm is not importable; see above"}).items():
+        if figure is None:
+            print("  not run: it is not importable by its python; see above")
+            continue
+        for name, value in (figure | summary(rounds[kind])).items():
             print(f"  {name:44s}{value}")
-    ours, theirs = figures["transformers"], figures["vllm"]
-    if theirs:
-        name = "rows a processor second"
-        print(f"vllm / transformers, {name}: {theirs[name] / ours[name]:.2f}")
+    if len(rounds) == len(ENGINES):
+        pairs = list(zip(rounds["vllm"], rounds["transformers"], strict=True))
+        for name in ("unsteered", "steered"):
+            ratios = sorted(theirs[name] / ours[name] for ours, theirs in pairs)
+            low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+            print(
+                f"vllm / transformers, {name} rows a processor second: "
+                f"{statistics.median(ratios):.2f} (quartiles {low:.2f} to {high:.2f})"
+            )
 
 
-def in_own_process(python: str, kind: str, model: str) -> dict | None:
+def summary(rounds: list[dict]) -> dict:
+    cpu = statistics.median(each["unsteered"] for each in rounds)
+    wall = statistics.median(each["wall"] for each in rounds)
+    tokens = statistics.mean(each["tokens"] for each in rounds)
+    over = statistics.median(each["steered"] / each["unsteered"] for each in rounds)
+    return {
+        "mean new tokens": round(tokens, 1),
+        "steered / unsteered processor time a token": round(over, 3),
+        "tokens a processor second": round(1 / cpu),
+        "rows a processor second": round(1 / cpu / tokens, 2),
+        "rows a second by the wall clock": round(1 / wall / tokens, 2),
+    }
+
+
+def in_own_process(python: str, kind: str, model: str) -> subprocess.Popen:
     quiet = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
-    command = [python, __file__, *sys.argv[1:], "--engine", kind, "--model", str(model)]
-    done = subprocess.run(
-        command,
+    return subprocess.Popen(
+        [python, __file__, *sys.argv[1:], "--engine", kind, "--model", str(model)],
         env=os.environ | quiet,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        check=False,
+        text=True,
     )
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 
-def measure(arguments) -> dict:
-    import numpy as np
+def answer(engine: subprocess.Popen, request: str) -> dict | None:
+    """One line asked, one JSON object told; other lines are what libraries print."""
+    try:
+        engine.stdin.write(request + "\n")
+        engine.stdin.flush()
+    except BrokenPipeError:
+        return None
+    for line in engine.stdout:
+        if line.startswith("{"):
+            return json.loads(line)
+    return None
+
+
+def serve(arguments) -> None:
+    """Measures what it is asked for, line by line."""
     import torch
 
     from dpsynth_assets.models.language_model import load_language_model
@@ -65,17 +114,43 @@ def measure(arguments) -> dict:
     torch.set_num_threads(1)
     language_model = load_language_model(arguments.model, device="cpu")
     engine = open_engine(arguments, language_model)
+    for line in sys.stdin:
+        request = line.strip()
+        if request == "once":
+            told = once(engine, language_model, arguments)
+        else:
+            told = generation(engine, language_model, int(request), arguments)
+        print(json.dumps(told), flush=True)
+    engine.close()
+
+
+def once(engine, language_model, arguments) -> dict:
+    """Hidden states first: memory that is used later is not counted to them."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    figures = states(engine, language_model, draw, arguments)
+    if arguments.engine == "transformers":
+        figures |= steps(language_model, prompts(language_model, 0, arguments), engine, arguments)
+    return figures | {"rows": arguments.rows}
+
+
+def prompts(language_model, number: int, arguments) -> list[list[int]]:
+    """The same for both engines, and new in every round: no prompt cache has them."""
+    import numpy as np
+
+    draw = np.random.default_rng(number)
+    shape = (arguments.rows, arguments.prompt)
+    return draw.integers(3, language_model.vocabulary_size, shape).tolist()
+
+
+def directions(engine) -> dict:
+    import numpy as np
+
     draw = np.random.default_rng(0)
     last = engine.layers - 1
     vectors = {layer: draw.standard_normal(engine.width) for layer in (last - 1, last)}
-    vectors = {layer: vector / np.linalg.norm(vector) for layer, vector in vectors.items()}
-    prompts = draw.integers(3, language_model.vocabulary_size, (arguments.rows, arguments.prompt))
-    figures = states(engine, language_model, draw, arguments)  # first: later memory is reused
-    figures |= generation(engine, prompts.tolist(), vectors, arguments)
-    if arguments.engine == "transformers":
-        figures |= steps(language_model, prompts.tolist(), vectors, arguments)
-    engine.close()
-    return figures
+    return {layer: vector / np.linalg.norm(vector) for layer, vector in vectors.items()}
 
 
 def open_engine(arguments, language_model):
@@ -88,42 +163,37 @@ def open_engine(arguments, language_model):
     return TransformersEngine(language_model, batch_rows=arguments.rows)
 
 
-def generation(engine, prompts, vectors, arguments) -> dict:
+def generation(engine, language_model, number: int, arguments) -> dict:
     """Drawn texts of the same length on every side: the end token is out of reach."""
     from dpsynth_assets.models.engines import Sampling
 
-    sampling = Sampling(temperature=1.0, max_new_tokens=arguments.tokens)
-    written: list[int] = []
+    sampling = Sampling(temperature=1.0, max_new_tokens=arguments.tokens, seed=number)
+    vectors = directions(engine)
 
-    def plain() -> None:
-        written.append(sum(len(g.token_ids) for g in engine.generate(prompts, sampling)))
+    def timed(writer, rows) -> dict:
+        start, wall = time.process_time(), time.perf_counter()
+        tokens = sum(len(g.token_ids) for g in writer.generate(rows, sampling))
+        cpu, wall = time.process_time() - start, time.perf_counter() - wall
+        return {"cpu": cpu / tokens, "wall": wall / tokens, "tokens": tokens / len(rows)}
 
-    def steered() -> None:
+    def plain() -> dict:
+        return timed(engine, prompts(language_model, 2 * number + 1, arguments))
+
+    def steered() -> dict:
         with engine.steered(vectors, 1.0) as view:
-            written.append(sum(len(g.token_ids) for g in view.generate(prompts, sampling)))
+            return timed(view, prompts(language_model, 2 * number + 2, arguments))
 
-    seconds: dict = {plain: [], steered: []}
-    for repetition in range(arguments.repetitions + 1):
-        for run in (plain, steered) if repetition % 2 else (steered, plain):
-            start, wall = time.process_time(), time.perf_counter()
-            run()
-            if repetition:  # the first pair warms up
-                per_token = (time.process_time() - start) / written[-1]
-                seconds[run].append((per_token, (time.perf_counter() - wall) / written[-1]))
-    cpu = {run: statistics.median(c for c, _ in values) for run, values in seconds.items()}
-    wall = statistics.median(w for _, w in seconds[plain])
-    tokens = statistics.mean(written) / len(prompts)
+    order = (plain, steered) if number % 2 else (steered, plain)
+    taken = {run: run() for run in order}
     return {
-        "rows": len(prompts),
-        "mean new tokens": round(tokens, 1),
-        "steered / unsteered processor time a token": round(cpu[steered] / cpu[plain], 3),
-        "tokens a processor second": round(1 / cpu[plain]),
-        "rows a processor second": round(1 / cpu[plain] / tokens, 2),
-        "rows a second by the wall clock": round(1 / wall / tokens, 2),
+        "unsteered": taken[plain]["cpu"],
+        "steered": taken[steered]["cpu"],
+        "wall": taken[plain]["wall"],
+        "tokens": taken[plain]["tokens"],
     }
 
 
-def steps(language_model, prompts, vectors, arguments) -> dict:
+def steps(language_model, rows, engine, arguments) -> dict:
     """Single decoding passes, steered and unsteered in turn: what the hooks alone cost."""
     import torch
 
@@ -132,13 +202,15 @@ def steps(language_model, prompts, vectors, arguments) -> dict:
 
     contexts = PackedContexts(
         language_model.model,
-        prompts,
+        rows,
         prompt_columns=arguments.prompt,
         max_new_tokens=arguments.tokens,
         pad_token_id=language_model.pad_token_id,
     )
-    added = {layer: torch.from_numpy(vector).float() for layer, vector in vectors.items()}
-    tokens = torch.zeros(len(prompts), dtype=torch.long)
+    added = {
+        layer: torch.from_numpy(vector).float() for layer, vector in directions(engine).items()
+    }
+    tokens = torch.zeros(len(rows), dtype=torch.long)
     seconds: dict = {"unsteered": [], "steered": []}
     for step in range(arguments.passes):
         for name, extra in (("unsteered", {}), ("steered", added)):

@@ -14,11 +14,24 @@ def defs() -> dg.Definitions:
     """All definitions of the code location; a graph that breaks the lineage does not load."""
     import dpsynth_assets.defs
     from dpsynth_assets.lineage import verify_privacy_lineage
+    from dpsynth_assets.metadata import as_shown
 
     # Not load_from_defs_folder: that one needs pyproject.toml, which a wheel does not carry.
     tree = dg.ComponentTree.from_module(
         defs_module=dpsynth_assets.defs, project_root=Path(__file__).parents[1]
     )
-    loaded = tree.build_defs()
+    # A run needs no catalogue of component types, and each of its steps opens the location anew.
+    loaded = tree.build_defs(tree.defs_module_path if _is_run() else None)
+    loaded = loaded.map_asset_specs(func=as_shown)
     verify_privacy_lineage(loaded)
     return loaded
+
+
+def _is_run() -> bool:
+    """Whether a run or one of its steps opens the location, not the server behind the UI."""
+    from dagster._core.definitions.definitions_load_context import (
+        DefinitionsLoadContext,
+        DefinitionsLoadType,
+    )
+
+    return DefinitionsLoadContext.get().load_type == DefinitionsLoadType.RECONSTRUCTION

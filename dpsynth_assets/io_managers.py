@@ -1,11 +1,14 @@
 """One IO manager for public and released values: the value's type picks the format.
 
 Parquet for tables, NumPy files for arrays, JSON for the rest; never pickle. Private
-values do not pass through here: they live in the sensitive store.
+values do not pass through here: they live in the sensitive store. The place is a folder or a prefix
+of an object store.
 """
 
+import io
 import json
-import os
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +17,30 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import Folder, home, located
 
 
 class ArtifactIOManager(dg.ConfigurableIOManager):
     """Stores an asset's value at `<base>/<asset key>.<format>`, atomically."""
 
     base_dir: str = Field(
-        default="", description="Folder of the values. Empty: `artifacts` under DPSYNTH_HOME."
+        default="",
+        description=(
+            "Folder of the values, or s3://bucket/prefix. Empty: DPSYNTH_STORE_URL/values, else "
+            "`artifacts` under DPSYNTH_HOME."
+        ),
     )
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Writes a temporary file, then renames it over the old one."""
+        """Replaces the old value in one step: by a rename, or by one object put whole."""
         suffix, write = _format_of(obj)
         path = self._path(context.asset_key, suffix)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with temporary.open("wb") as file:
-            write(obj, file)
-        temporary.replace(path)
+        content = io.BytesIO()
+        write(obj, content)
+        if isinstance(path, Path):
+            _replace(path, content.getbuffer())
+        else:
+            path.fs.pipe_file(path.path, content.getvalue())
         context.add_output_metadata({"dpsynth/path": dg.MetadataValue.path(str(path))})
 
     def load_input(self, context: dg.InputContext) -> Any:
@@ -40,16 +48,27 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         for suffix, read in _READERS.items():
             path = self._path(context.asset_key, suffix)
             if path.exists():
-                return read(path)
+                return read(io.BytesIO(path.read_bytes()))
         name = context.asset_key.to_user_string()
         raise dg.Failure(  # Unlike other errors its text is shown, and it is public.
             f"Expected a stored value of {name}, got nothing. Materialise {name} first.",
             allow_retries=False,
         )
 
-    def _path(self, key: dg.AssetKey, suffix: str) -> Path:
-        base = Path(self.base_dir) if self.base_dir else home().artifacts
+    def _path(self, key: dg.AssetKey, suffix: str) -> Folder:
+        base = located(self.base_dir) if self.base_dir else home().values
         return base.joinpath(*key.path[:-1]) / f"{key.path[-1]}{suffix}"
+
+
+def _replace(path: Path, content: memoryview) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # A full disk needs the space.
+        raise
 
 
 def _format_of(obj: Any) -> tuple[str, Any]:
@@ -65,8 +84,8 @@ def _format_of(obj: Any) -> tuple[str, Any]:
     )
 
 
-_READERS = {
+_READERS: dict[str, Callable[[io.BytesIO], Any]] = {
     ".parquet": pl.read_parquet,
-    ".npy": lambda path: np.load(path, allow_pickle=False),
-    ".json": lambda path: json.loads(path.read_text()),
+    ".npy": lambda content: np.load(content, allow_pickle=False),
+    ".json": lambda content: json.loads(content.read()),
 }

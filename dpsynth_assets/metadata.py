@@ -1,13 +1,96 @@
-"""What every spending asset shows in the UI. Floats are plotted over time by Dagster."""
+"""What assets show in the UI: spend, which Dagster plots over time, papers, code, privacy level."""
 
+import math
+import re
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import dagster as dg
 
+from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import Event, event_to_json
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, Reservation
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
+from dpsynth_assets.tags import PRIVACY
+
+PAPERS: Final = {
+    "Yue et al. 2023": "2210.14348",
+    "Amin et al. 2024": "2407.12108",
+    "Tang et al. 2024": "2309.11765",
+    "Xie et al. 2024": "2403.01749",
+    "Yu et al. 2024": "2402.13659",
+    "Amin et al. 2025": "2506.04566",
+    "Tan et al. 2025": "2503.12347",
+    "Vinod, Pillutla, Thakurta 2025": "2507.02974",
+    "Vinod et al. 2025": "2507.02974",
+    "Wang et al. 2025": "2510.10990",
+    "Wang et al. 2026": "2510.10990",
+    "Banayeeanzade et al. 2026": "2602.21218",
+}
+"""Citation -> arXiv number, of every paper that a description names."""
+
+_CITATION = re.compile(r"(?<!\[)\b(?:" + "|".join(map(re.escape, PAPERS)) + r")\b")
+
+
+def as_shown(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """An asset as the UI shows it: papers linked, its privacy level beside its kinds.
+
+    A node of the asset graph shows kinds, not tags, and the level is what one must see first.
+    """
+    level = spec.tags.get(PRIVACY)
+    return spec.replace_attributes(
+        description=with_paper_links(spec.description or ""),
+        kinds={*spec.kinds, level} if level else spec.kinds,
+    )
+
+
+def with_paper_links(description: str) -> str:
+    """Turns each citation of a description into a Markdown link to its paper."""
+    return _CITATION.sub(
+        lambda found: f"[{found[0]}](https://arxiv.org/abs/{PAPERS[found[0]]})", description
+    )
+
+
+def code_references(*names: str) -> dict[str, Any]:
+    """Definition metadata that names the code behind an asset, as files and lines of this machine.
+
+    Args:
+        names: Dotted names of classes or functions of this package. Their modules are not
+            imported, so that opening the UI stays quick.
+
+    Raises:
+        ValueError: If a module has no such class or function.
+    """
+    return {
+        "dagster/code_references": dg.CodeReferencesMetadataValue(
+            code_references=[_reference(name) for name in names]
+        )
+    }
+
+
+def code_of(value: object) -> str:
+    """Dotted name of an object's class, for `code_references`."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _reference(name: str) -> dg.LocalFileCodeReference:
+    module, _, symbol = name.rpartition(".")
+    path = project_root() / f"{module.replace('.', '/')}.py"
+    starts = (f"class {symbol}", f"def {symbol}(")
+    for number, line in enumerate(_lines(path), start=1):
+        if line.startswith(starts):
+            return dg.LocalFileCodeReference(
+                file_path=str(path), line_number=number, label=path.name
+            )
+    raise ValueError(f"Expected a class or function {symbol!r} in {path}, got none.")
+
+
+@cache
+def _lines(path: Path) -> tuple[str, ...]:
+    return tuple(path.read_text().splitlines())
 
 
 def spend_metadata(
@@ -30,17 +113,27 @@ def spend_metadata(
     """
     request = reservation.request
     spend = ledger.spend(request.cohort, terms)
+    cost = _cost(reservation, terms, inherited)
+    remaining = float(spend.remaining_epsilon or 0.0)
     metadata: dict[str, Any] = {
+        "dpsynth/in_words": in_words(
+            str(request.guarantee),
+            cost.get("dpsynth/epsilon_with_inputs"),
+            terms,
+            spend.epsilon,
+            remaining,
+        ),
         "dpsynth/guarantee": str(request.guarantee),
-        **_cost(reservation, terms, inherited),
+        **cost,
+        "dpsynth/epsilon_cumulative": float(spend.epsilon),
+        "dpsynth/epsilon_remaining": remaining,
+        **_secret(request.guarantee, spend),
         "dpsynth/delta": terms.delta,
         "dpsynth/accountant": terms.accountant,
         "dpsynth/neighboring_relation": str(terms.relation),
         "dpsynth/privacy_unit": terms.unit.describe(),
         "dpsynth/ledger_reservation": reservation.id,
         "dpsynth/reused": reservation.reused,
-        "dpsynth/epsilon_cumulative": float(spend.epsilon),
-        "dpsynth/epsilon_remaining": float(spend.remaining_epsilon or 0.0),
         "dpsynth/cohort_guarantee": spend.total_guarantee,
     }
     if request.event is not None:
@@ -48,12 +141,48 @@ def spend_metadata(
     return metadata
 
 
+def _secret(guarantee: GuaranteeType, spend: CohortSpend) -> dict[str, Any]:
+    """(p, r) of everything charged, apart from every ε: there is none."""
+    if guarantee is not GuaranteeType.SECRET:
+        return {}
+    return {
+        "dpsynth/dp_guarantee": "none",
+        "dpsynth/secret_prior": spend.secret_prior,
+        "dpsynth/secret_posterior": spend.secret_posterior,
+    }
+
+
+def in_words(
+    guarantee: str, epsilon: float | None, terms: BudgetTerms, spent: float, remaining: float
+) -> str:
+    """A release in two sentences, for a reader to whom the numbers below them mean little.
+
+    Args:
+        guarantee: Its kind.
+        epsilon: ε of the release with all it builds on; None where it has none.
+        terms: The cohort's budget.
+        spent: ε of everything the cohort was charged, shown rounded up.
+        remaining: What is left of the budget, shown rounded down.
+    """
+    if epsilon is None:
+        held = f"Not (ε, δ)-DP: its guarantee is {guarantee}."
+    else:
+        pair = f"({_up(epsilon)}, {terms.delta:g})"
+        held = f"With all it builds on: {pair}-DP for {terms.unit.describe()}."
+    left = f"{math.floor(remaining * 100) / 100:.2f}"
+    return f"{held} Of the budget of ε = {terms.epsilon:g}, {_up(spent)} is spent, {left} is left."
+
+
+def _up(epsilon: float) -> str:
+    return f"{math.ceil(epsilon * 100) / 100:.2f}"
+
+
 def _cost(
     reservation: Reservation, terms: BudgetTerms, inherited: Sequence[Event]
 ) -> dict[str, float]:
     """ε of the release alone, with what it builds on, and what this run charged."""
     event = reservation.request.event
-    if event is None:
+    if event is None or reservation.request.guarantee is GuaranteeType.SECRET:
         return {"dpsynth/epsilon_charged": 0.0}
     alone = epsilon_of_fixed([event], terms.delta, terms.accountant)
     return {

@@ -2,12 +2,19 @@
 
 `DPSYNTH_HOME` (default `.dpsynth` in the working directory) holds `dagster/` (DAGSTER_HOME),
 `ledger/`, `sensitive/` (owner-only), `artifacts/` (public models and internal intermediates) and
-`released/` (the only folder meant to leave the machine).
+`released/` (the only folder meant to leave the machine). `DPSYNTH_STORE_URL` moves stored releases
+and public values to an object store, `DPSYNTH_PUBLISH_URL` receives a copy of every published
+corpus; what is private or internal stays under `DPSYNTH_HOME` whatever they say.
 """
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from upath import UPath
+
+Folder = Path | UPath
+"""A folder on a disk, or a prefix of an object store."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,31 @@ class Home:
         return self.root / "artifacts"
 
     @property
+    def values(self) -> Folder:
+        """Values of public and released assets: `artifacts`, or DPSYNTH_STORE_URL/values."""
+        return self._stored("values", self.artifacts)
+
+    @property
+    def releases(self) -> Folder:
+        """Stored releases: `artifacts/releases`, or DPSYNTH_STORE_URL/releases."""
+        return self._stored("releases", self.artifacts / "releases")
+
+    @property
+    def release_cache(self) -> Path:
+        """Local copies of released files that lie in an object store."""
+        return self.root / "release_cache"
+
+    @property
+    def published(self) -> Folder | None:
+        """Where a copy of every published corpus goes, if DPSYNTH_PUBLISH_URL names a place."""
+        address = os.environ.get("DPSYNTH_PUBLISH_URL", "")
+        return located(address) if address else None
+
+    def _stored(self, name: str, local: Path) -> Folder:
+        address = os.environ.get("DPSYNTH_STORE_URL", "")
+        return located(address) / name if address else local
+
+    @property
     def released(self) -> Path:
         """Corpora, cards and statements that may leave."""
         return self.root / "released"
@@ -56,6 +88,18 @@ class Home:
     def dagster(self) -> Path:
         """Dagster's own storage."""
         return self.root / "dagster"
+
+
+def located(address: str) -> Folder:
+    """A local folder, or a prefix of an object store: `s3://bucket/prefix`, `gs://bucket/prefix`.
+
+    Listings are not cached: another process may have written since.
+    """
+    if "://" not in address:
+        return Path(address)
+    if address.startswith("file://"):
+        return Path(address.removeprefix("file://"))
+    return UPath(address, use_listings_cache=False)
 
 
 def project_root() -> Path:

@@ -1,6 +1,6 @@
 """Tag keys and values that the asset graph carries; the lineage check and the UI read them."""
 
-from typing import Final
+from typing import Any, Final
 
 PRIVACY: Final = "dpsynth/privacy"
 MECHANISM: Final = "dpsynth/mechanism"
@@ -13,10 +13,24 @@ INTERNAL: Final = "internal"
 PRIVACY_LEVELS: Final = frozenset({PUBLIC, SENSITIVE, RELEASED, INTERNAL})
 
 GPU_POOL: Final = "gpu"
-GPU_OP_TAGS: Final = {
-    "dagster-k8s/config": {
-        "container_config": {"resources": {"limits": {"nvidia.com/gpu": 1}}},
-    },
-    "dagster-ray/config": {"num_gpus": 1},
-}
-"""Requests for executors that place steps on GPU nodes; inert under the local executors."""
+
+
+def gpu_op_tags(devices: int = 1) -> dict[str, Any]:
+    """Requests of a step that runs models, for executors that place steps on GPU nodes.
+
+    `dagster-k8s/config` is read by `dagster_k8s.k8s_job_executor`, which gives the step's pod the
+    limit (for GPUs the request equals it); `dagster-ray/config` by `dagster_ray.ray_executor`.
+    Under the local executors both are inert, and the pool alone keeps steps apart.
+
+    Args:
+        devices: GPUs the step needs, >= 1: as many as share a model.
+    """
+    return {
+        "dagster-k8s/config": {
+            "container_config": {"resources": {"limits": {"nvidia.com/gpu": devices}}},
+        },
+        "dagster-ray/config": {"num_gpus": devices},
+    }
+
+
+GPU_OP_TAGS: Final = gpu_op_tags()

@@ -5,7 +5,10 @@ from typing import Any
 
 import dagster as dg
 
+from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import DatasetPlan
@@ -35,9 +38,13 @@ def audits_key(dataset: str) -> dg.AssetKey:
 def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """Audits of the mechanisms a cohort uses, its statement, and checks of both."""
     key = dataset_key(spec.name, AUDIT, "privacy_statement")
-    return dg.Definitions(
-        assets=[_mechanism_audits(spec, plan), _privacy_statement(spec, plan, key)],
-        asset_checks=[*_statement_checks(spec, key), _audits_pass(spec)],
+    corpora = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
+    return dg.Definitions.merge(
+        dg.Definitions(
+            assets=[_mechanism_audits(spec, plan), _privacy_statement(spec, plan, key)],
+            asset_checks=[*_statement_checks(spec, key), _audits_pass(spec)],
+        ),
+        audit_trail_definitions(spec, [key, *corpora]),
     )
 
 
@@ -127,6 +134,7 @@ def _privacy_statement(
         deps=[*upstream, audits_key(spec.name)],
         tags={PRIVACY: RELEASED},
         kinds={"markdown"},
+        automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("statement", spec.budget, spec.public_facts),
         description=(
             "What was released, by which mechanism, under which guarantee; what is public, what "
@@ -136,6 +144,7 @@ def _privacy_statement(
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
         book = ledger.open()
         audits = [*audit_results(planned_events(plan)), *attack_results(spec.name)]
+        audits += recall_results(spec.name) if spec.secrets is not None else []
         label, text = statement(spec.name, book, audits)
         folder = home().released / spec.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,6 +155,7 @@ def _privacy_statement(
             metadata={
                 "dpsynth/statement": dg.MetadataValue.md(text),
                 "dpsynth/path": dg.MetadataValue.path(str(folder / STATEMENT_FILE)),
+                **written_files(folder / LABEL_FILE, folder / STATEMENT_FILE),
                 "dpsynth/privacy_label": dg.MetadataValue.json(label),
                 "dpsynth/epsilon_cumulative": float(cohort["epsilon"]),
                 "dpsynth/epsilon_remaining": max(

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.audit import audits_key
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.dataset import (
     SHARED,
     ReleaseConfig,
@@ -22,7 +23,7 @@ from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.assets.published import publish_corpus, released_folder
 from dpsynth_assets.checks import card_check, corpus_checks, evaluate_gate
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.metadata import code_of, code_references, spend_metadata
 from dpsynth_assets.methods.base import GenerationMethod, PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
@@ -69,11 +70,12 @@ def public_corpus_key(spec: PrivateDatasetSpec) -> dg.AssetKey:
 
 
 def method_asset(spec: PrivateDatasetSpec, planned: PlannedMethod, artifact: str) -> dict[str, Any]:
-    """Key, group and owners that all assets of one method have."""
+    """Key, group, owners and the method's code: what all assets of one method have."""
     return {
         "key": dataset_key(spec.name, planned.folder, artifact),
         "group_name": f"{spec.name}/{planned.folder}",
         "owners": spec.owners,
+        "metadata": code_references(code_of(planned.method)),
     }
 
 
@@ -99,7 +101,7 @@ def corpus_request(
     """What a method asks of the ledger; equal requests are one release."""
     return ReleaseRequest(
         cohort=spec.name,
-        dataset=spec.name,
+        dataset=spec.dataset,
         asset=f"{spec.name}/{planned.folder}/candidate_corpus",
         mechanism=planned.method.name,
         guarantee=planned.plan.guarantee,
@@ -242,6 +244,7 @@ def corpus_asset(
         },
         tags={PRIVACY: RELEASED},
         kinds={"parquet"},
+        automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("publish", planned.spec),
         description=(
             "The published corpus: Parquet with text, labels, id and DP-safe provenance, and a "
@@ -279,7 +282,7 @@ def describe(planned: PlannedMethod) -> str:
     """Title, paper and price of a method, as the web UI shows them."""
     plan = planned.plan
     if plan.epsilon is not None:
-        spend = f"Charges ε={plan.epsilon:.3g} alone."
+        spend = f"Drawing it charges ε = {plan.epsilon:.3g}, counted alone; drawn once, it is kept."
     elif not planned.method.spends:
         spend = "Charges nothing itself: it builds on other releases."
     else:

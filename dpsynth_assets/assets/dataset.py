@@ -5,12 +5,13 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
+from pydantic import Field
 
 from dpsynth_assets.assets.identity import dataset_key, version_of, version_of_texts
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.public import ensure_demo_corpora, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.metadata import code_references, spend_metadata
 from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedHistogram
 from dpsynth_assets.paths import project_root
@@ -40,9 +41,13 @@ DEFAULT_RELEASE = "1"
 class ReleaseConfig(dg.Config):
     """What a person may choose at launch; ε and δ are fixed by the dataset file."""
 
-    release: str = ""
-    """Name of the release. The same name never pays twice; a new name draws afresh and pays.
-    Empty: the run's tag `dpsynth/release`, else "1"."""
+    release: str = Field(
+        default="",
+        description=(
+            "Name of the release. The same name never pays twice; a new name draws afresh and "
+            'pays. Empty: the run\'s tag `dpsynth/release`, else "1".'
+        ),
+    )
 
 
 def release_name(context: dg.AssetExecutionContext, config: ReleaseConfig) -> str:
@@ -69,6 +74,7 @@ def _common(spec: PrivateDatasetSpec, artifact: str) -> dict[str, Any]:
 def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **_common(spec, "private_records"),
+        metadata=code_references("dpsynth_assets.records.reading.read_private_records"),
         tags={PRIVACY: SENSITIVE},
         kinds={"polars"},
         code_version=version_of(spec.source, spec.columns, spec.privacy_unit, spec.public_facts),
@@ -103,6 +109,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **_common(spec, "private_embeddings"),
+        metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
         deps=[dataset_key(spec.name, SHARED, "private_records")],
         ins={"text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder"))},
         tags={PRIVACY: SENSITIVE},
@@ -156,7 +163,7 @@ def _cluster_histogram(
     def request(release: str, run_id: str, centers_version: str) -> ReleaseRequest:
         return ReleaseRequest(
             cohort=spec.name,
-            dataset=spec.name,
+            dataset=spec.dataset,
             asset=f"{spec.name}/{SHARED}/cluster_histogram",
             mechanism=f"two {planned.spec.noise} histograms over public clusters",
             guarantee=GuaranteeType.DP,
@@ -176,6 +183,9 @@ def _cluster_histogram(
 
     @dg.asset(
         **_common(spec, "cluster_histogram"),
+        metadata=code_references(
+            "dpsynth_assets.methods.private_prediction.cluster_histogram.release_cluster_histogram"
+        ),
         deps=[
             dataset_key(spec.name, SHARED, "private_records"),
             dataset_key(spec.name, SHARED, "private_embeddings"),

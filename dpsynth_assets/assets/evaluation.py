@@ -11,8 +11,10 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import public_corpus_key
 from dpsynth_assets.assets.dataset import SHARED
+from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.assets.published import read_released, released_rows_path
@@ -32,6 +34,7 @@ from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
 
@@ -164,6 +167,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         dataset_key(spec.name, SHARED, "private_records"),
         dataset_key(spec.name, SHARED, "private_embeddings"),
         *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
+        *model_keys(spec, plan),
     ]
     if spec.evaluation.references:
         ins["public_only_corpus"] = dg.AssetIn(
@@ -180,10 +184,12 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         kinds={"scikitlearn", "html"},
         pool=GPU_POOL,
         op_tags=GPU_OP_TAGS,
+        automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("evaluation", spec.evaluation),
         description=(
             "MAUVE, downstream accuracy, lengths, diversity, overlap and canaries of every corpus, "
-            "beside real data, the public-only floor and the non-private ceiling. Internal."
+            "beside real data, the public-only floor and the non-private ceiling; and of models "
+            "trained privately without a corpus. Internal."
         ),
     )
     def evaluation_report(
@@ -192,6 +198,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         public_corpus: pl.DataFrame,
         ledger: PrivacyLedger,
         sensitive_store: SensitiveStore,
+        release_store: ReleaseStore,
         models: Models,
         progress: Progress,
         **references: pl.DataFrame,
@@ -207,8 +214,10 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
                 public_corpus["text"].to_list(),
                 report,
             )
+            book = ledger.open()
+            trained = score_models(spec, plan, book, release_store, sensitive_store)
             written = write_report(
-                spec, plan, scored, ledger.open(), text_embedder["name"], corpora
+                spec, plan, scored, book, text_embedder["name"], corpora, trained
             )
         return dg.MaterializeResult(metadata=written)
 

@@ -2,17 +2,25 @@
 
 This is the one place where private data meets a release. A request that was released before is
 loaded from the store and costs nothing; a value that a dying run had already stored is committed,
-not drawn again; anything else is charged first.
+not drawn again; anything else is charged first. One run at a time draws a release; a run that has
+drawn a value while the disk is full holds on to it until there is room.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import polars as pl
 
-from dpsynth_assets.privacy.errors import LedgerIntegrityError, UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import (
+    LedgerIntegrityError,
+    PrivacyError,
+    UnaccountedReleaseError,
+)
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import (
     BudgetTerms,
     Ledger,
@@ -21,8 +29,11 @@ from dpsynth_assets.privacy.ledger import (
     Reservation,
 )
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import Unfinished
+from dpsynth_assets.resources.draw_lock import alone
+from dpsynth_assets.resources.release_store import ReleaseStore, StoreUnavailableError
+from dpsynth_assets.resources.unfinished import Unfinished
+
+STORE_POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,27 +89,136 @@ def release_once(
         UnaccountedReleaseError: If the mechanism's cost differs from what was charged; the value
             is discarded and the charge stands.
     """
-    _commit_stored_values(ledger, store, request)
-    reservation = _interrupted(ledger, request, passes) or ledger.reserve(request, terms, plan)
-    if reservation.reused:
-        facts, rows = store.load(reservation.id)
-        _assert_unaltered(store, reservation)
-        return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+    with alone(request.key(terms.relation, terms.unit), store.base, lambda: _say_waiting(request)):
+        _commit_stored_values(ledger, store, request)
+        reservation = _interrupted(ledger, request, passes)
+        if reservation is None:
+            _check_room(ledger, store, request, terms, plan)
+            reservation = ledger.reserve(request, terms, plan)
+        if reservation.reused:
+            facts, rows = store.load(reservation.id)
+            _assert_unaltered(store, reservation)
+            return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+        return _drawn_and_committed(ledger, store, request, reservation, draw, passes)
+
+
+def _drawn_and_committed(
+    ledger: Ledger,
+    store: ReleaseStore,
+    request: ReleaseRequest,
+    reservation: Reservation,
+    draw: Callable[[Reservation], Drawn],
+    passes: Callable[[Reservation], Unfinished] | None,
+) -> StoredRelease:
     kept = passes(reservation) if passes is not None else None
     if kept is not None:
         kept.begin()
     drawn = draw(reservation)
     _assert_cost_was_charged(drawn.cost, request)
-    digest, path = store.save(reservation.id, drawn.facts, drawn.rows, drawn.files)
-    ledger.commit(
-        reservation,
-        artifact_digest=digest,
-        artifact_uri=path,
-        ex_post_epsilon=drawn.cost.ex_post_epsilon,
-    )
+    if store.has(reservation.id):
+        return _first_stored(ledger, store, request, reservation)
+    digest, path = _stored(store, request, reservation, drawn)
+    _commit(ledger, request, reservation, digest, path, drawn.cost.ex_post_epsilon)
     if kept is not None:
         kept.remove()
     return StoredRelease(reservation=reservation, facts=drawn.facts, rows=drawn.rows)
+
+
+def _first_stored(
+    ledger: Ledger, store: ReleaseStore, request: ReleaseRequest, reservation: Reservation
+) -> StoredRelease:
+    """Uses what a run that was taken for dead has stored under this very charge.
+
+    That happens where the lock was lost, as when its server was started anew. One charge pays for
+    one value: the first that was stored; what this run drew was seen by nobody.
+    """
+    if request.guarantee == GuaranteeType.EX_POST:
+        raise PrivacyError(
+            f"Another run has stored {request.asset} under the same charge. Run again to use it."
+        )
+    digest, path = store.digest(reservation.id), str(store.folder(reservation.id))
+    _commit(ledger, request, reservation, digest, path, None)
+    facts, rows = store.load(reservation.id)
+    return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+
+
+def _check_room(
+    ledger: Ledger,
+    store: ReleaseStore,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Sequence[PlannedRelease],
+) -> None:
+    """Refuses before the charge where the value could not be kept; a reuse only reads."""
+    try:
+        store.check_room()
+    except StoreUnavailableError:
+        if not ledger.preview(request, terms, plan).reused:
+            raise
+
+
+def _stored(
+    store: ReleaseStore, request: ReleaseRequest, reservation: Reservation, drawn: Drawn
+) -> tuple[str, str]:
+    """Stores what was drawn, waiting for room: the charge is spent, the value is only here.
+
+    Raises:
+        StoreUnavailableError: The store's patience ended; the charge stands.
+    """
+    deadline = time.monotonic() + store.patience_seconds
+    while True:
+        try:
+            return store.save(reservation.id, drawn.facts, drawn.rows, drawn.files)
+        except StoreUnavailableError as problem:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StoreUnavailableError(
+                    f"{problem} The charge of {request.asset} stands and its value is lost."
+                ) from None
+            _say(
+                f"{problem} {request.asset} is drawn and paid for: mend this while the run lives "
+                f"and nothing is lost. It tries again for {left / 60:.0f} minutes."
+            )
+        time.sleep(min(STORE_POLL_SECONDS, max(0.1, left)))
+
+
+def _commit(
+    ledger: Ledger,
+    request: ReleaseRequest,
+    reservation: Reservation,
+    digest: str,
+    path: str,
+    ex_post_epsilon: float | None,
+) -> None:
+    """Commits a stored value; if the ledger is gone, says that nothing is lost."""
+    try:
+        ledger.commit(
+            reservation,
+            artifact_digest=digest,
+            artifact_uri=path,
+            ex_post_epsilon=ex_post_epsilon,
+        )
+    except LedgerIntegrityError:
+        raise
+    except PrivacyError as problem:
+        if request.guarantee == GuaranteeType.EX_POST:
+            raise  # Its realised cost ends with this run, so the value cannot be used.
+        raise PrivacyError(
+            f"{problem} The value of {request.asset} is stored and paid for: run again, and it is "
+            "committed at no further charge."
+        ) from None
+
+
+def _say_waiting(request: ReleaseRequest) -> None:
+    _say(
+        f"Another run is drawing {request.asset}, release {request.release!r}. This one waits and "
+        "then uses that value: nothing is paid twice. Terminate either of them at will."
+    )
+
+
+def _say(message: str) -> None:
+    """Shows a public message in the run's log."""
+    dg.get_dagster_logger().warning(message)
 
 
 def _interrupted(
@@ -114,7 +234,7 @@ def _interrupted(
 
 def _commit_stored_values(ledger: Ledger, store: ReleaseStore, request: ReleaseRequest) -> None:
     """Commits what an earlier run stored and paid for, but did not live to commit."""
-    if request.guarantee == "ex-post":
+    if request.guarantee == GuaranteeType.EX_POST:
         return  # Its realised cost died with the run, so the value cannot be labelled.
     for reservation in ledger.pending(request):
         if store.has(reservation.id):

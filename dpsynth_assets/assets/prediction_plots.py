@@ -17,6 +17,7 @@ import dagster as dg
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.evaluation import EVALUATION, PREDICTION_COSTS
 from dpsynth_assets.assets.identity import dataset_key, version_of
@@ -99,6 +100,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
             *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods),
         ],
         kinds={"scikitlearn", "matplotlib"},
+        automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("prediction costs", spec.methods),
         description=(
             "What the median's tokens cost along a text and batch by batch (Amin et al. 2025, "

@@ -13,6 +13,7 @@ import polars as pl
 
 from dpsynth_assets.assets.identity import version_of, version_of_texts
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home, project_root
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
@@ -50,6 +51,7 @@ def public_asset(spec: PublicDataSpec, artifact: str) -> dict[str, Any]:
 def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "public_corpus"),
+        metadata=code_references("dpsynth_assets.records.reading.read_public_records"),
         kinds={"polars", "parquet"},
         code_version=version_of("corpus", spec.source, spec.max_documents),
         description="Public documents (text, label) that clusters and language model learn from.",
@@ -90,6 +92,7 @@ def ensure_demo_corpora() -> Path:
 def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "text_embedder"),
+        metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
         kinds={"pytorch"},
         code_version=version_of("embedder", spec.text_embedder),
         description="The sentence embedder that every stage of this base shares.",
@@ -107,6 +110,7 @@ def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
 def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "public_embeddings"),
+        metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
         ins={
             "public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus")),
             "text_embedder": dg.AssetIn(public_key(spec.name, "text_embedder")),
@@ -156,6 +160,7 @@ def _embedded_once(
 def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "public_clusters"),
+        metadata=code_references("dpsynth_assets.clustering.fit_centers"),
         ins={"public_embeddings": dg.AssetIn(public_key(spec.name, "public_embeddings"))},
         kinds={"faiss", "numpy"},
         code_version=version_of("clusters", spec.clusters),
@@ -187,6 +192,9 @@ def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
 def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "public_language_model"),
+        metadata=code_references(
+            "dpsynth_assets.models.language_model_training.train_language_model"
+        ),
         ins={"public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus"))},
         kinds={"pytorch", "huggingface"},
         pool=GPU_POOL,

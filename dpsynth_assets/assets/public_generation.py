@@ -12,6 +12,7 @@ import polars as pl
 from dpsynth_assets.assets.identity import version_of, version_of_texts
 from dpsynth_assets.assets.public import public_asset, public_key
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models
@@ -31,6 +32,7 @@ def generation_definitions(spec: PublicDataSpec) -> dg.Definitions:
 def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "topic_model"),
+        metadata=code_references("dpsynth_assets.models.topic_model.fitting.fit_topic_model"),
         ins={
             name: dg.AssetIn(public_key(spec.name, name))
             for name in ("public_corpus", "public_embeddings", "text_embedder")
@@ -119,6 +121,9 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
     @dg.asset(
         **public_asset(spec, "conditional_generator"),
+        metadata=code_references(
+            "dpsynth_assets.models.conditional_generator.training.train_conditional_generator"
+        ),
         ins={
             name: dg.AssetIn(public_key(spec.name, name))
             for name in ("public_corpus", "public_embeddings", "topic_model")

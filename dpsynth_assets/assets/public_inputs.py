@@ -11,6 +11,7 @@ from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms, PublicInputs
+from dpsynth_assets.methods.planning import PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.resources.models import Models
 
@@ -52,6 +53,12 @@ def load_public_inputs(
         seed=seed,
         **opened,
     )
+
+
+def stage_devices(spec: PrivateDatasetSpec, planned: PlannedMethod) -> int:
+    """GPUs a stage asks for: as many as share the dataset's model, where it runs one."""
+    uses = planned.method.uses_engine(planned.config)
+    return spec.engine.tensor_parallel_size if uses else 1
 
 
 def public_versions(values: Mapping[str, Any]) -> dict[str, str]:

@@ -12,14 +12,19 @@ import polars as pl
 
 from dpsynth_assets.assets.attacks import attack_results
 from dpsynth_assets.assets.audit import audit_results
+from dpsynth_assets.assets.audit_trail import written_files
+from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.methods.planning import PlannedMethod
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
+from dpsynth_assets.resources.release_store import StoreUnavailableError
+from dpsynth_assets.resources.whole_folders import upload, written_whole
 
 PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
 
@@ -67,6 +72,8 @@ def publish_corpus(
     reservation = str(candidate["reservation"][0])
     attacks = attack_results(f"{spec.name}/{planned.folder}")
     audits = [*audit_results([planned.plan.event, *builds_on]), *attacks]
+    if planned.method.guarantee is GuaranteeType.SECRET:
+        audits += recall_results(spec.name)
     label = corpus_label(ledger.entries(), reservation, audits)
     final = released_folder(spec.name, planned.folder)
     temporary = final.with_name(f".{final.name}.new")
@@ -78,7 +85,40 @@ def publish_corpus(
     (temporary / CARD_FILE).write_text(card)
     shutil.rmtree(final, ignore_errors=True)
     temporary.replace(final)
-    return Published(folder=final, metadata=_metadata(final, rows, label))
+    metadata = _metadata(final, rows, label)
+    address = publish_copy(final)
+    if address is not None:
+        metadata["dpsynth/published"] = dg.MetadataValue.url(address)
+    return Published(folder=final, metadata=metadata)
+
+
+def publish_copy(folder: Path) -> str | None:
+    """Copies a folder under `released/` to DPSYNTH_PUBLISH_URL; returns where it lies now.
+
+    Its label goes first and comes back last: what has no label there is not published.
+    """
+    place = home().published
+    if place is None:
+        return None
+    target = place.joinpath(*folder.relative_to(home().released).parts)
+    try:
+        _copy(folder, target)
+    except Exception as error:  # noqa: BLE001 - object stores raise kinds of their own
+        raise StoreUnavailableError(
+            f"The corpus is in {folder}, but cannot be copied to {target} "
+            f"({type(error).__name__}). Check DPSYNTH_PUBLISH_URL, the credentials and the "
+            "network, and materialise it again, which is free."
+        ) from None
+    return str(target)
+
+
+def _copy(folder: Path, target: Folder) -> None:
+    if not isinstance(target, Path):
+        upload(folder, target, last=LABEL_FILE)
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    with written_whole(target) as temporary:
+        shutil.copytree(folder, temporary, dirs_exist_ok=True)
 
 
 def published_rows(
@@ -113,6 +153,12 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
             "dpsynth/epsilon": float(guarantee["epsilon"]),
             "dpsynth/delta": float(guarantee["delta"]),
         }
+    if "posterior" in guarantee:
+        metadata |= {
+            "dpsynth/dp_guarantee": guarantee["dp_guarantee"],
+            "dpsynth/secret_prior": float(guarantee["prior"]),
+            "dpsynth/secret_posterior": float(guarantee["posterior"]),
+        }
     return metadata | {
         "dpsynth/epsilon_charged": 0.0,
         "dpsynth/epsilon_cumulative": cohort["epsilon"],
@@ -121,6 +167,8 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         "dpsynth/privacy_unit": label["privacy_unit"],
         "dpsynth/neighboring_relation": label["neighboring_relation"],
         "dpsynth/folder": dg.MetadataValue.path(str(folder)),
+        "dpsynth/ledger_reservation": label["subject"]["reservation"],
+        **written_files(folder),
         "dpsynth/samples": dg.MetadataValue.md("\n".join(table)),
         "dpsynth/privacy_label": dg.MetadataValue.json(label),
         "dagster/row_count": rows.height,

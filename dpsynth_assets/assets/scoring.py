@@ -10,6 +10,7 @@ from typing import Any, Literal
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.assets.downstream_scoring import ScoredModel
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import DatasetPlan
@@ -62,8 +63,7 @@ class Scored:
 
 def internal_facts(store: SensitiveStore, dataset: str, folder: str) -> dict[str, Any]:
     """Un-noised facts that a method left for the steward; empty if there are none."""
-    path = store.folder(dataset) / f"{folder}_internal.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    return json.loads(store.read_internal_text(dataset, f"{folder}_internal.json") or "{}")
 
 
 def score_corpora(
@@ -142,11 +142,12 @@ def write_report(
     ledger: Ledger,
     embedder_name: str,
     corpora: Sequence[CorpusToScore],
+    models: Sequence[ScoredModel] = (),
 ) -> dict[str, Any]:
     """Writes report and metrics into the owner-only reports folder; returns asset metadata."""
     from dpsynth_assets.assets.prediction_plots import prediction_pictures
 
-    table = report_table(scored)
+    table = report_table(scored, models)
     shown = _pictures(table, scored)
     pictures = shown | prediction_pictures(spec.name)  # private ones: for the report alone
     context = _context(spec, plan, ledger, embedder_name)
@@ -174,8 +175,10 @@ def _write_owner_only(path: Path, content: str) -> None:
     path.chmod(0o600)
 
 
-def report_table(scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """One row a corpus, the real data first; gap shares against floor and ceiling."""
+def report_table(
+    scored: Sequence[Scored], models: Sequence[ScoredModel] = ()
+) -> list[dict[str, Any]]:
+    """One row a corpus, the real data first; gap shares against floor and ceiling; then models."""
     by_role: dict[str, CorpusScores] = {
         s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"
     }
@@ -187,7 +190,7 @@ def report_table(scored: Sequence[Scored]) -> list[dict[str, Any]]:
         if entry.corpus is not None and entry.corpus.role == "corpus":
             row |= _gaps(entry.scores, by_role)
         rows.append(row)
-    return rows
+    return rows + [model.row() for model in models]
 
 
 def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:

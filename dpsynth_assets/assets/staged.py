@@ -1,7 +1,6 @@
-"""Assets of a staged method: one for every paid release, then corpora that cost nothing."""
+"""Assets of a staged method: one for every stage, then corpora that cost nothing."""
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import (
     corpus_asset,
     corpus_asset_checks,
@@ -18,16 +18,32 @@ from dpsynth_assets.assets.corpora import (
 )
 from dpsynth_assets.assets.dataset import SHARED, ReleaseConfig, release_name
 from dpsynth_assets.assets.identity import dataset_key, version_of
-from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
-from dpsynth_assets.assets.public_inputs import load_public_inputs, public_ins, public_versions
+from dpsynth_assets.assets.mechanism import Drawn, release_once
+from dpsynth_assets.assets.prepared_stage import prepared_stage
+from dpsynth_assets.assets.public_inputs import (
+    load_public_inputs,
+    public_ins,
+    public_versions,
+    stage_devices,
+)
 from dpsynth_assets.assets.published import read_released, released_folder
+from dpsynth_assets.assets.staged_requests import (
+    engine_identity,
+    refuse_if_planned_so,
+    release_seed,
+    released_stage,
+    shown_facts,
+    stage_request,
+    staged_method,
+    staged_request,
+)
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.base import PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.staged import Released, Stage, StagedMethod
-from dpsynth_assets.privacy.events import POST_PROCESSING, Event
-from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.methods.staged import Stage
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -36,7 +52,9 @@ from dpsynth_assets.resources.private_section import private_section, public_sec
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, MECHANISM, PRIVACY, RELEASED
+from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, RELEASED, gpu_op_tags
+
+__all__ = ["CorpusConfig", "stage_request", "staged_definitions"]
 
 TOPIC_HISTOGRAM = "topic_histogram"
 
@@ -52,9 +70,12 @@ def staged_definitions(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.Definitions:
     """Stages, candidate, blocking checks and published corpus of one staged method."""
-    method = _staged(planned)
+    method = staged_method(planned)
     stages = method.stages(planned.config, plan.terms)
-    assets = [_stage_asset(spec, plan, planned, stage) for stage in stages]
+    assets = [
+        (prepared_stage if stage.public else _paid_stage)(spec, plan, planned, stage)
+        for stage in stages
+    ]
     if not method.writes_corpus:
         return dg.Definitions(assets=assets)
     assets += [_candidate_corpus(spec, plan, planned, stages), corpus_asset(spec, plan, planned)]
@@ -63,67 +84,10 @@ def staged_definitions(
     )
 
 
-def stage_request(
-    spec: PrivateDatasetSpec,
-    planned: PlannedMethod,
-    stage: str,
-    *,
-    release: str,
-    run_id: str = "",
-    inputs: Mapping[str, str] | None = None,
-) -> ReleaseRequest:
-    """What one stage asks of the ledger; equal requests are one release.
-
-    Settings that only writing depends on are no part of it: other rows never pay again.
-    """
-    free = _staged(planned).free_settings
-    settings = {k: v for k, v in planned.plan.parameters.items() if k not in free}
-    return _request(
-        spec,
-        planned,
-        stage,
-        event=planned.plan.stages[stage],
-        parameters={**settings, "stage": stage, "inputs": dict(inputs or {})},
-        release=release,
-        run_id=run_id,
-    )
-
-
-def _request(
-    spec: PrivateDatasetSpec,
-    planned: PlannedMethod,
-    artifact: str,
-    *,
-    event: Event,
-    parameters: Mapping[str, Any],
-    release: str,
-    run_id: str,
-) -> ReleaseRequest:
-    return ReleaseRequest(
-        cohort=spec.name,
-        dataset=spec.name,
-        asset=f"{spec.name}/{planned.folder}/{artifact}",
-        mechanism=planned.method.name,
-        guarantee=planned.plan.guarantee,
-        event=event,
-        parameters=parameters,
-        code_version=planned.method.code_version,
-        data_version=spec.source.version,
-        release=release,
-        run_id=run_id,
-    )
-
-
-def _staged(planned: PlannedMethod) -> StagedMethod:
-    if not isinstance(planned.method, StagedMethod):
-        raise TypeError(f"Expected a staged method, got {planned.method.name}.")
-    return planned.method
-
-
-def _stage_asset(
+def _paid_stage(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod, stage: Stage
 ) -> dg.AssetsDefinition:
-    method = _staged(planned)
+    method = staged_method(planned)
     name = f"{spec.name}/{planned.folder}/{stage.name}"
     earlier = {s: dg.AssetIn(dataset_key(spec.name, planned.folder, s)) for s in stage.after}
     needed = method.public_inputs(planned.config)
@@ -140,7 +104,7 @@ def _stage_asset(
         tags={PRIVACY: RELEASED, MECHANISM: f"{method.name}.{stage.name}"},
         kinds=set(stage.kinds),
         pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        op_tags=gpu_op_tags(stage_devices(spec, planned)),
         code_version=version_of(planned.spec, spec.budget, method.code_version, stage.name),
         description=f"{stage.title} {describe(planned)}",
     )
@@ -154,9 +118,9 @@ def _stage_asset(
         progress: Progress,
         **upstream: Any,
     ) -> dg.Output[dict]:
-        _refuse_if_planned_so(planned)
+        refuse_if_planned_so(planned)
         public_values = {key: value for key, value in upstream.items() if key in needed}
-        released = {key: _released(upstream[key], release_store) for key in earlier}
+        released = {key: released_stage(upstream[key], release_store) for key in earlier}
         book, release = ledger.open(), release_name(context, config)
         report = progress.start(context, name)
 
@@ -168,7 +132,7 @@ def _stage_asset(
                 plan.terms,
                 spec.engine if method.uses_engine(planned.config) else None,
                 salt=f"{name}/{release}",
-                seed=_seed(release),
+                seed=release_seed(release),
             )
             made = method.release_stage(
                 stage.name,
@@ -214,7 +178,10 @@ def _stage_asset(
             report(1.0, "stored release reused, nothing charged")
         return dg.Output(
             {"reservation": stored.reservation.id, "facts": stored.facts},
-            metadata={**spend_metadata(book, stored.reservation, plan.budget), **_shown(stored)},
+            metadata={
+                **spend_metadata(book, stored.reservation, plan.budget),
+                **shown_facts(stored),
+            },
         )
 
     return paid_stage
@@ -226,9 +193,9 @@ def _candidate_corpus(
     planned: PlannedMethod,
     stages: tuple[Stage, ...],
 ) -> dg.AssetsDefinition:
-    method = _staged(planned)
+    method = staged_method(planned)
     name = f"{spec.name}/{planned.folder}/candidate_corpus"
-    needed = method.public_inputs(planned.config)
+    needed = method.public_inputs(planned.config) | method.writing_inputs(planned.config)
     ins = public_ins(spec, needed)
     ins |= {s.name: dg.AssetIn(dataset_key(spec.name, planned.folder, s.name)) for s in stages}
     if method.uses_topics(planned.config):
@@ -242,7 +209,8 @@ def _candidate_corpus(
         tags={PRIVACY: RELEASED},
         kinds={"pytorch", "polars"},
         pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        op_tags=gpu_op_tags(spec.engine.tensor_parallel_size),
+        automation_condition=FOLLOWS_RELEASES,
         code_version=version_of(planned.spec, method.code_version),
         description=(
             f"{method.title} ({method.paper}). Written from what its stages released: charges "
@@ -258,12 +226,12 @@ def _candidate_corpus(
         progress: Progress,
         **upstream: Any,
     ) -> dg.Output[pl.DataFrame]:
-        _refuse_if_planned_so(planned)
+        refuse_if_planned_so(planned)
         book, release = ledger.open(), release_name(context, config)
         rows = config.rows or method.default_rows(planned.config)
         report = progress.start(context, name)
         public_values = {key: value for key, value in upstream.items() if key in needed}
-        released = {s.name: _released(upstream[s.name], release_store) for s in stages}
+        released = {s.name: released_stage(upstream[s.name], release_store) for s in stages}
         histogram = upstream.get(TOPIC_HISTOGRAM)
 
         def write(_: Reservation) -> Drawn:
@@ -273,7 +241,7 @@ def _candidate_corpus(
                 plan.terms,
                 spec.engine if method.uses_engine(planned.config) else None,
                 salt=f"{name}/{release}",
-                seed=_seed(release),
+                seed=release_seed(release),
             )
             public: PublicInputs = replace(
                 inputs,
@@ -294,13 +262,14 @@ def _candidate_corpus(
             stored = release_once(
                 ledger=book,
                 store=release_store,
-                request=_request(
+                request=staged_request(
                     spec,
                     planned,
                     "candidate_corpus",
                     event=POST_PROCESSING,
                     parameters={
                         **planned.plan.parameters,
+                        **engine_identity(spec, planned),
                         "rows": rows,
                         "inputs": {**public_versions(public_values), **paid},
                     },
@@ -316,31 +285,17 @@ def _candidate_corpus(
         spend = spend_metadata(
             book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
         )
-        spend["dpsynth/epsilon"] = spend["dpsynth/epsilon_with_inputs"]  # What its reader gets.
+        if "dpsynth/epsilon_with_inputs" in spend:  # What its reader gets.
+            spend["dpsynth/epsilon"] = spend["dpsynth/epsilon_with_inputs"]
         return dg.Output(
-            written, metadata={**spend, **_shown(stored), "dagster/row_count": written.height}
+            written, metadata={**spend, **shown_facts(stored), "dagster/row_count": written.height}
         )
 
     return candidate_corpus
 
 
-def _refuse_if_planned_so(planned: PlannedMethod) -> None:
-    if planned.plan.refusal is not None:
-        raise dg.Failure(description=planned.plan.refusal, allow_retries=False)
-
-
-def _released(value: Mapping[str, Any], store: ReleaseStore) -> Released:
-    reservation = str(value["reservation"])
-    return Released(reservation=reservation, facts=value["facts"], folder=store.files(reservation))
-
-
 def _facts(histogram: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in histogram.items() if key != "reservation"}
-
-
-def _seed(release: str) -> int:
-    """Seed of public randomness: another release writes other rows from the same models."""
-    return zlib.crc32(release.encode())
 
 
 def _budget_line(book: Ledger, plan: DatasetPlan) -> str:
@@ -365,8 +320,3 @@ def _published_rows(spec: PrivateDatasetSpec, folder: str) -> pl.DataFrame:
 def _reservation_behind(spec: PrivateDatasetSpec, folder: str) -> str:
     label = json.loads((released_folder(spec.name, folder) / LABEL_FILE).read_text())
     return str(label["subject"]["reservation"])
-
-
-def _shown(stored: StoredRelease) -> dict[str, Any]:
-    """Released numbers and words short enough for a list of metadata."""
-    return {k: v for k, v in stored.facts.items() if isinstance(v, int | float | str)}

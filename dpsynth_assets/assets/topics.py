@@ -11,7 +11,7 @@ from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.assets.public_inputs import public_versions
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.metadata import code_references, spend_metadata
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedTopics
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
@@ -42,7 +42,7 @@ def _topic_histogram(
     def request(release: str, run_id: str, inputs: Mapping[str, str]) -> ReleaseRequest:
         return ReleaseRequest(
             cohort=spec.name,
-            dataset=spec.name,
+            dataset=spec.dataset,
             asset=name,
             mechanism="gaussian histogram over public topics",
             guarantee=GuaranteeType.DP,
@@ -62,6 +62,7 @@ def _topic_histogram(
         key=dataset_key(spec.name, SHARED, "topic_histogram"),
         group_name=f"{spec.name}/{SHARED}",
         owners=spec.owners,
+        metadata=code_references("dpsynth_assets.methods.topic_histogram.release_topic_histogram"),
         deps=[
             dataset_key(spec.name, SHARED, "private_records"),
             dataset_key(spec.name, SHARED, "private_embeddings"),

@@ -1,4 +1,4 @@
-"""`dpsynth audit`: test the mechanisms of this installation against their own claims."""
+"""`dpsynth audit`: audit a cohort's spends, and test the mechanisms against their own claims."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +10,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpsynth_assets.cli import audit_trail
 from dpsynth_assets.paths import home
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import Audit, AuditResult
 
 app = typer.Typer(
+    cls=audit_trail.CohortOrCommand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Test the privacy mechanisms of this installation against their own claims.",
+    help="`dpsynth audit COHORT` audits what a cohort spent and released; the commands test the "
+    "privacy mechanisms of this installation against their own claims.",
 )
+app.command("cohort")(audit_trail.cohort)
+app.command("used-by")(audit_trail.used_by)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -4,7 +4,7 @@ import difflib
 
 import typer
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, cohorts_of
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 
 
@@ -15,7 +15,8 @@ def find_cohort(name: str) -> PrivateDatasetSpec:
         typer.BadParameter: If no dataset file declares it.
     """
     specs = [file.spec for file in load_dataset_files(dataset_folders())]
-    cohorts = {spec.name: spec for spec in specs if isinstance(spec, PrivateDatasetSpec)}
+    declared = [spec for spec in specs if isinstance(spec, PrivateDatasetSpec)]
+    cohorts = {cohort.name: cohort for spec in declared for cohort in cohorts_of(spec)}
     if name not in cohorts:
         close = difflib.get_close_matches(name, cohorts, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "Add its folder to DPSYNTH_DATASETS."

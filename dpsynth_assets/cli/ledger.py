@@ -1,8 +1,10 @@
 """`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +14,7 @@ from rich.table import Table
 
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import CohortSpend, Ledger, sqlite_path
+from dpsynth_assets.privacy.ledger import CohortSpend, DatasetSpend, Ledger, sqlite_path
 from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify and export the privacy ledger.")
@@ -99,6 +101,7 @@ def _print_json(told: History) -> None:
         "charges": [asdict(line) for line in told.lines],
         "earlier_charges": told.omitted,
         "cohorts": [spend.to_json() for spend in told.cohorts],
+        "datasets": [_dataset_facts(spend) for spend in told.datasets],
     }
     typer.echo(json.dumps(document, indent=2))
 
@@ -120,6 +123,45 @@ def _print_tables(told: History) -> None:
     for spend in told.cohorts:
         totals.add_row(*_total_row(spend))
     console.print(charges, totals)
+    if any(spend.monthly_epsilon is not None for spend in told.cohorts):
+        console.print(_months(told.cohorts))
+    if told.datasets:
+        console.print(_datasets(told.datasets))
+
+
+def _months(cohorts: Sequence[CohortSpend]) -> Table:
+    table = Table("cohort", "month (UTC)", title="Monthly allowances", title_justify="left")
+    for name in ("ε this month", "of", "ε left"):
+        table.add_column(name, justify="right")
+    for spend in cohorts:
+        if spend.monthly_epsilon is not None:
+            numbers = spend.month_epsilon, spend.monthly_epsilon, spend.month_remaining_epsilon
+            table.add_row(spend.cohort, spend.month, *map(_number, numbers))
+    return table
+
+
+def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
+    table = Table("dataset", "total guarantee", title="Datasets", title_justify="left")
+    for name in ("ε", "δ", "cohorts"):
+        table.add_column(name, justify="right")
+    table.add_column("composed")
+    for spend in datasets:
+        parallel = spend.composition == "parallel"
+        table.add_row(
+            spend.dataset,
+            spend.total_guarantee,
+            _number(spend.epsilon),
+            f"{spend.delta:g}",
+            str(len(spend.cohorts)),
+            "in parallel: the largest cohort" if parallel else "one after the other: the sum",
+        )
+    return table
+
+
+def _dataset_facts(spend: DatasetSpend) -> dict[str, object]:
+    facts = {name: value for name, value in vars(spend).items() if name != "cohorts"}
+    facts["epsilon"] = "inf" if spend.epsilon == inf else spend.epsilon
+    return {**facts, "cohorts": [cohort.cohort for cohort in spend.cohorts]}
 
 
 def _caption(told: History) -> str | None:

@@ -5,7 +5,20 @@ import sys
 import typer
 from rich.console import Console
 
-from dpsynth_assets.cli import account, audit, calibrate, datasets, evaluate, ledger, plan, run
+from dpsynth_assets.cli import (
+    account,
+    audit,
+    calibrate,
+    datasets,
+    evaluate,
+    init,
+    leak_scan,
+    ledger,
+    plan,
+    purge,
+    report,
+    run,
+)
 
 app = typer.Typer(
     name="dpsynth",
@@ -17,11 +30,15 @@ app = typer.Typer(
 app.add_typer(datasets.app, name="datasets", help="Check and list dataset files.")
 app.add_typer(account.app, name="account", help="Price mechanisms without any data.")
 app.add_typer(calibrate.app, name="calibrate", help="Find the noise that a target needs.")
-app.add_typer(audit.app, name="audit", help="Test the mechanisms against their claims.")
+app.add_typer(audit.app, name="audit", help="Audit a cohort; test mechanisms by their claims.")
 app.add_typer(ledger.app, name="ledger", help="Show, verify and export the privacy ledger.")
+app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
+app.command("report")(report.report)
 app.command("evaluate")(evaluate.evaluate)
+app.command("purge")(purge.purge)
+app.command("leak-scan")(leak_scan.leak_scan)
 
 
 def main() -> None:

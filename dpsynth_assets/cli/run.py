@@ -53,7 +53,9 @@ def _materialise(cohort: str, select: str, release: str, console: Console) -> bo
     _quieten()
     import dagster as dg
 
+    from dpsynth_assets.assets.finished import purge_finished
     from dpsynth_assets.definitions import defs
+    from dpsynth_assets.resources.purging import purges_after_success
 
     loaded = defs()
     chosen = select or f'+key:"{cohort}/*"'
@@ -69,6 +71,8 @@ def _materialise(cohort: str, select: str, release: str, console: Console) -> bo
             raise_on_error=False,
         )
         bars.refresh()
+        if result.success and purges_after_success():
+            purge_finished(instance, result.run_id)
     for event in result.all_events:
         if event.is_step_failure:
             _print_failure(event, console)

@@ -8,12 +8,29 @@ from dpsynth_assets.assets.corpora import corpus_definitions
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.evaluation import evaluation_definitions
 from dpsynth_assets.assets.prediction_plots import prediction_plot_definitions
+from dpsynth_assets.assets.secrets import secret_definitions
 from dpsynth_assets.assets.staged import staged_definitions
 from dpsynth_assets.assets.topics import topic_definitions
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod, plan_dataset
 from dpsynth_assets.methods.staged import StagedMethod
-from dpsynth_assets.schedules import regeneration_definitions
+from dpsynth_assets.schedules import new_cohort_definitions, regeneration_definitions
+
+
+def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
+    """Everything a dataset file declares: its cohort, or all known cohorts of a parted source.
+
+    Raises:
+        ValueError: If a method or a setting is unknown.
+    """
+    if spec.cohorts is None:
+        return cohort_definitions(spec)
+    keys = known_cohorts(spec.name)
+    cohorts = {key: CohortSpec.of(spec, key) for key in keys}
+    parts = {key: (cohort, cohort_definitions(cohort)) for key, cohort in cohorts.items()}
+    return dg.Definitions.merge(
+        new_cohort_definitions(spec, parts), *(definitions for _, definitions in parts.values())
+    )
 
 
 def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
@@ -26,6 +43,7 @@ def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
     return dg.Definitions.merge(
         dataset_definitions(spec, plan),
         topic_definitions(spec, plan),
+        secret_definitions(spec),
         *(_method_definitions(spec, plan, planned) for planned in plan.methods),
         evaluation_definitions(spec, plan),
         *([prediction_plot_definitions(spec, plan)] if plan.predictions else []),

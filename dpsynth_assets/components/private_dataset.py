@@ -32,11 +32,11 @@ class PrivateDataset(DeclaredComponent[PrivateDatasetSpec]):
         return dg.ComponentTypeSpec(
             description=cls.__doc__,
             tags=["dpsynth"],
-            produces=["asset", "asset_check", "schedule", "job"],
+            produces=["asset", "asset_check", "schedule", "sensor", "job"],
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """Assets, checks and schedule of the dataset."""
-        from dpsynth_assets.components.cohort import cohort_definitions
+        from dpsynth_assets.components.cohort import declared_definitions
 
-        return cohort_definitions(self.spec)
+        return declared_definitions(self.spec)

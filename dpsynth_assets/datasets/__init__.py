@@ -1,5 +1,12 @@
 """Declarations of datasets: one YAML file each, checked before anything is read or spent."""
 
+from dpsynth_assets.datasets.cohort_registry import (
+    known_cohorts,
+    matching_files,
+    register_complete,
+)
+from dpsynth_assets.datasets.cohort_specs import CohortSpec, cohorts_of
+from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
 from dpsynth_assets.datasets.files import (
     DatasetFile,
     dataset_folders,
@@ -19,7 +26,6 @@ from dpsynth_assets.datasets.parts import (
     MethodSpec,
     PrivacyUnitSpec,
     PublicFactsSpec,
-    ScheduleSpec,
     SourceSpec,
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
@@ -32,12 +38,15 @@ from dpsynth_assets.datasets.public_spec import (
     PublicSource,
     TextEmbedderSpec,
 )
+from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.datasets.template import dataset_template
 
 __all__ = [
     "LABEL_SEPARATOR",
     "BudgetSpec",
     "ClustersSpec",
+    "CohortSpec",
+    "CohortsSpec",
     "ColumnsSpec",
     "DatasetFile",
     "DatasetFileError",
@@ -55,11 +64,16 @@ __all__ = [
     "ScheduleSpec",
     "SourceSpec",
     "TextEmbedderSpec",
+    "Window",
+    "cohorts_of",
     "dataset_folders",
     "dataset_template",
     "find_dataset_files",
+    "known_cohorts",
     "load_dataset_files",
+    "matching_files",
     "parse_dataset_file",
+    "register_complete",
     "render_environment",
     "repeated_names",
     "resolve_paths",

@@ -6,12 +6,11 @@ and `attributes:`. `{{ env.NAME }}` in a string is read from the environment.
 
 import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import yaml
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
@@ -19,6 +18,7 @@ from dpsynth_assets.datasets.parts import SourceSpec
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem, problems_of, suggest
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
+from dpsynth_assets.datasets.yaml_documents import read_documents
 
 COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
     "dpsynth_assets.components.PrivateDataset": PrivateDatasetSpec,
@@ -26,6 +26,9 @@ COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
 }
 
 _ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
+_SECRET = re.compile(
+    r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?$|^DPSYNTH_LEDGER_URL$", re.IGNORECASE
+)
 _GLOB = re.compile(r"[*?\[]")
 
 SpecT = TypeVar("SpecT", bound=PrivateDatasetSpec | PublicDataSpec)
@@ -39,18 +42,16 @@ class DatasetFile:
     spec: PrivateDatasetSpec | PublicDataSpec
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice, where YAML would keep the last."""
+class SecretVariableError(ValueError):
+    """A declaration asks for a variable that holds a secret; declarations are shown in the UI."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        written = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        names = [self.construct_object(key, deep=True) for key in written]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {name!r} is written twice", written[index].start_mark
-                )
-        return super().construct_mapping(node, deep=deep)
+    def __init__(self, name: str) -> None:
+        """Names the variable, never its value."""
+        self.name = name
+        super().__init__(
+            f"Expected a variable that holds no secret, got {name}: declarations are shown and "
+            "stored. Secrets are read from the environment where they are used."
+        )
 
 
 def dataset_folders(defs: Path | None = None) -> list[Path]:
@@ -127,7 +128,7 @@ def parse_dataset_file(
     Returns:
         The declarations that hold, and the problems of the others.
     """
-    documents, problems = _read_documents(path)
+    documents, problems = read_documents(path)
     files: list[DatasetFile] = []
     for document in documents:
         parsed = _parse_document(document, path, foreign_ok)
@@ -168,12 +169,19 @@ def render_environment(value: Any) -> Any:
 
     Raises:
         KeyError: A variable is not set; its name is the only argument.
+        SecretVariableError: A variable holds a key, a token or a password by its name.
     """
     if isinstance(value, str):
-        return _ENVIRONMENT.sub(lambda match: os.environ[match[1] or match[2]], value)
+        return _ENVIRONMENT.sub(lambda match: _variable(match[1] or match[2]), value)
     if isinstance(value, Mapping):
         return {key: render_environment(part) for key, part in value.items()}
     return [render_environment(part) for part in value] if isinstance(value, list) else value
+
+
+def _variable(name: str) -> str:
+    if _SECRET.search(name):
+        raise SecretVariableError(name)
+    return os.environ[name]
 
 
 def _resolved(source: SourceSpec, file: Path) -> SourceSpec:
@@ -184,28 +192,6 @@ def _exists(path: Path) -> bool:
     if path.exists() or not _GLOB.search(str(path)):
         return path.exists()
     return any(True for _ in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-
-
-def _read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
-    expected = "a YAML file"
-    try:
-        text = path.read_text(encoding="utf-8")
-        # A subclass of the safe loader: no Python objects are built.
-        documents = list(yaml.load_all(text, Loader=_StrictLoader))
-    except (FileNotFoundError, IsADirectoryError):
-        got, remedy = "none there", "Mend the path, or write one with `dg scaffold defs`."
-    except OSError as error:
-        got, remedy = error.strerror or "an unreadable file", "Make it readable."
-    except UnicodeDecodeError:
-        got, remedy = "bytes that are not UTF-8", "Save it as UTF-8 text."
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        got = f"{getattr(error, 'problem', None) or 'text that is not YAML'}{where}"
-        remedy = "Mend the line: indent with spaces, quote text with ':' or '#'."
-    else:
-        return [document for document in documents if document is not None], []
-    return [], [Problem(file=str(path), field="", expected=expected, got=got, remedy=remedy)]
 
 
 def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[DatasetFile | Problem]:
@@ -220,6 +206,8 @@ def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[Dataset
         spec = model.model_validate(rendered)
     except KeyError as error:
         return [_unset_variable(path, str(error.args[0]))]
+    except SecretVariableError as error:
+        return [_secret_variable(path, error.name)]
     except ValidationError as error:
         return list(problems_of(error, path, model, rendered))
     return [DatasetFile(path=path, spec=resolve_paths(spec, path))]
@@ -242,6 +230,16 @@ def _unset_variable(path: Path, name: str) -> Problem:
         expected=f"the environment variable {name}",
         got="none set",
         remedy=f"Export {name}, or write the value into the file.",
+    )
+
+
+def _secret_variable(path: Path, name: str) -> Problem:
+    return Problem(
+        file=str(path),
+        field="attributes",
+        expected="variables that hold no secret",
+        got=name,
+        remedy="Declarations are shown: secrets are read from the environment where they are used.",
     )
 
 

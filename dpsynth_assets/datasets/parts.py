@@ -146,7 +146,7 @@ class PublicFactsSpec(Declaration):
 
 
 class BudgetSpec(Declaration):
-    """All that may ever be spent on this dataset."""
+    """All that may ever be spent on this dataset, and how fast."""
 
     epsilon: float = Field(gt=0, allow_inf_nan=False, description="Total ε of the cohort (> 0).")
     delta: float = Field(
@@ -162,6 +162,13 @@ class BudgetSpec(Declaration):
         description="How often everything may be released anew within ε (>= 1): each round gets an "
         "equal part of the budget. A schedule needs as many rounds as it is to run.",
     )
+    monthly_epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="ε that the releases of one calendar month (UTC) may come to, beside the total "
+        "(> 0), composed by the same accountant; none: no bound by month.",
+    )
     accountant: Literal["zcdp", "tight"] = Field(
         default="zcdp",
         description="zcdp: methods may be added later. tight: a plan fixed beforehand, smaller ε.",
@@ -171,6 +178,17 @@ class BudgetSpec(Declaration):
         description="Whether releases with only a data-dependent (ex-post) bound are accepted. "
         "They are not (ε, δ)-DP.",
     )
+
+    @model_validator(mode="after")
+    def _month_within_total(self) -> Self:
+        if self.monthly_epsilon is not None and self.monthly_epsilon > self.epsilon:
+            refuse(
+                "monthly_epsilon",
+                f"at most budget.epsilon = {self.epsilon:g}",
+                f"{self.monthly_epsilon:g}",
+                "Lower it, or drop it: the total bounds a month already.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _small_delta(self) -> Self:
@@ -237,18 +255,6 @@ class MethodSpec(Declaration):
     def key(self) -> str:
         """Folder of the corpus: `name`, or the method's own name."""
         return self.name or self.method
-
-
-class ScheduleSpec(Declaration):
-    """When corpora are made again. Starts switched off."""
-
-    cron: str = Field(
-        pattern=r"^\S+(\s+\S+){4}$", description='Five cron fields, e.g. "0 3 1 * *".'
-    )
-    methods: list[Name] = Field(
-        default_factory=list, description="Corpora made, by name; empty: all."
-    )
-    timezone: str = Field(default="UTC", description="IANA time zone of the cron fields.")
 
 
 class EvaluationSpec(Declaration):

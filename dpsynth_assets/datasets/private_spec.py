@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.cohort_windows import KEY_CHARACTERS, CohortsSpec, Window
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.parts import (
@@ -17,11 +18,12 @@ from dpsynth_assets.datasets.parts import (
     MethodSpec,
     PrivacyUnitSpec,
     PublicFactsSpec,
-    ScheduleSpec,
     SourceSpec,
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.prompting import PromptSpec
+from dpsynth_assets.datasets.schedule import ScheduleSpec
+from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.datasets.structure import StructuredSpec
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -32,6 +34,10 @@ class PrivateDatasetSpec(Declaration):
     name: Name = Field(description="Name of the cohort; first segment of its asset keys.")
     description: str = Field(default="", description="What the records are, in a sentence.")
     source: SourceSpec = Field(description="Where the records lie.")
+    cohorts: CohortsSpec | None = Field(
+        default=None,
+        description="How the source is parted into disjoint cohorts; none: it is one cohort.",
+    )
     columns: ColumnsSpec = Field(default_factory=ColumnsSpec, description="Columns that are read.")
     structured: StructuredSpec | None = Field(
         default=None, description="Structure of texts that are JSON records; none: free text."
@@ -66,6 +72,9 @@ class PrivateDatasetSpec(Declaration):
         default_factory=EngineSpec,
         description="What runs the language model where a method writes through an engine.",
     )
+    secrets: SecretsSpec | None = Field(
+        default=None, description="Secrets of the records and their protection; none: no promise."
+    )
     methods: list[MethodSpec] = Field(min_length=1, description="Corpora to be made (>= 1).")
     evaluation: EvaluationSpec = Field(
         default_factory=EvaluationSpec, description="How corpora are scored."
@@ -74,6 +83,28 @@ class PrivateDatasetSpec(Declaration):
     owners: list[str] = Field(
         default_factory=list, description='Who answers for it: an e-mail address or "team:name".'
     )
+
+    @property
+    def dataset(self) -> str:
+        """The dataset that the ledger counts the cohort to."""
+        return self.name
+
+    @property
+    def partition(self) -> str | None:
+        """How the dataset is parted into cohorts, in words; None: it is not."""
+        return None
+
+    @property
+    def window(self) -> Window | None:
+        """The part of the source, by date, that is read; None: all of it."""
+        return None
+
+    @property
+    def date_column(self) -> str | None:
+        """The column whose dates decide which cohort a record is in."""
+        if self.window is not None:
+            return self.window.column
+        return None if self.cohorts is None else self.cohorts.column
 
     @property
     def unit(self) -> PrivacyUnit:
@@ -191,6 +222,45 @@ class PrivateDatasetSpec(Declaration):
         return self
 
     @model_validator(mode="after")
+    def _cohorts_are_disjoint(self) -> Self:
+        if self.cohorts is None:
+            return self
+        if self.neighboring_relation is not NeighboringRelation.ADD_REMOVE:
+            refuse(
+                "neighboring_relation",
+                "add-remove where the source is parted into cohorts",
+                str(self.neighboring_relation),
+                "A replaced record may move to another cohort, and zero-out needs the number of "
+                "records of every cohort to be public.",
+            )
+        if self.privacy_unit.column is not None:
+            refuse(
+                "privacy_unit.column",
+                "one record as the unit where the source is parted into cohorts",
+                repr(self.privacy_unit.column),
+                "A unit with records in several cohorts would pay in each: drop the column, or "
+                "drop cohorts.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _cohorts_have_names_and_files(self) -> Self:
+        if self.cohorts is None:
+            return self
+        if len(self.name) > 64 - KEY_CHARACTERS:
+            limit = f"at most {64 - KEY_CHARACTERS} characters, since cohorts add their key"
+            refuse("name", limit, f"{len(self.name)}", "Choose a shorter name.")
+        folder, _, name = self.source.path.rpartition("/")
+        if self.cohorts.by == "file" and ("://" in folder or set("*?[") & set(folder) or not name):
+            refuse(
+                "source.path",
+                "a local folder and a pattern of file names where every file is a cohort",
+                repr(self.source.path),
+                "Write e.g. data/mail/*.jsonl.",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _zero_out_knows_records(self) -> Self:
         zero_out = self.neighboring_relation is NeighboringRelation.ZERO_OUT
         if zero_out and self.public_facts.records is None:
@@ -199,6 +269,34 @@ class PrivateDatasetSpec(Declaration):
                 "the public number of records, which zero-out neighbours share",
                 "none",
                 "Declare public_facts.records, or use neighboring_relation: add-remove.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _secrets_have_neighbours(self) -> Self:
+        if self.secrets is None:
+            return self
+        replaced = self.neighboring_relation is NeighboringRelation.REPLACE_ONE
+        if replaced and self.secrets.adjacency == "removal":
+            refuse(
+                "secrets.adjacency",
+                "substitution where records are replaced (neighboring_relation: replace-one)",
+                "removal",
+                "Datasets without a secret's records are not reached by replacing records.",
+            )
+        if self.secrets.public_incidence is not None and self.columns.id is None:
+            refuse(
+                "columns.id",
+                "an id column where public_incidence names records by their ids",
+                "none",
+                "Name a column of public ids, or drop secrets.public_incidence.",
+            )
+        if self.budget.accountant != "tight":
+            refuse(
+                "budget.accountant",
+                "tight where secrets are promised anything",
+                str(self.budget.accountant),
+                "A (p, r) bound composes as dominating pairs of a fixed plan: write tight.",
             )
         return self
 

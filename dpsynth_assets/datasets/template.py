@@ -1,4 +1,9 @@
-"""The commented dataset file that `dg scaffold defs` writes."""
+"""The commented dataset file that `dg scaffold defs` and `dpsynth init` write."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 _TEMPLATE = """\
 # One private dataset. Everything written in this file is public.
@@ -6,20 +11,20 @@ _TEMPLATE = """\
 type: dpsynth_assets.components.PrivateDataset
 
 attributes:
-  name: {name}                     # cohort and ledger account; lower case, digits, underscores
+  name: {padded_name} # cohort and ledger account; lower case, digits, underscores
   description: ""                  # what the records are, in a sentence
   owners: []                       # e-mail addresses, or "team:name"
 
   source:
-    path: data/{name}.parquet      # file, glob, Hugging Face `save_to_disk` folder, or hf://
+    path: {path} # file, glob, Hugging Face `save_to_disk` folder, or hf://
                                    # address; "{{{{ env.NAME }}}}" reads the environment
     format: auto                   # auto | csv | jsonl | parquet | huggingface
     version: "1"                   # a new version of the same records refunds no budget
 
   columns:
-    text: text
-    labels: []                     # e.g. [category]: every corpus row then has a label
-    # id: review_id                # none: a record is identified by its content
+    text: {text}
+    labels: {labels} # e.g. [category]: every corpus row then has a label
+    {id} # none: a record is identified by its content
     # max_text_characters: 20000   # longer records are set aside
     # object: [title, year, cast]  # instead of text: each record as one JSON object
 
@@ -44,24 +49,22 @@ attributes:
   #   end: "<end_of_turn>"         # token that ends the model's turn
 
   # Whose presence is hidden. Default: one record. For people with several records:
-  # privacy_unit:
-  #   column: customer_id
-  #   max_records: 5               # records used of one person; a larger bound costs more noise
+{unit}
   neighboring_relation: add-remove # add-remove | zero-out | replace-one
 
   public_facts:                    # what is absent here stays private
-    labels: {{}}                     # e.g. {{category: [Restaurants, Shopping]}}, or
+    labels: {public_labels} # e.g. {{category: [Restaurants, Shopping]}}, or
                                    # {{stars: {{"1": one star, "5": five stars}}}} for prompts
-    # records: 5000                # only if the number of records is public
+{values}    # records: 5000                # only if the number of records is public
 
   budget:                          # all that may ever be spent on these records
-    epsilon: 4.0
-    delta: 1.0e-6                  # public constant, at most 1 / (10 x number of records)
+    epsilon: {epsilon}
+    delta: {delta} # public constant, at most 1 / (10 x number of records)
     accountant: zcdp               # zcdp: methods may be added later | tight: plan fixed now
     accepts_ex_post: false         # data-dependent bounds are not differential privacy
 
   held_out_fraction: 0.1           # share of units kept for evaluation, read by no mechanism
-  public_data: demo                # public base: text, language model, clusters
+  public_data: {public_data} # public base: text, language model, clusters
 
   cluster_histogram:               # noisy counts by label and public cluster; gives batch counts
     budget_share: 0.02             # shares compose: all of them together cost the whole budget
@@ -81,13 +84,111 @@ attributes:
 """
 
 
-def dataset_template(name: str) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What is known of a dataset when its file is written. The file is public, and so is all this.
+
+    Attributes:
+        path: Where the records lie; None: a made-up path.
+        text: Column of the text.
+        id: Column that identifies a record.
+        unit: Column of whoever is protected; None: one record is.
+        max_records: Records used of one unit.
+        labels: Label column -> values that the steward has confirmed to be public.
+        suggested: Label column -> values written as a comment, for the steward to confirm.
+        suggested_unit: Column written as a comment beside the unit.
+        epsilon: Budget ε.
+        delta: Budget δ.
+        public_data: Name of the public base.
+    """
+
+    path: str | None = None
+    text: str = "text"
+    id: str | None = None
+    unit: str | None = None
+    max_records: int = 1
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    suggested: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    suggested_unit: str | None = None
+    epsilon: float = 4.0
+    delta: float = 1e-6
+    public_data: str = "demo"
+
+
+def dataset_template(name: str, choices: Choices | None = None) -> str:
     """Fills the template of a dataset file.
 
     Args:
         name: Name of the dataset: a lower-case letter, then letters, digits and underscores.
+        choices: What is known of the dataset; None: nothing.
 
     Returns:
-        YAML that validates as it stands.
+        YAML that validates as it stands, given columns and a path that exist.
     """
-    return _TEMPLATE.format(name=name)
+    known = choices or Choices()
+    labels = ", ".join(map(scalar, known.labels))
+    return _TEMPLATE.format(
+        name=name,
+        padded_name=_padded(name, 26),
+        path=_padded(scalar(known.path or f"data/{name}.parquet"), 24),
+        text=scalar(known.text),
+        labels=_padded(f"[{labels}]", 22),
+        id=_padded(f"id: {scalar(known.id)}" if known.id else "# id: review_id", 30),
+        unit=_unit(known),
+        public_labels=_padded("" if known.labels else "{}", 22),
+        values=_values(known),
+        epsilon=f"{known.epsilon!r}",
+        delta=_padded(_float(known.delta), 23),
+        public_data=_padded(known.public_data, 19),
+    )
+
+
+def scalar(value: str) -> str:
+    """Writes text as a YAML scalar that is read back as that text, within a list too."""
+    plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value, re.ASCII)
+    words = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+    if plain and value.lower() not in words:
+        return value
+    return json.dumps(value, ensure_ascii=not value.isprintable())
+
+
+def _unit(known: Choices) -> str:
+    """The unit's block: in force where a column is chosen, else a comment to be decided on."""
+    column = known.unit or known.suggested_unit or "customer_id"
+    mark = "" if known.unit else "# "
+    records = known.max_records if known.unit else 5
+    bound = _padded(f"{mark}  max_records: {records}", 32)
+    return (
+        f"  {mark}privacy_unit:\n"
+        f"  {mark}  column: {scalar(column)}\n"
+        f"  {bound} # records used of one person; a larger bound costs more noise"
+    )
+
+
+def _values(known: Choices) -> str:
+    """Label values: confirmed ones in force, suggested ones as a comment."""
+    lines = [f"      {_label(name, values)}" for name, values in known.labels.items()]
+    if known.suggested:
+        lines += [
+            "    # These columns look like labels. Whatever is listed becomes public: drop values",
+            "    # that are not, put the rest in place of the line above, and name the column in",
+            "    # columns.labels.",
+            "    # labels:",
+            *(f"    #   {_label(name, values)}" for name, values in known.suggested.items()),
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _label(name: str, values: Sequence[str]) -> str:
+    return f"{scalar(name)}: [{', '.join(map(scalar, values))}]"
+
+
+def _float(value: float) -> str:
+    """Writes 1e-06 as 1.0e-6: YAML 1.1 reads a number without a point as text."""
+    digits, exponent = f"{value:e}".split("e")
+    return f"{float(digits)}e{int(exponent)}"
+
+
+def _padded(text: str, width: int) -> str:
+    """Fills up to where comments begin."""
+    return text.ljust(width)

@@ -7,6 +7,7 @@ import dagster as dg
 def resources() -> dg.Definitions:
     """Binds resources; paths and URLs come from DPSYNTH_HOME and DPSYNTH_LEDGER_URL."""
     from dpsynth_assets.io_managers import ArtifactIOManager
+    from dpsynth_assets.resources.executors import declared_executor
     from dpsynth_assets.resources.ledger import PrivacyLedger
     from dpsynth_assets.resources.models import Models
     from dpsynth_assets.resources.progress import Progress
@@ -22,6 +23,5 @@ def resources() -> dg.Definitions:
             "models": Models(),
             "progress": Progress(),
         },
-        # One step at a time by default: models are large, and a laptop has few cores.
-        executor=dg.multiprocess_executor.configured({"max_concurrent": 1}),
+        executor=declared_executor(),
     )

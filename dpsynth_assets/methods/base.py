@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.secret_budgets import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class CohortTerms:
         accepts_ex_post: Whether the dataset file accepts ex-post releases.
         has_cluster_histogram: Whether the dataset file releases a cluster histogram.
         prompts: The dataset file's prompt templates, public; None for the model's document format.
+        engine: What runs language models, as the dataset file declares it.
+        secrets: What the dataset file promises to secrets; None where it names none.
     """
 
     cohort: str
@@ -60,6 +64,8 @@ class CohortTerms:
     accepts_ex_post: bool = False
     has_cluster_histogram: bool = False
     prompts: PromptTemplates | None = None
+    engine: EngineSpec = field(default_factory=EngineSpec)
+    secrets: SecretPromise | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,8 @@ from dpsynth_assets.privacy.accounting import (
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import scale_for
-from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
+from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease, SecretTerms
+from dpsynth_assets.privacy.ledger.plans import is_secret
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 _BELOW = 1.0 - 1e-9
@@ -159,8 +160,9 @@ class DatasetPlan:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Events of one round of every planned DP release."""
-        return tuple(release.event for release in self.releases if release.event is not None)
+        """Events of one round of every planned DP release; those of secrets have no ε at all."""
+        events = (release.event for release in self.releases if release.event is not None)
+        return tuple(event for event in events if not is_secret(event))
 
     @property
     def total_epsilon(self) -> float:
@@ -211,6 +213,8 @@ def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
         accepts_ex_post=spec.budget.accepts_ex_post,
         has_cluster_histogram=spec.cluster_histogram is not None,
         prompts=declared_templates(spec),
+        engine=spec.engine,
+        secrets=None if spec.secrets is None else spec.secrets.promise,
     )
 
 
@@ -229,6 +233,30 @@ def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:
         unit=spec.unit,
         accepts_ex_post=spec.budget.accepts_ex_post,
         public_facts=tuple(facts),
+        monthly_epsilon=spec.budget.monthly_epsilon,
+        partition=spec.partition,
+        secret=_secret_terms(spec),
+    )
+
+
+def _secret_terms(spec: PrivateDatasetSpec) -> SecretTerms | None:
+    """What is promised to secrets, as the ledger checks it: the first kind, then the others.
+
+    **Privacy** A DP release bounds neighbours one unit apart: a secret's neighbours are as many
+    steps away as records hold it, twice as many where a replaced record is one that goes and one
+    that comes.
+    """
+    if spec.secrets is None:
+        return None
+    promise = spec.secrets.promise
+    (prior, posterior), *others = promise.bounds
+    replaced = promise.relation is NeighboringRelation.REPLACE_ONE
+    steps = 2 if replaced and spec.neighboring_relation is not promise.relation else 1
+    return SecretTerms(
+        prior=prior,
+        posterior=posterior,
+        occurrences=steps * promise.max_records,
+        others=tuple(others),
     )
 
 
@@ -241,6 +269,8 @@ def plan_dataset(spec: PrivateDatasetSpec) -> DatasetPlan:
     terms = cohort_terms(spec)
     if terms.accountant == "zcdp":
         return _plan_at(spec, terms, 1.0)
+    if not (plan := _plan_at(spec, terms, 1.0)).events:
+        return plan  # Nothing costs ε, so nothing can be scaled to it.
 
     def events(scale: float) -> tuple[Event, ...]:
         return _plan_at(spec, terms, scale).events * spec.budget.rounds

@@ -6,6 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.epsvec import EpsVec
+from dpsynth_assets.methods.evolution import AugPe, SecPe
 from dpsynth_assets.methods.fine_tuning import (
     Ctcl,
     DownstreamFineTuning,
@@ -30,6 +32,9 @@ REGISTRY: dict[str, Method] = {
         DpFineTuning(),
         Resampled(),
         DownstreamFineTuning(),
+        AugPe(),
+        SecPe(),
+        EpsVec(),
     )
 }
 """Methods in the order in which interfaces list them."""

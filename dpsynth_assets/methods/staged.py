@@ -1,7 +1,8 @@
 """Methods in stages: a few paid releases, then any number of rows written from them for nothing.
 
 Fine-tuning, dataset vectors and private evolution share this shape. Every stage is an asset with
-its own charge in the ledger; the corpus is post-processing: asking for more rows never pays again.
+its own entry in the ledger; what stages prepare from public and released values, and the corpus
+itself, are post-processing: asking for more rows never pays again.
 """
 
 from abc import abstractmethod
@@ -24,7 +25,7 @@ from dpsynth_assets.privacy.release import Release
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One paid release of a method, as the asset graph shows it.
+    """One release of a method, paid or public, as the asset graph shows it.
 
     Attributes:
         name: Last part of its asset key, e.g. `finetuned_generator`.
@@ -33,6 +34,8 @@ class Stage:
         needs_embeddings: Whether it reads the embeddings of the private records.
         needs_secrets: Whether it reads which private record holds which secret.
         after: Earlier stages of the same method whose releases it reads.
+        public: Whether it reads public and released values only: it is charged nothing, stands in
+            no plan, and is run by `prepare_stage` instead of `release_stage`.
     """
 
     name: str
@@ -41,6 +44,15 @@ class Stage:
     needs_embeddings: bool = False
     needs_secrets: bool = False
     after: tuple[str, ...] = ()
+    public: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses a public stage that asks for private inputs."""
+        if self.public and (self.needs_embeddings or self.needs_secrets):
+            raise ValueError(
+                f"Expected the public stage {self.name} to read nothing private, got a request for "
+                "private inputs. Make it a paid stage."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +118,31 @@ class StagedMethod(Method):
             "temperature",
             "label_shares",
             "rows_per_forward",
+            "rejection",
             "micro_batch_records",
             "checkpoint_minutes",
         }
     )
     """Settings no stage's release depends on: with others, what was paid for is used again."""
 
+    def writing_inputs(self, config: Any) -> frozenset[str]:
+        """Artifacts of the public base that only writing reads: no paid release depends on them."""
+        del config
+        return frozenset()
+
     @abstractmethod
     def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
-        """Lists the paid stages in the order in which they run; public knowledge."""
+        """Lists the stages in the order in which they run; public knowledge."""
+
+    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters of the plan that a stage's release depends on: with others it is reused.
+
+        Args:
+            stage: Name of the stage.
+            parameters: The plan's public parameters.
+        """
+        del stage
+        return {name: value for name, value in parameters.items() if name not in self.free_settings}
 
     @abstractmethod
     def release_stage(
@@ -140,6 +168,32 @@ class StagedMethod(Method):
             checkpoint: Where an unfinished stage keeps its state, and its scratch folders.
             progress: Told the share done.
         """
+
+    def prepare_stage(
+        self,
+        stage: str,
+        plan: MethodPlan,
+        config: Any,
+        terms: CohortTerms,
+        public: PublicInputs,
+        folder: Path,
+        progress: ProgressCallback,
+    ) -> StageRelease:
+        """Runs one public stage. Reads nothing private and costs nothing.
+
+        Args:
+            stage: Name of the stage.
+            plan: The method's plan.
+            config: Validated settings.
+            terms: Declared facts about the cohort.
+            public: Public and released inputs, earlier stages in `public.released`.
+            folder: An empty folder for the stage's files.
+            progress: Told the share done.
+
+        Raises:
+            NotImplementedError: If the method has no public stages.
+        """
+        raise NotImplementedError(f"Expected a public stage of {self.name}, got {stage}.")
 
     @abstractmethod
     def write(

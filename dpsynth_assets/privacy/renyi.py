@@ -37,6 +37,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     return delta_at_order(order * rho, order, epsilon)
 
 
+# Cohorts that share a budget ask for the same conversions each time definitions load.
+@lru_cache(maxsize=4096)
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Computes the smallest ε with `zcdp_delta(rho, ε) <= delta`, rounded up."""
     check_delta(delta)
@@ -49,6 +51,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return high
 
 
+@lru_cache(maxsize=4096)
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """Computes the largest ρ whose ε at `delta` is at most `epsilon`, rounded down."""
     check_delta(delta)

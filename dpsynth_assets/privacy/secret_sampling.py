@@ -110,8 +110,23 @@ class SecretSampling:
         Neighbours then differ in the content of a secret's records, which sampling ignores.
         """
         chances = np.asarray(probabilities, dtype=np.float64)
-        laws = [poisson_binomial(chances[np.asarray(rows)]) for rows in records_of_secret]
+        laws = secret_laws(chances, records_of_secret)
         return cls(probabilities=chances, count_probabilities=dominating_law(laws))
+
+
+def secret_laws(
+    probabilities: np.ndarray, records_of_secret: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Computes, for each secret, the law of how many of its records a round samples.
+
+    Records that are never sampled are left out first: a vertex of the linear program has few
+    others, and the law costs the square of their number.
+
+    Raises:
+        ValueError: If a probability is outside [0, 1].
+    """
+    own = (probabilities[np.asarray(rows, dtype=np.int64)] for rows in records_of_secret)
+    return [poisson_binomial(chances[chances != 0]) for chances in own]
 
 
 def dominating_law(laws: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,13 +1,17 @@
 """Nearest-neighbour votes of Private Evolution: a noisy histogram over candidates, every round."""
 
+import math
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
 
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import gaussian_noise_multiplier
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent
 from dpsynth_assets.privacy.histogram import l2_sensitivity, release_histogram
+from dpsynth_assets.privacy.monotone_search import round_up
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -25,6 +29,8 @@ class GaussianVoting:
         votes_per_record: v >= 1, votes that one record has in a round.
         relation: Declared neighbouring relation.
         max_records_per_unit: m, records one privacy unit may contribute.
+        released_before: Rounds of the T that a killed run released under the same charge and
+            stored; they are not released again.
 
     **Privacy** DP, whatever the secrets are. The m records of a unit give at most v·m votes,
     possibly all to one candidate: the histogram moves by at most v·m in L2 when they come or go,
@@ -42,6 +48,7 @@ class GaussianVoting:
     votes_per_record: int
     relation: NeighboringRelation
     max_records_per_unit: int = 1
+    released_before: int = 0
     _released: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +60,10 @@ class GaussianVoting:
             )
         if not self.noise_std >= 1:
             raise ValueError(f"Expected noise_std >= 1 vote, got {self.noise_std}.")
+        if not 0 <= self.released_before <= self.iterations:
+            raise ValueError(
+                f"Expected released_before in [0, {self.iterations}], got {self.released_before}."
+            )
         _ = self.event
 
     def __reduce__(self) -> NoReturn:
@@ -75,13 +86,13 @@ class GaussianVoting:
 
     @property
     def event(self) -> ComposedEvent:
-        """Prices all T rounds."""
+        """Prices all T rounds, those that a killed run released included."""
         return ComposedEvent(events=(self.round_event,) * self.iterations)
 
     @property
     def remaining(self) -> int:
         """Rounds that may still be released."""
-        return self.iterations - self._released
+        return self.iterations - self.released_before - self._released
 
     def count(self, private_choices: np.ndarray, candidates: int) -> np.ndarray:
         """Counts (C,) int64 votes; private until `release` adds noise.
@@ -133,6 +144,53 @@ class GaussianVoting:
             relation=self.relation,
             max_records_per_unit=self.votes_per_record * self.max_records_per_unit,
         )
+
+
+def voting_noise_std(
+    *,
+    target_epsilon: float,
+    delta: float,
+    accountant: str,
+    iterations: int,
+    votes_per_record: int,
+    relation: NeighboringRelation,
+    max_records_per_unit: int = 1,
+) -> float:
+    """Finds the smallest noise at which all T rounds together cost at most `target_epsilon`.
+
+    Args:
+        target_epsilon: ε > 0 of all rounds.
+        delta: Public δ in (0, 1).
+        accountant: `tight` (exactly Gaussian) or `zcdp`.
+        iterations: T >= 1.
+        votes_per_record: v >= 1.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: m >= 1.
+
+    Returns:
+        σ in votes, rounded up; 1 where less would do, the least that integer noise allows.
+
+    **Source** Dong, Roth and Su 2022, Corollary 3.3: T rounds of multiplier √T z are one of z.
+    """
+
+    def voting(noise_std: float) -> GaussianVoting:
+        return GaussianVoting(
+            noise_std=noise_std,
+            iterations=iterations,
+            votes_per_record=votes_per_record,
+            relation=relation,
+            max_records_per_unit=max_records_per_unit,
+        )
+
+    one = gaussian_noise_multiplier(
+        target_epsilon=target_epsilon, delta=delta, accountant=accountant
+    )
+    guess = one * math.sqrt(iterations) * voting(1.0).l2_sensitivity
+    return round_up(
+        lambda noise_std: epsilon_of([voting(noise_std).event], delta, accountant),
+        max(1.0, guess),
+        target_epsilon,
+    )
 
 
 def threshold_votes(dp_votes: np.ndarray, threshold: float) -> np.ndarray:

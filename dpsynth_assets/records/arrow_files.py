@@ -22,6 +22,11 @@ def read_arrow_stream(file: Path) -> pl.DataFrame:
     return frame
 
 
+def declared_rows(file: Path) -> int:
+    """Number of rows that the footer of a Parquet file declares; reads no row."""
+    return int(pq.read_metadata(file).num_rows)
+
+
 def read_parquet_lossy(file: Path, columns: Sequence[str]) -> pl.DataFrame:
     """Reads a Parquet file whose texts may hold bytes that are not UTF-8 (they become U+FFFD)."""
     return _frame(pq.read_table(file, columns=list(columns)))

@@ -14,12 +14,14 @@ from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
     PublicDataSpec,
+    matching_files,
     parse_dataset_file,
 )
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.reading import public_column_names
-from dpsynth_assets.records.set_aside import REASON, ROW, Rule, column_names, judge
+from dpsynth_assets.records.set_aside import CONTROL, REASON, ROW, Rule, column_names, judge
 from dpsynth_assets.records.sources import read_source
+from dpsynth_assets.records.windows import date_of
 
 MethodChecker = Callable[[PrivateDatasetSpec], Sequence[Problem]]
 """Checks what only methods know: settings, and public facts a method needs."""
@@ -78,11 +80,14 @@ def check_dataset_file(path: Path, method_checker: MethodChecker | None = None) 
 
 def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
     try:
-        judged = judge(read_source(spec.source, column_names(spec)), spec)
+        raw = read_source(spec.source, column_names(spec))
     except SourceError as error:
         return [_source_problem(error, path)]
+    judged = judge(raw, spec)
     usable = judged[REASON].null_count()
     problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
+    problems += _cleaned(raw[column_names(spec).text], path)
+    problems += _in_no_cohort(raw, spec, path)
     if spec.columns.object:
         problems = [_of_object(problem) for problem in problems]
     if usable == 0:
@@ -99,24 +104,57 @@ def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
     return problems
 
 
+def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+    """Says how many records no cohort will hold, and which files."""
+    if spec.cohorts is None:
+        return []
+    expected, field = "records with a date YYYY-MM-DD", "cohorts.column"
+    if spec.cohorts.by == "window":
+        column = spec.cohorts.column or ""
+        strangers = raw.select(date_of(column).is_null().sum()).item()
+        got, remedy = f"{strangers} rows without one", "They are in no cohort: mend or drop them."
+    else:
+        names = [file.name for file in matching_files(spec.source)]
+        other = [name for name in names if spec.cohorts.file_key(name) is None]
+        strangers, expected = len(other), f"files named {spec.cohorts.pattern}"
+        field, got = "cohorts.pattern", ", ".join(other[:_ROWS_SHOWN])
+        remedy = "Other files are in no cohort: rename them, or mend the pattern."
+    if not strangers:
+        return []
+    return [replace(_problem(path, field, expected, got, remedy), severity="warning")]
+
+
 def _set_aside(judged: pl.DataFrame, rule: Rule, path: Path) -> list[Problem]:
     rows = judged.filter(pl.col(REASON) == rule.value)[ROW].to_list()
     if not rows:
         return []
     field, expected, remedy = _ADVICE[rule]
+    got = f"{_counted(rows)} set aside ({rule.value}; {_shown(rows)})"
+    return [_warning(path, field, expected, got, remedy)]
+
+
+def _cleaned(texts: pl.Series, path: Path) -> list[Problem]:
+    """Says which texts hold control characters, which are read as blanks."""
+    rows = [int(index) + 1 for index in texts.str.contains(CONTROL).fill_null(False).arg_true()]
+    if not rows:
+        return []
+    got = f"{_counted(rows)} with some, read as blanks ({_shown(rows)})"
+    remedy = "Nothing has to be done; clean them at the source if they matter."
+    return [_warning(path, "columns.text", "text without control characters", got, remedy)]
+
+
+def _counted(rows: Sequence[int]) -> str:
+    return f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}"
+
+
+def _shown(rows: Sequence[int]) -> str:
     shown = ", ".join(map(str, rows[:_ROWS_SHOWN])) + (", …" if len(rows) > _ROWS_SHOWN else "")
-    noun = "row" if len(rows) == 1 else "rows"
-    got = f"{len(rows)} {noun} set aside ({rule.value}; {noun} {shown})"
-    return [
-        Problem(
-            file=str(path),
-            field=field,
-            expected=expected,
-            got=got,
-            remedy=remedy,
-            severity="warning",
-        )
-    ]
+    return f"{'row' if len(rows) == 1 else 'rows'} {shown}"
+
+
+def _warning(path: Path, field: str, expected: str, got: str, remedy: str) -> Problem:
+    problem = _problem(path, field, expected, got, remedy)
+    return replace(problem, severity="warning")
 
 
 def _of_object(problem: Problem) -> Problem:

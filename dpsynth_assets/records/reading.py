@@ -15,6 +15,7 @@ from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 from dpsynth_assets.records.set_aside import CANONICAL, REASON, Rule, column_names, identify, judge
 from dpsynth_assets.records.sources import read_source
+from dpsynth_assets.records.windows import in_window
 
 _HASH = "__hash"
 
@@ -46,7 +47,8 @@ def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
     """
-    judged = judge(read_source(spec.source, column_names(spec)), spec)
+    raw = in_window(read_source(spec.source, column_names(spec)), spec)
+    judged = judge(raw, spec)
     kept = identify(judged.filter(pl.col(REASON).is_null()), spec)
     bounded = bound_units(kept, spec)
     records, held_out = split_held_out(bounded, spec)
@@ -54,6 +56,27 @@ def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
     counts[Rule.OVER_BOUND.value] = kept.height - bounded.height
     set_aside = {rule.value: counts[rule.value] for rule in Rule if counts.get(rule.value)}
     return PrivateRecords(records=records, held_out=held_out, set_aside=set_aside)
+
+
+def canonical_record_id(spec: PrivateDatasetSpec, record: str, unit: str | None = None) -> str:
+    """Names a record as canonical frames do, from what its source calls it.
+
+    Args:
+        spec: The dataset.
+        record: The declared id; without an id column, the hash that `record_id` shows.
+        unit: The unit's id, where the dataset declares a unit column and an id column.
+
+    Raises:
+        ValueError: A unit is needed and was not given.
+    """
+    if spec.columns.id is None or spec.privacy_unit.column is None:
+        return record.strip()
+    if unit is None:
+        raise ValueError(
+            f"Expected the unit of the record as well, got its id alone. Ids of {spec.name!r} are "
+            f"unique within one {spec.privacy_unit.column} only."
+        )
+    return hash_rows(Purpose.RECORD_ID, spec.name, [[unit.strip()], [record.strip()]])[0]
 
 
 def bound_units(records: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:

@@ -26,7 +26,13 @@ Places follow the declared ids, so no text moves another record.
 A file whose structure is broken (an unclosed quote in CSV, a torn Parquet footer) is refused whole:
 no rule could say which records it holds.
 
-Text is otherwise kept as it is, control characters included; only blanks at its ends are dropped.
+Rule 9 has a limit of its own, a million characters, where the declaration names none.
+
+Control characters of a text (all but tab and line ends) and marks that turn the direction of
+writing are read as blanks: they steer terminals and hide text from a reader. Text is otherwise kept
+as it is, formulas and instructions to a model included: nothing here runs or obeys a text, and
+special tokens written in one stay plain text to every model (`models/document_format.py`). Blanks
+at its ends are dropped.
 """
 
 from enum import StrEnum
@@ -37,9 +43,13 @@ from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.records.columns import IS_TEXT, READABLE, ColumnNames
 from dpsynth_assets.records.hashing import Purpose, hash_rows
 from dpsynth_assets.records.objects import OBJECT
+from dpsynth_assets.records.refusals import LONGEST_TEXT_CHARACTERS
 
 ROW, REASON = "__row", "__reason"
 """Number of the record in file order, from 1; the rule that set it aside, or null."""
+
+CONTROL = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x7F-\x9F\u{202A}-\u{202E}\u{2066}-\u{2069}]"
+"""Characters of a text that are read as blanks."""
 
 CANONICAL = ("record_id", "unit_id", "text", "label")
 """Columns of a canonical frame, all strings."""
@@ -67,6 +77,8 @@ def column_names(spec: PrivateDatasetSpec) -> ColumnNames:
         others["columns.id"] = spec.columns.id
     if spec.privacy_unit.column is not None:
         others["privacy_unit.column"] = spec.privacy_unit.column
+    if spec.date_column is not None:
+        others["cohorts.column"] = spec.date_column
     parts = tuple(spec.columns.object)
     return ColumnNames(text=OBJECT if parts else spec.columns.text, others=others, object=parts)
 
@@ -102,17 +114,20 @@ def identify(kept: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
     Returns:
         The CANONICAL columns, sorted, so that the order of the input is forgotten.
     """
+    named = kept.with_columns(pl.Series("record_id", record_ids(kept, spec), dtype=pl.String))
+    unit = pl.col("record_id" if spec.privacy_unit.column is None else "unit")
+    return named.with_columns(unit.alias("unit_id")).select(CANONICAL).sort(CANONICAL)
+
+
+def record_ids(kept: pl.DataFrame, spec: PrivateDatasetSpec) -> list[str]:
+    """Lists the id of each kept record, in their order; see `identify`."""
     contents = ["text", "label"] if spec.columns.id is None else ["id"]
     if spec.privacy_unit.column is not None:
         contents.insert(0, "unit")
     if contents == ["id"]:
-        ids = kept["id"].to_list()
-    else:
-        parts = [kept[name].to_list() for name in contents]
-        ids = hash_rows(Purpose.RECORD_ID, spec.name, parts)
-    named = kept.with_columns(pl.Series("record_id", ids, dtype=pl.String))
-    unit = pl.col("record_id" if spec.privacy_unit.column is None else "unit")
-    return named.with_columns(unit.alias("unit_id")).select(CANONICAL).sort(CANONICAL)
+        return kept["id"].to_list()
+    parts = [kept[name].to_list() for name in contents]
+    return hash_rows(Purpose.RECORD_ID, spec.name, parts)
 
 
 def _blanked(columns: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
@@ -123,8 +138,8 @@ def _blanked(columns: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
 
 
 def _text_conditions(spec: PrivateDatasetSpec) -> dict[Rule, pl.Expr]:
-    limit = spec.columns.max_text_characters
-    long = pl.col("text").str.len_chars() > limit if limit else pl.lit(False)
+    limit = spec.columns.max_text_characters or LONGEST_TEXT_CHARACTERS
+    long = pl.col("text").str.len_chars() > limit
     return {
         Rule.NOT_TEXT: ~pl.col(IS_TEXT),
         Rule.MISSING_TEXT: pl.col("text").is_null() | (pl.col("text") == ""),
@@ -157,17 +172,18 @@ def _damaged(column: str) -> pl.Expr:
 
 
 def _canonical_columns(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
-    def value(name: str | None) -> pl.Expr:
+    def value(name: str | None, *, is_text: bool = False) -> pl.Expr:
         """Reads a column without blanks at its ends; blank is absent."""
         if name is None:
             return pl.lit(None, dtype=pl.String)
-        stripped = pl.col(name).str.strip_chars()
+        column = pl.col(name).str.replace_all(CONTROL, " ") if is_text else pl.col(name)
+        stripped = column.str.strip_chars()
         return pl.when(stripped != "").then(stripped)
 
     labels = [value(name) for name in spec.columns.labels]
     label = pl.concat_str(labels, separator=LABEL_SEPARATOR) if labels else pl.lit("")
     return raw.select(
-        value(column_names(spec).text).alias("text"),
+        value(column_names(spec).text, is_text=True).alias("text"),
         label.alias("label"),
         value(spec.columns.id).alias("id"),
         value(spec.privacy_unit.column).alias("unit"),

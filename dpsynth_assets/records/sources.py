@@ -11,7 +11,11 @@ from pathlib import Path
 import polars as pl
 
 from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.records.arrow_files import read_arrow_stream, read_parquet_lossy
+from dpsynth_assets.records.arrow_files import (
+    declared_rows,
+    read_arrow_stream,
+    read_parquet_lossy,
+)
 from dpsynth_assets.records.columns import (
     ColumnNames,
     SourceError,
@@ -20,6 +24,12 @@ from dpsynth_assets.records.columns import (
     guarded,
 )
 from dpsynth_assets.records.json_lines import read_json_lines
+from dpsynth_assets.records.refusals import (
+    refuse_foreign,
+    refuse_links_away,
+    refuse_many_rows,
+    refuse_traversal,
+)
 
 _FORMATS = {
     ".csv": "csv",
@@ -54,6 +64,7 @@ def source_files(source: SourceSpec) -> list[Path]:
     Raises:
         SourceError: There is none.
     """
+    refuse_traversal(source.path)
     path = Path(source.path)
     if path.is_dir():
         return _folder_files(path)
@@ -67,7 +78,17 @@ def source_files(source: SourceSpec) -> list[Path]:
             got=f"nothing at {source.path}",
             remedy="Mend the path; a relative one starts at the project root.",
         )
+    if not path.is_file():
+        refuse_links_away(files, _fixed_part(path))
     return [part for file in files for part in (_folder_files(file) if file.is_dir() else [file])]
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """The folder of a glob that no wildcard is part of."""
+    fixed = pattern
+    while any(wildcard in str(fixed) for wildcard in "*?["):
+        fixed = fixed.parent
+    return fixed
 
 
 def _folder_files(folder: Path) -> list[Path]:
@@ -90,6 +111,7 @@ def _folder_files(folder: Path) -> list[Path]:
             got=f"no .arrow file in {folder}",
             remedy=f"For other files use a glob, e.g. {folder}/*.parquet.",
         )
+    refuse_links_away(files, folder)
     return files
 
 
@@ -112,6 +134,7 @@ def _format_of(name: str, source: SourceSpec) -> str:
 
 def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
     kind = _format_of(file.name, source)
+    refuse_foreign(file, kind)
     if kind == "jsonl":
         return read_json_lines(file, columns)
     if kind == "huggingface":
@@ -140,6 +163,7 @@ def _read_parquet(file: Path, columns: ColumnNames) -> pl.DataFrame:
     expected = "a Parquet file"
     scan = pl.scan_parquet(file, glob=False)
     guarded(scan.collect_schema, file, expected)
+    refuse_many_rows(file, guarded(lambda: declared_rows(file), file, expected))
     query = _selected(scan, columns, file, schema=True)
     try:
         return query.collect()

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpsynth_assets.report.label_texts import is_recall
+
 
 def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int) -> str:
     """A dataset card with front matter that Hugging Face `datasets` reads.
@@ -20,7 +22,7 @@ def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int)
     front = [
         "---",
         f"pretty_name: {json.dumps(title)}",
-        "tags: [synthetic, differential-privacy]",
+        f"tags: [synthetic, {_tag(label)}]",
         "task_categories: [text-generation, text-classification]",
         f"size_categories: [{_size_category(rows)}]",
         "configs:",
@@ -90,6 +92,12 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
     )
 
 
+def _tag(label: Mapping[str, Any]) -> str:
+    """What a search may find the corpus by: secret protection is no differential privacy."""
+    secret = label["guarantee"]["type"] == "secret"
+    return "secret-protection" if secret else "differential-privacy"
+
+
 def _size_category(rows: int) -> str:
     for bound, name in ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K")):
         if rows < bound:
@@ -108,6 +116,8 @@ def _guarantee_lines(label: Mapping[str, Any]) -> list[str]:
             f"- ε = {guarantee['epsilon']:.4g} at δ = {guarantee['delta']:g} for {covered} "
             f"({guarantee['accountant']} accounting)."
         )
+    if "posterior" in guarantee:
+        lines += _secret_lines(guarantee, label.get("detectors", ()))
     if "privacy_profile" in guarantee:
         points = ", ".join(
             f"({point['epsilon']:g}, {point['delta']:.1e})"
@@ -126,6 +136,48 @@ def _guarantee_lines(label: Mapping[str, Any]) -> list[str]:
     ]
 
 
+_ADJACENCY = {
+    "add-remove": "one dataset lacks every record that holds the secret",
+    "replace-one": "the records that hold the secret have other content",
+}
+
+
+def _secret_lines(
+    guarantee: Mapping[str, Any], detectors: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """(p, r) apart from every ε, and beside it what the detectors miss."""
+    adjacency = [name for name in [guarantee["secret_adjacency"]] if name in _ADJACENCY]
+    kinds = guarantee["kinds"] or [{"kind": "all", "promised": None, **guarantee}]
+    return [
+        f"- DP guarantee: {guarantee['dp_guarantee']}. The (p, r) below is no ε, and no ε follows "
+        "from it.",
+        *(_bound_line(kind, guarantee["occurrences"]) for kind in kinds),
+        *([f"- Neighbours of a secret: {_ADJACENCY[name]}." for name in adjacency]),
+        *(_recall_line(result) for result in detectors),
+    ]
+
+
+def _bound_line(kind: Mapping[str, Any], occurrences: int) -> str:
+    promised = "" if kind["promised"] is None else f" (promised: {kind['promised']:.3g})"
+    return (
+        f"- Secrets of kind {kind['kind']}: one that is named with probability "
+        f"{kind['prior']:.3g} before is named with at most {kind['posterior']:.3g} after "
+        f"everything charged here{promised}, if at most {kind.get('max_records', occurrences)} "
+        "records hold it."
+    )
+
+
+def _recall_line(result: Mapping[str, Any]) -> str:
+    kind, detector = result["kind"], result["detector"]
+    if result["recall"] is None:
+        return f"- Detector of {kind} ({detector}): recall not measured. {result['note']}"
+    return (
+        f"- Detector of {kind} ({detector}): found {result['found']} of {result['planted']} "
+        f"planted secrets, recall {result['recall']:.3f}, at least {result['recall_at_least']:.3f} "
+        f"with 95% confidence on text like the public one. {result['note']}"
+    )
+
+
 def _label_sections(label: Mapping[str, Any], *, depth: str) -> list[str]:
     composition = label["composition"]
     sections = {
@@ -139,7 +191,9 @@ def _label_sections(label: Mapping[str, Any], *, depth: str) -> list[str]:
         "Choice of settings": [f"{label['selection']}."],
         "What is not protected": label["not_protected"],
         "What was not summed": label["not_summed"],
-        "Audits on this installation": _audit_lines(label["audits"]),
+        "Audits on this installation": _audit_lines(
+            [result for result in label["audits"] if not is_recall(result)]
+        ),
     }
     return [
         line

@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.events import (
     MixtureGaussianEvent,
     event_to_json,
     flatten,
+    is_post_processing,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -30,6 +31,7 @@ from dpsynth_assets.report.label_texts import (
     RELATIONS,
     SELECTION,
     assumptions,
+    is_recall,
     mechanism_sentence,
     not_protected,
     not_summed,
@@ -122,7 +124,7 @@ def _label(
     return {
         "schema": SCHEMA,
         "subject": dict(subject),
-        "guarantee": _guarantee(events, terms, guarantee, spend if whole else None),
+        "guarantee": _guarantee(charges, terms, guarantee, spend if whole else None),
         "privacy_unit": terms.unit.describe(),
         "neighboring_relation": str(terms.relation),
         "neighboring_relation_definition": RELATIONS[terms.relation],
@@ -143,19 +145,31 @@ def _label(
         ),
         "audits": [dict(result) for result in audits],
         "cohort": _cohort(spend, entries),
-    }
+    } | _detectors(audits)
+
+
+def _detectors(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the detectors of secrets miss, measured on planted ones; nothing where none were run."""
+    recall = [dict(result) for result in audits if is_recall(result)]
+    return {"detectors": recall} if recall else {}
 
 
 def _guarantee(
-    events: Sequence[Event],
+    charges: Sequence[LedgerEntry],
     terms: BudgetTerms,
     guarantee: GuaranteeType,
     whole: CohortSpend | None,
 ) -> dict[str, Any]:
+    events = [entry.event for entry in charges if entry.event is not None]
     stated: dict[str, Any] = {"type": str(guarantee), "definition": DEFINITIONS[guarantee]}
-    if guarantee is GuaranteeType.SECRET and terms.secret is not None:
-        stated |= _secret(events, terms.secret)
+    promised = any("secrets" in entry.parameters for entry in charges)
+    if terms.secret is not None and (promised or guarantee is GuaranteeType.SECRET):
+        dp = guarantee is GuaranteeType.DP
+        stated["dp_guarantee"] = "stated here: records were paid for too" if dp else "none"
+        stated |= _secret(charges, events, terms.secret)
     dp_events = [event for event in events if not isinstance(event, MixtureGaussianEvent)]
+    if guarantee is GuaranteeType.SECRET:  # What is written for nothing has no ε to show.
+        dp_events = [event for event in dp_events if not is_post_processing(event)]
     if (guarantee is not GuaranteeType.DP and whole is None) or not dp_events:
         return stated
     accountant = terms.accountant if whole is None else whole.accountant
@@ -177,14 +191,30 @@ def _guarantee(
     return stated
 
 
-def _secret(events: Sequence[Event], secret: SecretTerms) -> dict[str, Any]:
-    """(p, r) of the composed dominating pairs, DP releases after group privacy included."""
+def _secret(
+    charges: Sequence[LedgerEntry], events: Sequence[Event], secret: SecretTerms
+) -> dict[str, Any]:
+    """(p, r) of the composed dominating pairs, DP releases after group privacy included.
+
+    One bound serves all kinds of secrets; each kind has a prior of its own at which it is read.
+    """
     from dpsynth_assets.privacy.secret_protection import posterior_of_events
 
+    reached = {
+        prior: posterior_of_events(events, prior, occurrences=secret.occurrences)
+        for prior in dict.fromkeys(prior for prior, _ in secret.bounds)
+    }
+    named = next((dict(e.parameters) for e in charges if "secrets" in e.parameters), {})
     return {
         "prior": secret.prior,
-        "posterior": posterior_of_events(events, secret.prior, occurrences=secret.occurrences),
+        "posterior": reached[secret.prior],
         "occurrences": secret.occurrences,
+        "secret_adjacency": named.get("secret_adjacency", ""),
+        "kinds": [
+            {**kind, "promised": kind["posterior"], "posterior": reached[kind["prior"]]}
+            for kind in named.get("secrets", ())
+            if kind["prior"] in reached
+        ],
     }
 
 

@@ -1,6 +1,7 @@
 """The sentences of a privacy label. Each is a fact about code in this package, said once."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
@@ -55,6 +56,9 @@ COMPOSITION = {
         "by the optimal adaptive composition of bounded-range mechanisms"
     ),
 }
+
+RECALL = "detector_recall"
+"""Middle of the names of results that say what detectors of secrets miss."""
 
 SELECTION = (
     "Nothing is charged for choosing settings. The settings came from the dataset file; if they "
@@ -119,7 +123,11 @@ def assumptions(atoms: Sequence[Event]) -> list[str]:
             "charged is the sampling that runs: an independent draw for each record and step."
         )
     if any(isinstance(atom, MixtureGaussianEvent) for atom in atoms):
-        sentences.append("Every occurrence of a declared secret was detected.")
+        sentences.append(
+            "No secret is in more records than was declared; one that is keeps a weaker bound. "
+            "Where the incidence of secrets is public, every occurrence was detected: a record in "
+            "which a secret was missed is sampled as if it held none."
+        )
     return sentences
 
 
@@ -136,6 +144,10 @@ def not_protected(kinds: Collection[str], unit: str) -> list[str]:
         sentences.append("Anything in the worst case: the ex-post bound varies with the data.")
     if GuaranteeType.SECRET in kinds:
         sentences.append("Whatever is no declared secret: content, membership, undetected secrets.")
+        sentences.append(
+            "A secret in one case out of about 1 / (r - p): a bound at one p allows a mechanism to "
+            "publish it outright that often."
+        )
     return sentences
 
 
@@ -153,3 +165,8 @@ def not_summed(kinds: Collection[str]) -> list[str]:
         )
     sentences.append("Outcomes of release gates and internal evaluation scores.")
     return sentences
+
+
+def is_recall(result: Mapping[str, Any]) -> bool:
+    """Whether a result among the audits is the recall of a detector of secrets."""
+    return f"/{RECALL}/" in str(result.get("name", ""))

@@ -54,8 +54,9 @@ class Progress(dg.ConfigurableResource):
 def _line(share: float, message: str, elapsed: float) -> str:
     if share <= 0:
         return message
+    done = f"{share:.0%} {message}".rstrip()
     if share < ENOUGH_FOR_AN_ESTIMATE:
-        return f"{share:.0%} {message}"
+        return done
     left = elapsed * (1 - share) / share
     eta = f", about {left:.0f} s left" if share < 1 else f", took {elapsed:.0f} s"
-    return f"{share:.0%} {message}{eta}"
+    return f"{done}{eta}"

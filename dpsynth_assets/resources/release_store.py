@@ -2,12 +2,15 @@
 
 A retry, a backfill or a re-materialisation loads the stored release; noise is never drawn twice
 for one payment. A value stored by a run that died before its commit is found here and committed.
+The store is a folder or, where many machines share it, a prefix of an object store.
 """
 
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +18,86 @@ import dagster as dg
 import polars as pl
 from pydantic import Field
 
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import Folder, home, located
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.resources.whole_folders import (
+    MARKER,
+    download_whole,
+    file_names,
+    flush,
+    written_whole,
+)
+
+__all__ = ["ReleaseStore", "StoreUnavailableError", "flush"]
+
+LEAST_FREE_BYTES = 16 << 20
+"""With less space than this nothing is drawn, since it could not be kept."""
+
+
+class StoreUnavailableError(PrivacyError):
+    """The store cannot be read or written: full, read-only, out of reach, or altered by hand."""
 
 
 class ReleaseStore(dg.ConfigurableResource):
     """Content of releases: one folder per reservation, JSON facts and Parquet rows."""
 
     root: str = Field(
-        default="", description="Folder of the store. Empty: `artifacts/releases` in DPSYNTH_HOME."
+        default="",
+        description=(
+            "Folder of the store, or s3://bucket/prefix, gs://bucket/prefix (extras `s3`, `gcs`). "
+            "Empty: DPSYNTH_STORE_URL/releases, else `artifacts/releases` in DPSYNTH_HOME."
+        ),
+    )
+    patience_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        description=(
+            "How long a run holds on to a value it has drawn while the store is full or out of "
+            "reach (>= 0), so that a person can make room."
+        ),
     )
 
-    def folder(self, reservation_id: str) -> Path:
-        """Folder of one release; it exists only once the release is complete."""
-        base = Path(self.root) if self.root else home().artifacts / "releases"
-        return base / reservation_id
+    @property
+    def base(self) -> Folder:
+        """Folder or prefix of all releases."""
+        return located(self.root) if self.root else home().releases
+
+    def folder(self, reservation_id: str) -> Any:
+        """Folder of one release (a `Folder`); it exists only once the release is complete."""
+        return self.base / reservation_id
 
     def has(self, reservation_id: str) -> bool:
         """Whether the release was stored completely."""
-        return self.folder(reservation_id).is_dir()
+        folder = self.folder(reservation_id)
+        if isinstance(folder, Path):
+            return folder.is_dir()
+        with self._reachable("read"):
+            return bool((folder / MARKER).exists())
+
+    def check_room(self) -> None:
+        """Refuses, before anything is charged, where a value could not be stored.
+
+        Raises:
+            StoreUnavailableError: The store is full, read-only or out of reach.
+        """
+        base = self.base
+        with self._reachable("written"):
+            if not isinstance(base, Path):
+                base.fs.pipe_file((base / ".probe").path, b"")
+                return
+            base.mkdir(parents=True, exist_ok=True)
+            disk = os.statvfs(base)
+        free = disk.f_bavail * disk.f_frsize
+        if disk.f_flag & os.ST_RDONLY or not os.access(base, os.W_OK):
+            raise StoreUnavailableError(
+                f"The release store at {base} is read-only. Nothing was charged: make it writable, "
+                "or name another place in DPSYNTH_HOME or DPSYNTH_STORE_URL, and run again."
+            )
+        if free < LEAST_FREE_BYTES:
+            raise StoreUnavailableError(
+                f"The release store at {base} has {free >> 20} MiB left, expected at least "
+                f"{LEAST_FREE_BYTES >> 20}. Nothing was charged: free space there and run again."
+            )
 
     def save(
         self,
@@ -41,63 +106,96 @@ class ReleaseStore(dg.ConfigurableResource):
         rows: pl.DataFrame | None = None,
         files: Path | None = None,
     ) -> tuple[str, str]:
-        """Stores a release atomically; returns its SHA-256 digest and its path.
+        """Stores a release, whole or not at all; returns its SHA-256 digest and its address.
 
         Args:
             reservation_id: The charge that paid for it.
             facts: JSON values.
             rows: Rows of a corpus.
             files: Folder of released files, copied as it is.
+
+        Raises:
+            StoreUnavailableError: The store is full or out of reach; nothing is left there.
         """
         final = self.folder(reservation_id)
-        temporary = final.with_name(f".{final.name}.{os.getpid()}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        (temporary / "facts.json").write_text(json.dumps(facts, sort_keys=True))
-        if rows is not None:
-            rows.write_parquet(temporary / "rows.parquet")
-        if files is not None:
-            shutil.copytree(files, temporary / "files", copy_function=shutil.copyfile)
-        for path in (*temporary.rglob("*"), temporary):
-            flush(path)
-        temporary.replace(final)
-        flush(final.parent)
+        with self._reachable("written"), written_whole(final) as temporary:
+            (temporary / "facts.json").write_text(json.dumps(facts, sort_keys=True))
+            if rows is not None:
+                with (temporary / "rows.parquet").open("wb") as file:
+                    rows.write_parquet(file)
+            if files is not None:
+                shutil.copytree(files, temporary / "files", copy_function=shutil.copyfile)
         return self.digest(reservation_id), str(final)
 
     def load(self, reservation_id: str) -> tuple[dict[str, Any], pl.DataFrame | None]:
-        """Loads facts and rows of a stored release."""
+        """Loads facts and rows of a stored release.
+
+        Raises:
+            StoreUnavailableError: It is not there, or the store is out of reach.
+        """
         folder = self.folder(reservation_id)
-        if not folder.is_dir():
-            raise FileNotFoundError(
-                f"Expected the stored release {reservation_id} in {folder.parent}, got nothing. "
+        if not self.has(reservation_id):
+            raise StoreUnavailableError(
+                f"Expected the stored release {reservation_id} in {self.base}, got nothing. "
                 "Restore the folder from a backup, or ask for a new release by name, which pays."
             )
-        rows = folder / "rows.parquet"
-        return (
-            json.loads((folder / "facts.json").read_text()),
-            pl.read_parquet(rows) if rows.exists() else None,
-        )
+        with self._reachable("read"):
+            facts = json.loads((folder / "facts.json").read_text())
+            if "rows.parquet" not in file_names(folder):
+                return facts, None
+            with (folder / "rows.parquet").open("rb") as file:
+                return facts, pl.read_parquet(file)
 
     def digest(self, reservation_id: str) -> str:
-        """SHA-256 over the names and bytes of the release's files."""
+        """SHA-256 over the names and bytes of the release's files: the same in every store."""
         digest = hashlib.sha256()
         folder = self.folder(reservation_id)
-        names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-        for name, path in sorted(names.items()):
-            if path.is_file():
-                digest.update(name.encode())
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
+        with self._reachable("read"):
+            for name in file_names(folder):
+                if name != MARKER:
+                    digest.update(name.encode())
+                    digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
         return digest.hexdigest()
 
     def files(self, reservation_id: str) -> Path:
-        """Folder of a release's files; it does not exist for a release without any."""
-        return self.folder(reservation_id) / "files"
+        """Local folder of a release's files; it does not exist for a release without any.
+
+        From an object store they are copied once, each compared with the digest stored with it.
+        """
+        folder = self.folder(reservation_id)
+        if isinstance(folder, Path):
+            return folder / "files"
+        with self._reachable("read"):
+            return download_whole(folder, home().release_cache / reservation_id) / "files"
+
+    @contextmanager
+    def _reachable(self, done: str) -> Iterator[None]:
+        """Turns what a disk or an object store may raise into one line; nothing there is private.
+
+        Libraries of object stores raise kinds of their own, so there every kind is taken for one.
+        """
+        remote = not isinstance(self.base, Path)
+        try:
+            yield
+        except PrivacyError:
+            raise
+        except Exception as error:
+            if not remote and not isinstance(error, OSError):
+                raise
+            raise StoreUnavailableError(
+                f"The release store at {self.base} cannot be {done} ({_reason(error)}). "
+                f"{_remedy(error, remote)}"
+            ) from None
 
 
-def flush(path: Path) -> None:
-    """Waits until a file's or a folder's content is on disk: a commit must never outlive it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _reason(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else type(error).__name__
+
+
+def _remedy(error: Exception, remote: bool) -> str:
+    if isinstance(error, ImportError):
+        return "Install the extra `s3` or `gcs` of dpsynth_assets."
+    if remote:
+        return "Check the address, the credentials and the network, and run again."
+    return "Free space, or check the rights of the folder, and run again."

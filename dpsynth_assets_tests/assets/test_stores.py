@@ -1,6 +1,13 @@
-"""Stores: owner-only, atomic, and closed to readers without a reservation."""
+"""Stores: owner-only, atomic, and closed to readers without a reservation.
 
+What holds for releases and public values holds on a disk and in an object store: moto's S3 server
+runs in a process of its own and is reached through s3fs, as a real one would be.
+"""
+
+import errno
+import os
 import stat
+from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
@@ -11,7 +18,7 @@ import pytest
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
-from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.release_store import ReleaseStore, StoreUnavailableError
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 RECORDS = pl.DataFrame(
@@ -117,7 +124,7 @@ def test_digest_changes_with_any_byte_of_a_release(tmp_path):
 
 
 def test_missing_release_says_how_to_go_on(tmp_path):
-    with pytest.raises(FileNotFoundError, match="Restore the folder"):
+    with pytest.raises(StoreUnavailableError, match="Restore the folder"):
         ReleaseStore(root=str(tmp_path)).load("gone")
 
 
@@ -189,3 +196,150 @@ def test_files_of_a_release_are_part_of_its_digest(tmp_path):
     assert kept.read_bytes() == b"1"
     kept.write_bytes(b"2")
     assert store.digest("r1") != digest
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Files of a release: a model's weights in a folder."""
+    folder = tmp_path / "made"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "weights.safetensors").write_bytes(b"12345678")
+    return folder
+
+
+def test_a_release_in_an_object_store_is_the_one_on_a_disk(bucket, tmp_path, made, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    local, remote = ReleaseStore(root=str(tmp_path / "releases")), ReleaseStore(root=bucket)
+    assert not remote.has("r1")
+    here, _ = local.save("r1", {"rows": 2}, RECORDS.select("text"), made)
+    there, address = remote.save("r1", {"rows": 2}, RECORDS.select("text"), made)
+    assert there == here
+    assert address == f"{bucket}/r1"
+    facts, rows = remote.load("r1")
+    assert facts == {"rows": 2}
+    assert rows.equals(RECORDS.select("text"))
+    assert (remote.files("r1") / "model" / "weights.safetensors").read_bytes() == b"12345678"
+    assert not remote.files("r1").joinpath("facts.json").exists()
+
+
+def test_a_release_without_its_marker_is_not_there(bucket, monkeypatch):
+    """What a run leaves that is killed between two files is taken for nothing, then replaced."""
+    from dpsynth_assets.resources.whole_folders import MARKER
+
+    store = ReleaseStore(root=bucket)
+    fs = store.base.fs
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "pipe_file", _dies_at(MARKER, fs.pipe_file))
+        with pytest.raises(KeyboardInterrupt):
+            store.save("r1", {"rows": 1}, RECORDS.select("text"))
+    assert fs.exists(f"{bucket}/r1/facts.json")
+    assert not store.has("r1")
+    with pytest.raises(StoreUnavailableError, match="Restore the folder"):
+        store.load("r1")
+    store.save("r1", {"rows": 2})
+    assert store.has("r1")
+    assert store.load("r1") == ({"rows": 2}, None)
+
+
+def _dies_at(name, put):
+    def pipe_file(path, content):
+        if path.endswith(name):
+            raise KeyboardInterrupt
+        return put(path, content)
+
+    return pipe_file
+
+
+def test_an_object_that_was_changed_changes_the_digest_and_is_not_copied(
+    bucket, tmp_path, made, monkeypatch
+):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    store = ReleaseStore(root=bucket)
+    digest, _ = store.save("r1", {"rows": 2}, None, made)
+    (store.folder("r1") / "files" / "model" / "weights.safetensors").write_bytes(b"forged")
+    assert store.digest("r1") != digest
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        store.files("r1")
+
+
+def test_a_store_out_of_reach_says_what_to_check_and_charges_nothing(bucket, monkeypatch):
+    store = ReleaseStore(root="s3://no-such-bucket-anywhere/prefix")
+    with pytest.raises(StoreUnavailableError, match="Check the address, the credentials"):
+        store.check_room()
+
+
+def test_a_full_disk_is_refused_before_anything_is_charged(tmp_path, monkeypatch):
+    store = ReleaseStore(root=str(tmp_path / "releases"))
+    store.check_room()
+    full = SimpleNamespace(f_bavail=1, f_frsize=4096, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    with pytest.raises(StoreUnavailableError, match="Nothing was charged: free space"):
+        store.check_room()
+
+
+def test_a_save_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    store = ReleaseStore(root=str(tmp_path / "releases"))
+
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device", "secret name")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(StoreUnavailableError, match="No space left on device") as refusal:
+        store.save("r1", {"rows": 2})
+    assert "Free space" in str(refusal.value)
+    assert "secret name" not in str(refusal.value)
+    assert not store.has("r1")
+    assert list((tmp_path / "releases").iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [RECORDS, np.arange(6), {"a": [1, 2]}], ids=repr)
+def test_public_values_come_back_from_an_object_store(bucket, value, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_STORE_URL", bucket)
+    output, source = io_contexts(["public", "demo", "thing"])
+    ArtifactIOManager().handle_output(output, value)
+    loaded = ArtifactIOManager().load_input(source)
+    if isinstance(value, pl.DataFrame):
+        assert loaded.equals(value)
+    else:
+        np.testing.assert_array_equal(loaded, value)
+
+
+def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path, monkeypatch):
+    from dpsynth_assets.assets.published import publish_copy
+    from dpsynth_assets.report.card_check import LABEL_FILE
+
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    folder = tmp_path / "released" / "letters" / "mean"
+    (folder / "data").mkdir(parents=True)
+    for name in (LABEL_FILE, "README.md", "data/train.parquet", "data/old.parquet"):
+        (folder / name).write_text(name)
+    assert publish_copy(folder) is None
+    monkeypatch.setenv("DPSYNTH_PUBLISH_URL", bucket)
+    assert publish_copy(folder) == f"{bucket}/letters/mean"
+    (folder / "data" / "old.parquet").unlink()
+    order = []
+    fs = ReleaseStore(root=bucket).base.fs
+    put = fs.pipe_file
+    monkeypatch.setattr(fs, "pipe_file", lambda path, data: order.append(path) or put(path, data))
+    publish_copy(folder)
+    assert order[-1].endswith(LABEL_FILE)
+    names = {path.rsplit("/mean/")[1] for path in fs.find(f"{bucket}/letters/mean")}
+    assert names == {LABEL_FILE, "README.md", "data/train.parquet"}
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.ENOSPC, "no space", "/home/Ottoline/letter"), "No space left on device"),
+        (OSError(errno.EROFS, "read-only", "/home/Ottoline/letter"), "Read-only file system"),
+        (FileNotFoundError(errno.ENOENT, "none", "/home/Ottoline/letter"), "withheld"),
+        (ValueError("Ottoline wrote this"), "withheld"),
+    ],
+)
+def test_a_private_section_names_the_fault_of_a_disk_and_no_file(error, shown):
+    from dpsynth_assets.resources.private_section import private_section
+
+    with pytest.raises(dg.Failure) as failure, private_section("letters/step"):
+        raise error
+    assert shown in failure.value.description
+    assert "Ottoline" not in failure.value.description

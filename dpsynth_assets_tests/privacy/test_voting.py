@@ -12,7 +12,12 @@ from dpsynth_assets.privacy.events import GaussianEvent, flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.voting import NO_VOTE, GaussianVoting, threshold_votes
+from dpsynth_assets.privacy.voting import (
+    NO_VOTE,
+    GaussianVoting,
+    threshold_votes,
+    voting_noise_std,
+)
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 
@@ -151,3 +156,56 @@ def test_a_mechanism_cannot_be_copied_to_release_more(duplicate):
 def test_noise_cannot_be_lowered_after_the_price_was_named():
     with pytest.raises(AttributeError):
         voting().noise_std = 1.0
+
+
+def test_rounds_that_a_killed_run_stored_are_not_released_again():
+    mechanism = GaussianVoting(
+        noise_std=8.0, iterations=3, votes_per_record=1, relation=ADD_REMOVE, released_before=2
+    )
+    assert mechanism.event == voting(iterations=3).event  # all three stay charged
+    assert mechanism.remaining == 1
+    mechanism.release(np.zeros(2, dtype=np.int64))
+    with pytest.raises(UnaccountedReleaseError):
+        mechanism.release(np.zeros(2, dtype=np.int64))
+    for stored in (-1, 4):
+        with pytest.raises(ValueError, match="released_before"):
+            GaussianVoting(
+                noise_std=8.0,
+                iterations=3,
+                votes_per_record=1,
+                relation=ADD_REMOVE,
+                released_before=stored,
+            )
+
+
+@pytest.mark.parametrize("accountant", ["tight", "zcdp"])
+@pytest.mark.parametrize(
+    ("iterations", "votes", "records", "relation"),
+    [(1, 1, 1, ADD_REMOVE), (10, 1, 1, REPLACE_ONE), (5, 3, 2, ZERO_OUT)],
+)
+def test_calibrated_noise_spends_the_target_and_no_more(
+    accountant, iterations, votes, records, relation
+):
+    noise_std = voting_noise_std(
+        target_epsilon=1.0,
+        delta=1e-6,
+        accountant=accountant,
+        iterations=iterations,
+        votes_per_record=votes,
+        relation=relation,
+        max_records_per_unit=records,
+    )
+    event = voting(noise_std, iterations, votes, relation, records).event
+    assert 1.0 - 1e-9 < epsilon_of([event], 1e-6, accountant) <= 1.0
+
+
+def test_integer_noise_is_never_below_one_vote():
+    noise_std = voting_noise_std(
+        target_epsilon=1e4,
+        delta=1e-6,
+        accountant="tight",
+        iterations=1,
+        votes_per_record=1,
+        relation=ADD_REMOVE,
+    )
+    assert noise_std == 1.0

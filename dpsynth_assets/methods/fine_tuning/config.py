@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.methods.base import MethodConfig
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 
 
 class PrivateTrainingConfig(MethodConfig):
@@ -124,7 +125,19 @@ class GeneratorConfig(PrivateTrainingConfig):
         default=1.0, gt=0, le=10, description="Sampling temperature (no unit)."
     )
     rows_per_forward: int = Field(
-        default=128, ge=1, le=65536, description="Rows decoded together (rows): bounds memory."
+        default=128,
+        ge=1,
+        le=65536,
+        description=(
+            "Rows decoded together (rows), where the dataset's engine declares no batch_rows: "
+            "bounds memory."
+        ),
+    )
+    rejection: RejectionSettings | None = Field(
+        default=None,
+        description=(
+            "Rows a judge turns down are written again, for nothing. Empty: every row is kept."
+        ),
     )
 
 
@@ -149,8 +162,9 @@ class DpFineTuningConfig(GeneratorConfig):
     pretrained: bool = Field(
         default=True,
         description=(
-            "false: starts from random weights of the same shape with the same tokenizer, to see "
-            "what public pretraining is worth."
+            "false: starts from random weights of the same shape, drawn from a public seed, with "
+            "the same tokenizer, to see what public pretraining is worth. The noise alone then "
+            "decides what is learnt: at demo sizes the rows are not language."
         ),
     )
     keywords: bool = Field(

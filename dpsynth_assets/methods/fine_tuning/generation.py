@@ -1,6 +1,7 @@
 """What the two methods that fine-tune a generator share: one paid stage, then free rows."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,11 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     trainable,
 )
 from dpsynth_assets.methods.fine_tuning.plan import plan_training
+from dpsynth_assets.methods.fine_tuning.serving import open_writer
 from dpsynth_assets.methods.fine_tuning.training import TrainingTask, train_privately
 from dpsynth_assets.methods.fine_tuning.writing import write_rows
+from dpsynth_assets.methods.rejection_sampling import open_judge
 from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 
@@ -49,6 +51,10 @@ class GeneratorMethod(StagedMethod):
     @abstractmethod
     def starts_from(self, config: Any, public: PublicInputs) -> Any:
         """The loaded public model whose weights training starts from; only its name is used."""
+
+    def writing_inputs(self, config: Any) -> frozenset[str]:
+        """What the judge of written rows reads."""
+        return frozenset() if config.rejection is None else config.rejection.public_inputs()
 
     @abstractmethod
     def cells(
@@ -126,16 +132,22 @@ class GeneratorMethod(StagedMethod):
         rows: int,
         progress: ProgressCallback,
     ) -> SyntheticCorpus:
-        """Samples rows from the released generator.
+        """Samples rows from the released generator, through the dataset's engine.
 
         **Privacy** Post-processing of released weights and counts: any number of rows is free.
         """
         del plan
         known = self._conditioning(config, terms, public)
-        device = self.starts_from(config, public).device
-        generator = load_conditional_generator(public.released[STAGE].folder, device=device)
         cells = self.cells(config, public, known, rows)
-        return write_rows(generator, known, cells, config, public.seed, progress)
+        judge = None if config.rejection is None else open_judge(config.rejection, public)
+        with open_writer(
+            public.released[STAGE].folder,
+            terms.engine,
+            device=self.starts_from(config, public).device,
+            batch_rows=config.rows_per_forward,
+        ) as (writer, engine):
+            corpus = write_rows(writer, known, cells, config, public.seed, progress, judge)
+        return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
 
     def _conditioning(self, config: Any, terms: CohortTerms, public: PublicInputs) -> Conditioning:
         return conditioning(terms, config.document_type, public, keywords=self.has_keywords(config))

@@ -1,16 +1,17 @@
 """Rows of a corpus from a fine-tuned generator: any number of them, at no further cost."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dpsynth_assets.methods.base import ProgressCallback, PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
+from dpsynth_assets.methods.fine_tuning.serving import DocumentWriter
+from dpsynth_assets.methods.rejection_sampling import RowWriter, round_seed, write_accepted
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
-
-if TYPE_CHECKING:
-    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+from dpsynth_assets.models.judging import Judge
 
 NO_TOPIC = -1
 """Topic of rows whose condition names none."""
@@ -57,28 +58,37 @@ def released_histogram(public: PublicInputs, labels: tuple[str, ...]) -> TopicHi
 
 
 def write_rows(
-    generator: "ConditionalGenerator",
+    writer: DocumentWriter,
     conditioning: Conditioning,
     cells: np.ndarray,
     config: GeneratorConfig,
     seed: int,
     progress: ProgressCallback,
+    judge: Judge | None = None,
 ) -> SyntheticCorpus:
     """Samples one document for each cell; rows without a word are left out.
+
+    With a judge, a cell is written again until a row is accepted, so that the shares of labels and
+    topics stay those of the cells.
 
     **Source** CTCL, section 4.1.3: nucleus sampling with p = 0.95.
     """
     import polars as pl
 
-    texts = generator.generate(
-        [conditioning.text(label, topic) for label, topic in cells.tolist()],
-        top_p=config.top_p,
-        temperature=config.temperature,
-        seed=seed,
-        max_new_tokens=config.max_document_tokens,
-        batch_rows=config.rows_per_forward,
-        progress=progress,
-    )
+    conditions = [conditioning.text(label, topic) for label, topic in cells.tolist()]
+
+    def write(places: Sequence[int], round_number: int, progress: ProgressCallback) -> list[str]:
+        return writer.generate(
+            [conditions[place] for place in places],
+            top_p=config.top_p,
+            temperature=config.temperature,
+            seed=round_seed(seed, round_number),
+            max_new_tokens=config.max_document_tokens,
+            batch_rows=config.rows_per_forward,
+            progress=progress,
+        )
+
+    texts, judged = _judged(write, judge, config, len(cells), progress)
     frame = pl.DataFrame(
         {
             "text": texts,
@@ -88,5 +98,19 @@ def write_rows(
         schema={"text": pl.String, "label": pl.String, "topic": pl.Int64},
     )
     written = frame.filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
-    facts = {"rows": written.height, "blank_rows_left_out": frame.height - written.height}
-    return SyntheticCorpus(rows=written, facts=facts)
+    blank = {} if judged else {"blank_rows_left_out": frame.height - written.height}
+    return SyntheticCorpus(rows=written, facts={"rows": written.height, **blank, **judged})
+
+
+def _judged(
+    write: RowWriter[str],
+    judge: Judge | None,
+    config: GeneratorConfig,
+    rows: int,
+    progress: ProgressCallback,
+) -> tuple[list[str], dict[str, Any]]:
+    """A text for each row, blank where there is none, and what the judge released."""
+    if judge is None or config.rejection is None:
+        return list(write(range(rows), 0, progress)), {}
+    accepted, facts = write_accepted(write, judge, rows, config.rejection, progress)
+    return [text or "" for text in accepted], facts

@@ -1,6 +1,8 @@
 """Opens an engine from its declaration, once per process."""
 
 import atexit
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,30 @@ def open_engine(spec: "EngineSpec", *, language_model: "LanguageModel | None" = 
         if key not in _opened:
             _opened[key] = _open(spec, served)
         return _opened[key]
+
+
+@contextmanager
+def serving(spec: "EngineSpec", language_model: "LanguageModel") -> Iterator[Engine]:
+    """Opens an engine on weights that only the caller needs, and closes it afterwards.
+
+    Args:
+        spec: What runs the weights; must name no model of its own.
+        language_model: The weights, e.g. a released folder.
+
+    Raises:
+        EngineError: As `open_engine`, or the declaration cannot serve a folder.
+    """
+    if spec.kind == "openai" or spec.model is not None:
+        raise EngineError(
+            f"Expected an engine that serves {language_model.name}, got one with a model of its "
+            "own; use kind: transformers or vllm without model:."
+        )
+    with _lock:
+        engine = _open(spec, language_model)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def close_engines() -> None:

@@ -2,8 +2,9 @@
 
 Read in this order: `terms` (what is allowed), `schema` (what is
 written), `chain` (why it cannot be edited unseen), `charges`
-(what an event costs under the filter), `plans` (what a fixed plan costs), `accounts` (entries
-become sums), `conditions` and `admission` (may this be charged?), `entries` (what is written then),
+(what an event costs under the filter), `plans` (what a fixed plan costs), `months` (what the clock
+says), `accounts` (entries become sums), `allowances` (what a month may add), `conditions` and
+`admission` (may this be charged?), `entries` (what is written then),
 `database` (the table and its lock), `store` (the `Ledger` others call), `statement` and `export`
 (what is shown).
 """

@@ -6,10 +6,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
-from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
-from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
+from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
+from dpsynth_assets.privacy.ledger.months import MonthSpend, month_of
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
@@ -32,6 +32,7 @@ class CohortAccount:
         latest: Terms of the last entry.
         spent: Everything with an (ε, δ) cost, as the adaptive filter adds it.
         charges: Number of charges of each (asset, canonical event) with an (ε, δ) cost.
+        this_month: What of it was charged in the month of the last charge.
         secret_charges: The same for releases under secret protection; never part of any ε.
         secret: Terms of the first release under secret protection; its occurrences hold for good.
         adaptive: Whether any charge was admitted by the adaptive filter.
@@ -46,6 +47,7 @@ class CohortAccount:
     latest: BudgetTerms
     spent: FilterSum = field(default_factory=FilterSum)
     charges: Charges = field(default_factory=Counter)
+    this_month: MonthSpend = field(default_factory=MonthSpend)
     secret_charges: Charges = field(default_factory=Counter)
     secret: SecretTerms | None = None
     adaptive: bool = False
@@ -61,14 +63,14 @@ class CohortAccount:
         """Sum of ρ of every charged zCDP event, rounded up to the grid; sampled ones are apart."""
         return Fraction(self.spent.units, 1 << RHO_GRID_BITS)
 
-    def post_reserve(self, entry: LedgerEntry, terms: BudgetTerms) -> None:
+    def post_reserve(self, entry: LedgerEntry, terms: BudgetTerms, month: str) -> None:
         """Charges a reserve. What carries an event is charged, to ε or to the secrets."""
         self.latest = terms
         self.reserved += 1
         self.public_facts.update(terms.public_facts)
         self.has_ex_post |= entry.guarantee == GuaranteeType.EX_POST
         self.plan_json = self.plan_json or entry.plan_json
-        if entry.event_json is None or is_post_processing(entry.event):
+        if entry.event_json is None or is_free(entry.event_json):
             return
         self.adaptive |= terms.accountant == ZCDP
         if entry.guarantee == GuaranteeType.SECRET:
@@ -77,6 +79,7 @@ class CohortAccount:
         else:
             self.charges[entry.asset, entry.event_json] += 1
             self.spent.add(entry.event_json)
+            self.this_month.post(month, entry.asset, entry.event_json)
 
     def post_commit(self, entry: LedgerEntry) -> None:
         """Notes that a release was stored; nothing is refunded."""
@@ -115,11 +118,16 @@ class CohortAccount:
 
 @dataclass
 class Book:
-    """All accounts, as of one entry of the chain."""
+    """All accounts, as of one entry of the chain.
+
+    `month` is the latest month that any entry was recorded in: it never goes back.
+    """
 
     seq: int = 0
     head: str = GENESIS
+    month: str = ""
     accounts: dict[str, CohortAccount] = field(default_factory=dict)
+    partitions: dict[str, str | None] = field(default_factory=dict)
     reserved: dict[str, str] = field(default_factory=dict)
     committed: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     by_key: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -137,6 +145,7 @@ class Book:
                 f"Ledger entry {entry.seq} {problem}. Nothing can be charged to this ledger: run "
                 "`dpsynth ledger verify` and restore it from a backup."
             )
+        self.month = max(self.month, month_of(entry.recorded_at))
         if entry.kind == RESERVE:
             self._post_reserve(entry)
         elif entry.kind == COMMIT:
@@ -151,7 +160,8 @@ class Book:
         if account is None:
             account = CohortAccount(entry.cohort, entry.dataset, opened=terms, latest=terms)
             self.accounts[entry.cohort] = account
-        account.post_reserve(entry, terms)
+        account.post_reserve(entry, terms, self.month)
+        self.partitions.setdefault(entry.dataset, terms.partition)
         self.reserved[entry.reservation] = entry.key
         self.by_key[entry.key] = (*self.by_key.get(entry.key, ()), entry.reservation)
 

@@ -3,22 +3,26 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.allowances import month_epsilon, over_allowance
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.conditions import (
     Plan,
     check_guarantee,
+    check_partition,
     check_unchanged,
     pinned_plan,
 )
+from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.plans import (
     Charges,
     plan_epsilon,
     plan_holds_secrets,
-    plan_posterior,
+    plan_posteriors,
     plan_rounds,
 )
 from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
@@ -37,7 +41,7 @@ class Admission:
         filter_epsilon: What is compared with the budget, rounded up: as `total_epsilon`, but read
             at the one order that the budget fixes where sampled events are among the charges.
         secret_posterior: Largest probability of guessing a secret after this release, rounded up;
-            None where the cohort promises its secrets nothing.
+            None where the cohort promises its secrets nothing. Of the first (p, r) promised.
         reused: The release exists already and costs nothing.
         refusal: Why not, in one line; None where the release is admitted.
     """
@@ -77,8 +81,21 @@ def remaining(budget: float, spent: float) -> float:
     return max(0.0, math.nextafter(budget - spent, -math.inf)) if spent else budget
 
 
-def admit(book: Book, request: ReleaseRequest, terms: BudgetTerms, plan: Plan = None) -> Admission:
+def admit(
+    book: Book,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Plan = None,
+    now: datetime | None = None,
+) -> Admission:
     """Prices a request against its cohort. Writes nothing.
+
+    Args:
+        book: All accounts, up to the last entry.
+        request: What would be released.
+        terms: The cohort's budget.
+        plan: All releases of the cohort; required by accountant `tight`.
+        now: Decides which month's allowance is asked; None: the machine's clock.
 
     Returns:
         The decision; `refusal` is set where the budget or the secrets' bound does not suffice.
@@ -99,6 +116,7 @@ def admit(book: Book, request: ReleaseRequest, terms: BudgetTerms, plan: Plan = 
     account = book.accounts.get(request.cohort)
     if account is not None:
         check_unchanged(account, request, terms)
+    check_partition(book.partitions, request, terms)
     spent = account.epsilon(terms.accountant) if account else 0.0
     if book.released(request.key(terms.relation, terms.unit)) is not None:
         return Admission(
@@ -110,15 +128,17 @@ def admit(book: Book, request: ReleaseRequest, terms: BudgetTerms, plan: Plan = 
         )
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
-    posterior = _posterior(account, request, terms, plan_json)
+    posteriors = _posteriors(account, request, terms, plan_json)
+    month = max(book.month, month_at(now or utc_now()))
+    refusal = _refusal(request, terms, (spent, total, compared), posteriors)
     return Admission(
         budget_epsilon=terms.epsilon,
         delta=terms.delta,
         spent_epsilon=spent,
         total_epsilon=total,
         filter_epsilon=compared,
-        secret_posterior=posterior,
-        refusal=_refusal(request, terms, (spent, total, compared), posterior),
+        secret_posterior=posteriors[0] if posteriors else None,
+        refusal=refusal or _month_refusal(account, request, terms, plan_json, month),
     )
 
 
@@ -126,14 +146,32 @@ def _refusal(
     request: ReleaseRequest,
     terms: BudgetTerms,
     epsilons: tuple[float, float, float],
-    posterior: float | None,
+    posteriors: tuple[float, ...],
 ) -> str | None:
-    """Compares what the request would lead to with both bounds; a NaN is refused."""
+    """Compares what the request would lead to with every bound; a NaN is refused."""
     if _costs_epsilon(request) and not epsilons[2] <= terms.epsilon:
         return _overspend(request, terms, *epsilons)
-    if posterior is not None and terms.secret and not posterior <= terms.secret.posterior:
-        return _tells_too_much(request, terms, posterior)
+    bounds = terms.secret.bounds if terms.secret and posteriors else ()
+    for (prior, allowed), reached in zip(bounds, posteriors, strict=True):
+        if not reached <= allowed:
+            return _tells_too_much(request, f"{allowed:g} (prior {prior:g})", reached)
     return None
+
+
+def _month_refusal(
+    account: CohortAccount | None,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan_json: str | None,
+    month: str,
+) -> str | None:
+    """Compares what the month would come to with its allowance."""
+    if terms.monthly_epsilon is None or not _costs_epsilon(request):
+        return None
+    charge = (request.asset, request.event_json or "")
+    spent = month_epsilon(account, month, terms, plan_json)
+    total = month_epsilon(account, month, terms, plan_json, charge)
+    return over_allowance(request, terms, month, spent, total)
 
 
 def _costs_epsilon(request: ReleaseRequest) -> bool:
@@ -160,26 +198,28 @@ def _totals(
     return charged.epsilon(terms.delta), charged.filter_epsilon(terms.delta, terms.epsilon)
 
 
-def _posterior(
+def _posteriors(
     account: CohortAccount | None,
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan_json: str | None,
-) -> float | None:
-    """What is told of a secret once the request is charged; 1 where nothing would bound it.
+) -> tuple[float, ...]:
+    """What is told of secrets once the request is charged; 1 where nothing would bound it.
+
+    One for each promised (p, r); none where no secret was or is to be released.
 
     Every release of the cohort is under this bound, DP releases too: they tell of secrets as well.
     """
     planned = plan_json is not None and plan_holds_secrets(plan_json)
     if terms.secret is None or not (planned or (account is not None and account.has_secret)):
-        return None
+        return ()
     ex_post = request.guarantee is GuaranteeType.EX_POST or (account and account.has_ex_post)
     if plan_json is None or ex_post:
-        return 1.0
+        return (1.0,) * len(terms.secret.bounds)
     charges: Charges = account.charges + account.secret_charges if account else Counter()
     if not is_post_processing(request.event):
         charges[request.asset, request.event_json or ""] += 1
-    return plan_posterior(plan_json, plan_rounds(charges, plan_json), terms.secret)
+    return plan_posteriors(plan_json, plan_rounds(charges, plan_json), terms.secret)
 
 
 def _overspend(
@@ -210,9 +250,7 @@ def _overspend(
     )
 
 
-def _tells_too_much(request: ReleaseRequest, terms: BudgetTerms, posterior: float) -> str:
-    secret = terms.secret
-    bound = f"{secret.posterior:g} (prior {secret.prior:g})" if secret else "none"
+def _tells_too_much(request: ReleaseRequest, bound: str, posterior: float) -> str:
     if posterior >= 1:
         return (
             f"Expected releases of a fixed plan, none of them ex-post, for cohort "

@@ -24,6 +24,7 @@ from dpsynth_assets.privacy.events import (
     event_from_json,
     event_to_json,
     flatten,
+    is_post_processing,
 )
 from dpsynth_assets.privacy.ledger.terms import ZCDP, canonical_json
 
@@ -129,6 +130,12 @@ def parts_of(event_json: str) -> Parts:
     sampled = [atom for atom in atoms if not renyi.is_zcdp(atom)]
     units = sum(rho_units(atom) for atom in atoms if renyi.is_zcdp(atom))
     return Parts(units, tuple(canonical_json(event_to_json(atom)) for atom in sampled))
+
+
+@lru_cache(maxsize=4096)
+def is_free(event_json: str) -> bool:
+    """Whether an event is post-processing, which is recorded and charges nothing."""
+    return is_post_processing(event_from_json(json.loads(event_json)))
 
 
 @lru_cache(maxsize=4096)

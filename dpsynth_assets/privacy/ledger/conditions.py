@@ -1,6 +1,6 @@
 """What must hold before a request is priced: a guarantee, the same terms, the same plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
@@ -80,6 +80,24 @@ def check_unchanged(account: CohortAccount, request: ReleaseRequest, terms: Budg
                 f"entry, got {now}: earlier and later releases would not compose. Restore "
                 f"{name} in the dataset file, or name a cohort of other records."
             )
+
+
+def check_partition(
+    partitions: Mapping[str, str | None], request: ReleaseRequest, terms: BudgetTerms
+) -> None:
+    """One dataset is parted by one rule: cohorts of two rules would share records.
+
+    **Privacy** The largest cohort stands for the dataset only while every record is in one cohort
+    (PRIVACY.md D.3): a month and a week overlap, and so do a cohort and the whole dataset.
+    """
+    before = partitions.get(request.dataset, terms.partition)
+    if before != terms.partition:
+        raise PrivacyError(
+            f"Expected dataset {request.dataset!r} parted by {before or 'no rule'}, as in its "
+            f"ledger entries, got {terms.partition or 'no rule'}: a record could be in two "
+            "cohorts. Restore `cohorts` in the dataset file, or name another dataset of other "
+            "records."
+        )
 
 
 def pinned_plan(

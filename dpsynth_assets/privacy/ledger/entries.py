@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.chain import sealed
+from dpsynth_assets.privacy.ledger.months import utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
     RESERVE,
@@ -22,6 +23,7 @@ def reserve_entry(
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease] | None,
+    now: datetime | None = None,
 ) -> LedgerEntry:
     """Writes a charge with everything its accounting can be recomputed from."""
     fixed = plan_to_json(plan or ()) if terms.accountant == TIGHT else None
@@ -53,7 +55,7 @@ def reserve_entry(
         previous_hash="",
         hash="",
     )
-    return _next_entry(book, entry)
+    return _next_entry(book, entry, now)
 
 
 def commit_entry(
@@ -62,6 +64,7 @@ def commit_entry(
     artifact_digest: str,
     artifact_uri: str,
     ex_post_epsilon: float | None,
+    now: datetime | None = None,
 ) -> LedgerEntry:
     """Completes a charge; what the reserve says is not said twice."""
     entry = reserve._replace(
@@ -75,13 +78,12 @@ def commit_entry(
         artifact_uri=artifact_uri,
         ex_post_epsilon=None if ex_post_epsilon is None else float(ex_post_epsilon),
     )
-    return _next_entry(book, entry)
+    return _next_entry(book, entry, now)
 
 
-def _next_entry(book: Book, entry: LedgerEntry) -> LedgerEntry:
+def _next_entry(book: Book, entry: LedgerEntry, now: datetime | None) -> LedgerEntry:
     """Puts the entry at the end of the chain, at this moment."""
+    recorded_at = (now or utc_now()).astimezone(UTC).isoformat()
     return sealed(
-        entry._replace(
-            seq=book.seq + 1, recorded_at=datetime.now(UTC).isoformat(), previous_hash=book.head
-        )
+        entry._replace(seq=book.seq + 1, recorded_at=recorded_at, previous_hash=book.head)
     )

@@ -3,14 +3,21 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import epsilon_alone
+from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry
-from dpsynth_assets.privacy.ledger.statement import CohortSpend, cohort_spend
+from dpsynth_assets.privacy.ledger.statement import (
+    CohortSpend,
+    DatasetSpend,
+    cohort_spend,
+    dataset_spend,
+)
 from dpsynth_assets.privacy.ledger.store import Ledger
 
 
@@ -55,11 +62,13 @@ class History:
         lines: The last charges asked for, oldest first.
         omitted: How many earlier charges are not among them.
         cohorts: Statements over all charges, listed or not.
+        datasets: What the cohorts of each dataset of several cohorts have spent together.
     """
 
     lines: tuple[HistoryLine, ...]
     omitted: int
     cohorts: tuple[CohortSpend, ...]
+    datasets: tuple[DatasetSpend, ...] = ()
 
 
 def history(ledger: Ledger, cohort: str | None = None, last: int | None = None) -> History:
@@ -87,8 +96,21 @@ def history(ledger: Ledger, cohort: str | None = None, last: int | None = None) 
             if seen > omitted:
                 lines[entry.reservation] = _line(entry, book.accounts[entry.cohort])
     accounts = [a for a in book.accounts.values() if cohort in (None, a.cohort)]
-    cohorts = tuple(cohort_spend(account.cohort, account) for account in accounts)
-    return History(lines=tuple(lines.values()), omitted=omitted, cohorts=cohorts)
+    month = max(book.month, month_at(utc_now()))
+    return History(
+        lines=tuple(lines.values()),
+        omitted=omitted,
+        cohorts=tuple(cohort_spend(a.cohort, a, month=month) for a in accounts),
+        datasets=_shared_datasets(book, accounts),
+    )
+
+
+def _shared_datasets(book: Book, shown: Sequence[CohortAccount]) -> tuple[DatasetSpend, ...]:
+    """The datasets of the cohorts that are shown, where they have several cohorts."""
+    everybody = book.accounts.values()
+    counts = Counter(account.dataset for account in everybody)
+    names = sorted({account.dataset for account in shown if counts[account.dataset] > 1})
+    return tuple(dataset_spend(name, everybody) for name in names)
 
 
 def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:

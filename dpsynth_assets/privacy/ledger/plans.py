@@ -52,9 +52,16 @@ def plan_epsilon(plan_json: str, rounds: int, delta: float) -> float:
     return accounting.epsilon_of(events * rounds, delta, TIGHT)
 
 
-@lru_cache(maxsize=256)
 def plan_posterior(plan_json: str, rounds: int, secret: SecretTerms) -> float:
-    """Largest probability of guessing a secret after `rounds` full copies, rounded up.
+    """Largest probability of guessing a secret of the first kind after `rounds` full copies."""
+    return plan_posteriors(plan_json, rounds, secret)[0]
+
+
+@lru_cache(maxsize=256)
+def plan_posteriors(plan_json: str, rounds: int, secret: SecretTerms) -> tuple[float, ...]:
+    """For each promised (p, r), the largest probability of guessing a secret whose prior is p.
+
+    After `rounds` full copies of the plan, rounded up.
 
     **Privacy** (p, r) points do not compose: two releases may tell more together than the sum of
     their gains (PRIVACY.md B-004.3). Dominating pairs do, so the events of all lines are composed
@@ -62,10 +69,11 @@ def plan_posterior(plan_json: str, rounds: int, secret: SecretTerms) -> float:
     """
     from dpsynth_assets.privacy.secret_protection import posterior_of_events
 
-    if rounds == 0:
-        return secret.prior
     events = list(_plan_events(plan_json)) * rounds
-    return posterior_of_events(events, secret.prior, occurrences=secret.occurrences)
+    return tuple(
+        posterior_of_events(events, prior, occurrences=secret.occurrences) if events else prior
+        for prior, _ in secret.bounds
+    )
 
 
 @lru_cache(maxsize=256)

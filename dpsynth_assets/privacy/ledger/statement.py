@@ -9,6 +9,7 @@ from typing import Any
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
+from dpsynth_assets.privacy.ledger.allowances import month_epsilon
 from dpsynth_assets.privacy.ledger.charges import float_up
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -49,6 +50,11 @@ class CohortSpend:
         relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
         public_facts: Every declared public fact that some release relied on.
+        month: Month by the ledger's clock, e.g. "2026-11"; empty where nobody asked for it.
+        month_epsilon: ε of what was charged in that month, as compared with its allowance; None
+            without an allowance.
+        monthly_epsilon: ε that one calendar month may come to; None without an allowance.
+        month_remaining_epsilon: What is left of the month's allowance, rounded down.
     """
 
     cohort: str
@@ -70,6 +76,10 @@ class CohortSpend:
     relation: str = ""
     unit: str = ""
     public_facts: tuple[str, ...] = ()
+    month: str = ""
+    month_epsilon: float | None = None
+    monthly_epsilon: float | None = None
+    month_remaining_epsilon: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; ρ as a float for reading, never for accounting; infinity as "inf"."""
@@ -99,9 +109,18 @@ class DatasetSpend:
 
 
 def cohort_spend(
-    cohort: str, account: CohortAccount | None, terms: BudgetTerms | None = None
+    cohort: str,
+    account: CohortAccount | None,
+    terms: BudgetTerms | None = None,
+    month: str = "",
 ) -> CohortSpend:
     """States one account, against `terms` or else against those of its last entry.
+
+    Args:
+        cohort: Name of the cohort.
+        account: Its account; None before its first charge.
+        terms: Terms to hold it against.
+        month: Month whose allowance is told; empty: none is.
 
     Raises:
         PrivacyError: `terms` has another δ than the cohort was charged at.
@@ -147,7 +166,24 @@ def cohort_spend(
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
         public_facts=tuple(sorted(account.public_facts)),
+        **_of_month(account, known, accountant, month),
     )
+
+
+def _of_month(
+    account: CohortAccount, terms: BudgetTerms, accountant: str, month: str
+) -> dict[str, Any]:
+    """What `CohortSpend` says of one month."""
+    if not month or terms.monthly_epsilon is None:
+        return {}
+    plan_json = account.plan_json if accountant == TIGHT else None
+    spent = month_epsilon(account, month, terms, plan_json)
+    return {
+        "month": month,
+        "month_epsilon": spent,
+        "monthly_epsilon": terms.monthly_epsilon,
+        "month_remaining_epsilon": remaining(terms.monthly_epsilon, spent),
+    }
 
 
 def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpend:
@@ -174,7 +210,8 @@ def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpe
 
 def _disjoint(dataset: str, accounts: Sequence[CohortAccount]) -> bool:
     """Whether neighbouring datasets differ in one cohort only."""
-    return all(
+    one_rule = len({account.opened.partition for account in accounts}) == 1
+    return one_rule and all(
         account.opened.relation is not NeighboringRelation.REPLACE_ONE
         and account.opened.unit.column is None
         and account.cohort != dataset

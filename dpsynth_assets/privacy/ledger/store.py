@@ -1,8 +1,9 @@
 """The ledger: reserve before private data is read, commit when the release is stored."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from math import inf, isfinite
 
 from dpsynth_assets.privacy.errors import (
@@ -17,6 +18,7 @@ from dpsynth_assets.privacy.ledger.admission import Admission, admit
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
 from dpsynth_assets.privacy.ledger.database import Appender, Database
 from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
+from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     LedgerEntry,
     PlannedRelease,
@@ -44,17 +46,19 @@ class Ledger:
     noise: a ledger with ex-post releases is internal.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Callable[[], datetime] = utc_now) -> None:
         """Opens or creates the ledger.
 
         Args:
             url: SQLAlchemy URL. A missing SQLite file is created, for its owner only.
+            clock: Says when an entry is recorded, and which month's allowance it takes.
 
         Raises:
             LedgerIntegrityError: The database cannot be read.
             PrivacyError: The database is not available.
         """
         self._database = Database(url)
+        self._clock = clock
         self._book = Book()
         self._lock = threading.RLock()
 
@@ -80,12 +84,13 @@ class Ledger:
             PrivacyError: The request cannot be charged under these terms; nothing was charged.
         """
         with self._appending() as (appender, book):
-            admission = admit(book, request, terms, plan)
+            now = self._clock()
+            admission = admit(book, request, terms, plan, now)
             if admission.reused:
                 return _released(book, request, terms)
             if admission.refusal is not None:
                 raise BudgetExceededError(admission.refusal)
-            entry = reserve_entry(book, request, terms, plan)
+            entry = reserve_entry(book, request, terms, plan, now)
             appender.append(entry)
         return Reservation(entry.reservation, request)
 
@@ -119,7 +124,7 @@ class Ledger:
             earlier = book.committed.get(reservation.id)
             if earlier is None:
                 stored = (artifact_digest, artifact_uri, ex_post_epsilon)
-                appender.append(commit_entry(book, reserve, *stored))
+                appender.append(commit_entry(book, reserve, *stored, self._clock()))
             elif earlier != (artifact_digest, artifact_uri):
                 raise PrivacyError(
                     f"Expected the artifact {earlier[0]} that was committed for {reserve.asset}, "
@@ -149,7 +154,7 @@ class Ledger:
         """Says what `reserve` would say, and spends nothing."""
         book = self._refreshed()
         try:
-            return admit(book, request, terms, plan)
+            return admit(book, request, terms, plan, self._clock())
         except PrivacyError as refusal:
             account = book.accounts.get(request.cohort)
             return Admission(
@@ -173,8 +178,10 @@ class Ledger:
         return self._database.count_charges(cohort)
 
     def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:
-        """States what a cohort has spent, against `terms` or those of its last entry."""
-        return cohort_spend(cohort, self._refreshed().accounts.get(cohort), terms)
+        """States what a cohort has spent, in all and this month, against `terms` or its last ones."""
+        book = self._refreshed()
+        month = max(book.month, month_at(self._clock()))
+        return cohort_spend(cohort, book.accounts.get(cohort), terms, month)
 
     def dataset_spend(self, dataset: str) -> DatasetSpend:
         """States what all cohorts of a dataset have spent together."""

@@ -41,26 +41,35 @@ class SecretTerms:
         posterior: r in [p, 1): largest probability afterwards, over all releases of the cohort.
         occurrences: m >= 1: largest number of records that hold one secret. A DP release protects
             a secret only through group privacy for m records (PRIVACY.md D.5).
+        others: Further (p, r), promised to other kinds of secrets of the same records.
     """
 
     prior: float
     posterior: float
     occurrences: int = 1
+    others: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Casts numbers, as canonical JSON needs, and refuses bounds that bound nothing."""
         object.__setattr__(self, "prior", float(self.prior))
         object.__setattr__(self, "posterior", float(self.posterior))
-        if not 0 < self.prior <= self.posterior < 1:
-            raise ValueError(
-                "Expected 0 < prior <= posterior < 1 for the secrets, got "
-                f"prior={self.prior} and posterior={self.posterior}."
-            )
+        object.__setattr__(self, "others", tuple((float(p), float(r)) for p, r in self.others))
+        for prior, posterior in self.bounds:
+            if not 0 < prior <= posterior < 1:
+                raise ValueError(
+                    "Expected 0 < prior <= posterior < 1 for the secrets, got "
+                    f"prior={prior} and posterior={posterior}."
+                )
         if int(self.occurrences) != self.occurrences or self.occurrences < 1:
             raise ValueError(
                 f"Expected a whole number of occurrences >= 1, got {self.occurrences}."
             )
         object.__setattr__(self, "occurrences", int(self.occurrences))
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """Every (p, r) that is promised, the first one's first."""
+        return ((self.prior, self.posterior), *self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +86,10 @@ class BudgetTerms:
         accepts_ex_post: Whether releases without an (ε, δ) guarantee are accepted.
         public_facts: Names of the declared public facts that mechanisms rely on.
         secret: Bound on what all releases tell about one secret; None where none is promised.
+        monthly_epsilon: ε that the charges of one calendar month (UTC) may come to, beside the
+            total. May be raised or lowered later; None: no bound by month.
+        partition: How the dataset is parted into disjoint cohorts, e.g. `month of created`; the
+            same for all cohorts of a dataset. None: not parted by a rule.
     """
 
     epsilon: float
@@ -87,6 +100,8 @@ class BudgetTerms:
     accepts_ex_post: bool = False
     public_facts: tuple[str, ...] = ()
     secret: SecretTerms | None = None
+    monthly_epsilon: float | None = None
+    partition: str | None = None
 
     def __post_init__(self) -> None:
         """Casts numbers (an int would change the canonical JSON) and refuses a void budget."""
@@ -98,19 +113,25 @@ class BudgetTerms:
             raise ValueError(f"Expected 0 < epsilon < inf, got {self.epsilon}.")
         if not 0 < self.delta < 1:
             raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
+        if self.monthly_epsilon is not None:
+            object.__setattr__(self, "monthly_epsilon", float(self.monthly_epsilon))
+            if not (self.monthly_epsilon > 0 and math.isfinite(self.monthly_epsilon)):
+                raise ValueError(f"Expected 0 < monthly_epsilon < inf, got {self.monthly_epsilon}.")
         if self.accountant not in ACCOUNTANTS:
             raise ValueError(f"Expected an accountant in {ACCOUNTANTS}, got {self.accountant!r}.")
 
     def to_json(self) -> str:
         """Canonical JSON, read back by `from_json`.
 
-        Absent secret terms are not written, so that entries from before they existed keep the
-        JSON that was hashed.
+        Absent secret terms, absent further ones and other absent terms of later versions are not
+        written, so that entries from before they existed keep the JSON that was hashed.
         """
         fields = asdict(self)
-        if self.secret is None:
-            del fields["secret"]
-        return canonical_json(fields)
+        if self.secret is not None and not self.secret.others:
+            del fields["secret"]["others"]
+        later = ("secret", "monthly_epsilon", "partition")
+        absent = {name for name in later if fields[name] is None}
+        return canonical_json({name: v for name, v in fields.items() if name not in absent})
 
     @classmethod
     def from_json(cls, text: str) -> "BudgetTerms":

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import EngineError
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
-from dpsynth_assets.models.engines.opening import close_engines, open_engine
+from dpsynth_assets.models.engines.opening import close_engines, open_engine, serving
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.language_model import LanguageModel
 
@@ -127,3 +127,23 @@ def test_vllm_that_is_not_installed_gives_one_line(toy_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(EngineError, match="Expected vllm in this environment"):
         open_engine(EngineSpec(kind="vllm", model=str(toy_folder)))
+
+
+def test_weights_of_one_caller_are_served_and_closed_and_never_shared(toy_folder, monkeypatch):
+    closed = []
+    monkeypatch.setattr(TransformersEngine, "close", lambda engine: closed.append(engine))
+    weights = LanguageModel(str(toy_folder))
+    with serving(EngineSpec(), weights) as engine:
+        assert engine.language_model is weights
+        assert open_engine(EngineSpec(), language_model=weights) is not engine
+        assert not closed
+    assert closed == [engine]
+
+
+@pytest.mark.parametrize("declared", [ENDPOINT, {"kind": "transformers", "model": "owner/other"}])
+def test_an_engine_with_a_model_of_its_own_serves_no_others_weights(toy_folder, declared):
+    with (
+        pytest.raises(EngineError, match="got one with a model of its own"),
+        serving(EngineSpec(**declared), LanguageModel(str(toy_folder))),
+    ):
+        pass

@@ -1,0 +1,210 @@
+"""What the EPSVec benchmarks share: a public base, the method's stages, rows, scores.
+
+Library level: the registered method runs as it is planned, without Dagster. Stages are kept by what
+they depend on, as the product keeps them: variants that share candidates or shots share them here.
+"""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from ctcl_runs import Corpus
+
+from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.epsvec import EpsVec
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.plan import SHOTS
+from dpsynth_assets.methods.epsvec.shots import FixedShots
+from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.metrics.downstream import downstream_accuracy
+from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveSettings, mauve_score
+from dpsynth_assets.models.engines import Engine
+from dpsynth_assets.models.fine_tuning import CheckpointFolders
+from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+METHOD = EpsVec()
+DELTA = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """Public side: the engine, the embedder and documents for clip bounds."""
+
+    engine: Engine
+    embedder: TextEmbedder
+    documents: pl.DataFrame = field(repr=False)
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """One private corpus with a test split, and what is public about it."""
+
+    name: str
+    train: Corpus
+    test: Corpus
+    labels: tuple[str, ...]
+    label_texts: tuple[str, ...]
+
+    def terms(self, epsilon: float) -> CohortTerms:
+        """Declared facts: add/remove neighbours, a public number of records."""
+        return CohortTerms(
+            cohort=self.name,
+            relation=NeighboringRelation.ADD_REMOVE,
+            unit=PrivacyUnit(),
+            epsilon=epsilon,
+            delta=DELTA,
+            accountant="tight",
+            labels=self.labels,
+            label_texts=self.label_texts,
+            public_records=len(self.train.texts),
+        )
+
+    def private(self) -> PrivateInputs:
+        """Records as a stage reads them."""
+        frame = pl.DataFrame(
+            {
+                "record_id": [str(row) for row in range(len(self.train.texts))],
+                "text": self.train.texts,
+                "label": self.train.labels,
+            }
+        )
+        return PrivateInputs(records=frame, embeddings=self.train.features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A method whose stages are done: rows follow for nothing."""
+
+    config: EpsVecConfig
+    terms: CohortTerms
+    plan: MethodPlan
+    public: PublicInputs
+
+    def rows(self, count: int, seed: int = 0, **changes: Any) -> pl.DataFrame:
+        """Writes rows with other settings of writing, or without vectors."""
+        config = EpsVecConfig.model_validate(self.config.model_dump() | changes)
+        public = replace(self.public, seed=seed)
+        return METHOD.write(self.plan, config, self.terms, public, count, quietly).rows
+
+
+def released(
+    base: Base,
+    config: EpsVecConfig,
+    terms: CohortTerms,
+    plan: MethodPlan,
+    private: PrivateInputs,
+    seed: int = 0,
+    *,
+    shared: str = "",
+) -> Run:
+    """Runs every stage, or reads back what an earlier run with the same settings released.
+
+    Args:
+        base: Public side.
+        config: Settings.
+        terms: Declared facts; what is paid for belongs to `terms.cohort` alone.
+        plan: The method's plan.
+        private: Records.
+        seed: Seed of public randomness.
+        shared: Whose candidates these are; several accounts over one corpus may share them.
+
+    Raises:
+        ValueError: If the plan refused.
+    """
+    if plan.refusal is not None:
+        raise ValueError(plan.refusal)
+    public = PublicInputs(
+        language_model=None,
+        engine=base.engine,
+        text_embedder=base.embedder,
+        public_records=base.documents,
+        seed=seed,
+        salt=f"{terms.cohort}/{seed}",
+    )
+    for stage in METHOD.stages(config, terms):
+        behind = [str(each.folder) for each in public.released.values()]
+        settings = METHOD.stage_settings(stage.name, plan.parameters)
+        owner = (shared if stage.public else "") or terms.cohort
+        place = base.folder / f"{stage.name}-{_digest([settings, behind, seed, owner])}"
+        if not (place / "facts.json").exists():
+            _run_stage(stage, place, config, terms, plan, private, public)
+        facts = json.loads((place / "facts.json").read_text())
+        done = Released(reservation=stage.name, facts=facts, folder=place / "files")
+        public = replace(public, released={**public.released, stage.name: done})
+    return Run(config=config, terms=terms, plan=plan, public=public)
+
+
+def _run_stage(stage, place: Path, config, terms, plan, private, public) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    if stage.public:
+        (place / "files").mkdir()
+        made = METHOD.prepare_stage(
+            stage.name, plan, config, terms, public, place / "files", quietly
+        )
+    else:
+        kept = CheckpointFolders(place / "unfinished")
+        made = METHOD.release_stage(
+            stage.name, plan, config, terms, private, public, kept, quietly
+        ).value
+        shutil.copytree(made.files, place / "files", dirs_exist_ok=True)
+    (place / "facts.json").write_text(json.dumps(dict(made.facts)))
+
+
+def with_real_shots(run: Run, cohort: Cohort, folder: Path) -> Run:
+    """The same run with records as fixed shots: no privacy at all, a reference."""
+    draw = np.random.default_rng(0)
+    labels = np.array(cohort.train.labels)
+    shots = tuple(
+        tuple(
+            cohort.train.texts[row]
+            for row in draw.choice(np.flatnonzero(labels == label), run.config.shots)
+        )
+        for label in cohort.labels
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    FixedShots(shots=shots).save(folder)
+    done = Released(reservation="none", facts={}, folder=folder)
+    config = run.config.model_copy(update={"use_vectors": False, "use_fixed_shots": True})
+    public = replace(run.public, released={**run.public.released, SHOTS: done})
+    return replace(run, config=config, public=public)
+
+
+def scores(
+    rows: pl.DataFrame, cohort: Cohort, base: Base, *, repeats: int = 3, seed: int = 0
+) -> dict:
+    """MAUVE against held-out records, and accuracy on them of a classifier trained on the rows."""
+    found: dict[str, Any] = {"rows": rows.height}
+    if not rows.height:
+        return found
+    features = base.embedder.embed(rows["text"].to_list())
+    labels = rows["label"].to_list()
+    if len(cohort.labels) > 1 and len(set(labels)) > 1:
+        found["accuracy"] = downstream_accuracy(
+            features, labels, cohort.test.features, cohort.test.labels, seed
+        )
+    if min(rows.height, len(cohort.test.texts)) >= MINIMUM_ROWS:
+        settings = MauveSettings(repeats=repeats, max_rows=rows.height, seed=seed)
+        made = mauve_score(cohort.test.features, features, settings)
+        found |= {"mauve": made.mean, "mauve_std": made.std}
+    return found
+
+
+def corpus_rows(corpus: Corpus, count: int) -> pl.DataFrame:
+    """The first rows of a real corpus, as rows."""
+    return pl.DataFrame({"text": corpus.texts[:count], "label": corpus.labels[:count]})
+
+
+def quietly(_share: float, _message: str) -> None:
+    """Reports to nobody."""
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

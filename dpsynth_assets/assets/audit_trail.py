@@ -1,0 +1,247 @@
+"""The audit trail as an asset: what the event log claims, beside what the ledger has sealed."""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.audit_agreement import (
+    CHAIN,
+    FILE,
+    Materialised,
+    altered_stores,
+    file_digests,
+    file_findings,
+    file_lineage,
+    unaccounted,
+    unmaterialised,
+)
+from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_trail import (
+    RELEASED_STATE,
+    AuditTrail,
+    Finding,
+    Spend,
+    entries_of,
+    spends_of,
+    to_csv,
+    to_json,
+)
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.release_store import ReleaseStore, StoreUnavailableError
+from dpsynth_assets.tags import INTERNAL, PRIVACY
+
+AUDIT_TRAIL = "audit_trail"
+FILES = "dpsynth/files"
+"""Metadata of a materialisation that wrote released files: path -> SHA-256."""
+
+_PAGE = 200
+
+
+def written_files(*paths: Path) -> dict[str, Any]:
+    """Metadata that lets an auditor follow released files back to this materialisation.
+
+    Args:
+        paths: Files, or folders with everything in them.
+    """
+    released = home().released
+    digests: dict[str, str] = {}
+    for path in paths:
+        digests |= file_digests(path, released)
+    return {FILES: dg.MetadataValue.json(digests)}
+
+
+def audit_trail(
+    cohort: str, ledger: Ledger, store: ReleaseStore, instance: dg.DagsterInstance
+) -> AuditTrail:
+    """Reads ledger, event log, stored releases and released files of one cohort, and compares them.
+
+    Args:
+        cohort: Name of a dataset, or of one cohort of it.
+        ledger: Where spends are.
+        store: Where releases are.
+        instance: Whose event log is compared.
+    """
+    everything = ledger.entries()
+    entries = entries_of(everything, cohort)
+    names = {cohort, *(entry.cohort for entry in entries)}
+    spends = spends_of(ledger, entries)
+    events = list(materialised(instance, names))
+    files = file_lineage(home().released, sorted(names), everything, events)
+    chain = ledger.verify()
+    findings = [
+        *(Finding(kind=CHAIN, subject=f"entry {p.seq}", message=str(p)) for p in chain.problems),
+        *unmaterialised(spends, events),
+        *unaccounted(everything, spends, events),
+        *altered_stores(spends, _digests(store, spends)),
+        *file_findings(files),
+        *_rewritten(store, spends, events),
+    ]
+    return AuditTrail(
+        cohort=cohort,
+        ledger_entries=chain.entries,
+        ledger_head=chain.head,
+        spends=spends,
+        files=files,
+        findings=tuple(findings),
+    )
+
+
+def materialised(instance: dg.DagsterInstance, cohorts: Collection[str]) -> Iterator[Materialised]:
+    """Every materialisation of some cohorts' assets that the event log still holds."""
+    for key in sorted(instance.all_asset_keys()):
+        if key.path[0] not in cohorts:
+            continue
+        cursor: str | None = None
+        while True:
+            page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
+            for record in page.records:
+                yield _claims(record)
+            if not page.has_more:
+                break
+            cursor = page.cursor
+
+
+def _claims(record: dg.EventLogRecord) -> Materialised:
+    written = record.asset_materialization
+    metadata = {} if written is None else written.metadata
+    values = {name: value.value for name, value in metadata.items()}
+    key = record.asset_key
+    epsilon = values.get("dpsynth/epsilon")
+    return Materialised(
+        asset="" if key is None else "/".join(key.path),
+        run_id=record.run_id,
+        storage_id=record.storage_id,
+        reservation=_text(values.get("dpsynth/ledger_reservation")),
+        event=_object(values.get("dpsynth/accounting_event")),
+        # A corpus shows the guarantee of all it builds on; a spending asset that of its charge.
+        guarantee=_text(values.get("dpsynth/guarantee")) if "dpsynth/reused" in values else None,
+        epsilon=float(epsilon) if isinstance(epsilon, int | float) else None,
+        ledger_head=_text(values.get("dpsynth/ledger_head")),
+        files=_object(values.get(FILES)) or {},
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _digests(store: ReleaseStore, spends: tuple[Spend, ...]) -> dict[str, str | None]:
+    return {
+        spend.reservation: store.digest(spend.reservation) if store.has(spend.reservation) else None
+        for spend in spends
+        if spend.state == RELEASED_STATE
+    }
+
+
+def _rewritten(
+    store: ReleaseStore, spends: tuple[Spend, ...], events: list[Materialised]
+) -> Iterator[Finding]:
+    """Published corpora whose texts are not those of the release that was paid for.
+
+    This leads from the rows to the ledger without the event log, which could be forged.
+    """
+    import polars as pl
+
+    paid = {spend.reservation for spend in spends if spend.state == RELEASED_STATE}
+    latest = {event.asset: event for event in sorted(events, key=lambda e: e.storage_id)}
+    for event in latest.values():
+        rows = [name for name in event.files if name.endswith(".parquet")]
+        if event.reservation not in paid or not store.has(event.reservation or ""):
+            continue
+        for name in rows:
+            path = home().released / name
+            if not path.exists():
+                message = "Expected the published rows, got no file. Publish again, which is free."
+                yield Finding(kind=FILE, subject=name, message=message)
+                continue
+            try:
+                _, sealed = store.load(event.reservation or "")
+                same = sealed is not None and sealed["text"].equals(pl.read_parquet(path)["text"])
+            except (StoreUnavailableError, pl.exceptions.PolarsError, OSError):
+                same = False
+            if not same:
+                message = "Expected the texts of the stored release, got other rows. Publish again."
+                yield Finding(kind=FILE, subject=name, message=message)
+
+
+def write_trail(trail: AuditTrail) -> Path:
+    """Writes the trail as CSV, JSON and HTML for its owner; returns the folder."""
+    folder = home().reports / trail.cohort
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    for suffix, content in (
+        ("csv", to_csv(trail)),
+        ("json", to_json(trail)),
+        ("html", audit_page(trail)),
+    ):
+        path = folder / f"{AUDIT_TRAIL}.{suffix}"
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(content)
+    return folder
+
+
+def audit_trail_definitions(
+    spec: PrivateDatasetSpec, upstream: list[dg.AssetKey]
+) -> dg.Definitions:
+    """The audit trail of a dataset, and the check that ledger and event log agree.
+
+    Args:
+        spec: The dataset.
+        upstream: What has to be there first: its statement and its corpora.
+    """
+    key = dataset_key(spec.name, "audit", AUDIT_TRAIL)
+
+    @dg.asset(
+        key=key,
+        group_name=f"{spec.name}/audit",
+        owners=spec.owners,
+        deps=upstream,
+        tags={PRIVACY: INTERNAL},
+        kinds={"html"},
+        automation_condition=FOLLOWS_RELEASES,
+        code_version=version_of("audit trail", 1),
+        description=(
+            "Every spend with run, parameters, versions, guarantee, cumulative and remaining ε; "
+            "every released file followed back to its charges; CSV, JSON and HTML. Free."
+        ),
+    )
+    def audit_trail_of_cohort(
+        context: dg.AssetExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> dg.MaterializeResult:
+        trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
+        folder = write_trail(trail)
+        return dg.MaterializeResult(
+            metadata={
+                "dpsynth/folder": dg.MetadataValue.path(str(folder)),
+                "dpsynth/spends": len(trail.spends),
+                "dpsynth/released_files": len(trail.files),
+                "dpsynth/disagreements": len(trail.findings),
+                "dpsynth/ledger_head": trail.ledger_head,
+            }
+        )
+
+    @dg.asset_check(asset=key, name="ledger_agrees_with_event_log")
+    def ledger_agrees_with_event_log(
+        context: dg.AssetCheckExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> dg.AssetCheckResult:
+        """Ledger, event log, stored releases and released files say the same, both ways."""
+        trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
+        findings = [f"{f.kind}: {f.subject}: {f.message}" for f in trail.findings]
+        return dg.AssetCheckResult(passed=trail.agrees, metadata={"findings": findings})
+
+    return dg.Definitions(
+        assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]
+    )

@@ -1,0 +1,144 @@
+"""The asset that finds declared secrets in the private records, and what its detectors miss."""
+
+import json
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.assets.dataset import SHARED
+from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.secrets import SecretsSpec
+from dpsynth_assets.paths import home
+from dpsynth_assets.report.label_texts import RECALL
+from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import PRIVACY, SENSITIVE
+
+SECRETS_KEY = "secrets"
+DICTIONARY = "secrets_dictionary"
+"""Table of the sensitive store: every secret found, its kind, and how many records hold it."""
+
+SUMMARY = "secrets_summary.json"
+"""Private counts for the steward: secrets of each kind, and those over their declared cap."""
+
+RECALL_SEED = 0
+
+
+def secret_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
+    """The asset `secrets` of a dataset that declares some; nothing else."""
+    if spec.secrets is None:
+        return dg.Definitions()
+    return dg.Definitions(assets=[_secrets(spec, spec.secrets)])
+
+
+def recall_results(dataset: str) -> list[dict[str, Any]]:
+    """Last measured recall of each kind of secret of a dataset, as a label prints it; public."""
+    path = home().audits.with_name("detector_recall.json")
+    if not path.exists():
+        return []
+    return list(json.loads(path.read_text(encoding="utf-8")).get(dataset, []))
+
+
+def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=dataset_key(spec.name, SHARED, SECRETS_KEY),
+        group_name=f"{spec.name}/{SHARED}",
+        owners=spec.owners,
+        deps=[dataset_key(spec.name, SHARED, "private_records")],
+        ins={"public_corpus": dg.AssetIn(public_key(spec.public_data, "public_corpus"))},
+        tags={PRIVACY: SENSITIVE},
+        kinds={"polars"},
+        code_version=version_of("secrets", declared),
+        description=(
+            "Which private record holds which declared secret, and the dictionary of secrets "
+            "found. Owner-only store; no count is shown. What its detectors miss is measured on "
+            "secrets planted in public text."
+        ),
+    )
+    def secrets(
+        context: dg.AssetExecutionContext,
+        public_corpus: pl.DataFrame,
+        sensitive_store: SensitiveStore,
+        progress: Progress,
+    ) -> dg.MaterializeResult:
+        report = progress.start(context, f"{spec.name}/{SHARED}/{SECRETS_KEY}")
+        report(0.0, "planting secrets in public text")
+        recall = measured_recall(spec.name, declared, public_corpus["text"].to_list())
+        with private_section(f"Finding secrets of dataset {spec.name!r}"):
+            _find(spec, declared, sensitive_store, lambda share: report(0.2 + 0.8 * share, ""))
+        return dg.MaterializeResult(metadata=_metadata(declared, recall))
+
+    return secrets
+
+
+def measured_recall(
+    dataset: str, declared: SecretsSpec, public_texts: list[str]
+) -> list[dict[str, Any]]:
+    """Measures and keeps what each detector finds of planted secrets.
+
+    **Privacy** Public text and made-up values only.
+    """
+    from dpsynth_assets.secret_detection import planted_recall
+
+    results = [
+        {
+            **planted_recall(
+                kind, public_texts, planted=declared.planted, seed=RECALL_SEED
+            ).to_json(),
+            "name": f"{dataset}/{RECALL}/{kind.name}",
+            "detector": kind.detector,
+        }
+        for kind in declared.kinds
+    ]
+    path = home().audits.with_name("detector_recall.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps({**known, dataset: results}), encoding="utf-8")
+    temporary.replace(path)
+    return results
+
+
+def _find(
+    spec: PrivateDatasetSpec, declared: SecretsSpec, store: SensitiveStore, share: Any
+) -> None:
+    """Detects, and stores everything for the owner alone."""
+    from dpsynth_assets.secret_detection import find_secrets, values_of_columns
+
+    private = store.read_internal(spec.name, "source", purpose="find secrets")
+    found = find_secrets(
+        private.records, declared, of_columns=values_of_columns(spec), progress=share
+    )
+    store.write_internal_table(spec.name, SECRETS_KEY, found.table)
+    store.write_internal_table(spec.name, DICTIONARY, found.secrets)
+    store.write_internal(spec.name, SUMMARY, json.dumps(found.over_their_caps(declared)))
+
+
+def _metadata(declared: SecretsSpec, recall: list[dict[str, Any]]) -> dict[str, Any]:
+    """Declared numbers and recall on planted secrets: all public."""
+    rows = [
+        dg.TableRecord(
+            {
+                "kind": kind.name,
+                "detector": kind.detector,
+                "prior": kind.prior,
+                "posterior": kind.posterior,
+                "max_records": kind.max_records,
+                "recall": "not measured"
+                if one["recall"] is None
+                else f"{one['recall']:.3f} (at least {one['recall_at_least']:.3f})",
+            }
+        )
+        for kind, one in zip(declared.kinds, recall, strict=True)
+    ]
+    return {
+        "dpsynth/secret_kinds": dg.MetadataValue.table(rows),
+        "dpsynth/secret_adjacency": declared.adjacency,
+        "dpsynth/secret_incidence": "public" if declared.public_incidence else "private",
+        "dpsynth/planted": declared.planted,
+        "dpsynth/counts": "over declared caps: secrets_summary.json in the sensitive store",
+    }

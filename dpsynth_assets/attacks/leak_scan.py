@@ -1,0 +1,251 @@
+"""Searches every byte below some folders for canaries: file names, contents, and what is packed.
+
+Databases are read table by table (a value may lie across pages), Parquet and Arrow files column by
+column, archives and compressed values once unpacked, a few layers deep. A report names files and
+spellings and never a canary.
+"""
+
+import io
+import os
+import sqlite3
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from dpsynth_assets.attacks.leak_needles import Needles
+
+MAXIMUM_UNPACKED_BYTES = 1 << 28
+"""More than this is not unpacked from one archive or value; the report says so."""
+
+_GZIP = b"\x1f\x8b"
+_DEEPEST = 3
+_BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """Canaries found in one file.
+
+    Attributes:
+        path: The file.
+        spelling: How they are written there.
+        canaries: How many different ones.
+    """
+
+    path: str
+    spelling: str
+    canaries: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakReport:
+    """What a scan read and found.
+
+    Attributes:
+        canaries: Number of canaries searched for.
+        patterns: Number of byte patterns they were spelled as.
+        files: Number of files read.
+        bytes_searched: Bytes compared, unpacked ones included.
+        leaks: Where canaries were found; empty where none was.
+        unread: Files or parts that could not be read or unpacked, with the reason.
+    """
+
+    canaries: int
+    patterns: int
+    files: int
+    bytes_searched: int
+    leaks: tuple[Leak, ...]
+    unread: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything was read and no canary was found."""
+        return not self.leaks and not self.unread
+
+
+class _Unreadable(Exception):  # noqa: N818 - it ends the reading of one part, not of the scan
+    """A part that cannot be unpacked."""
+
+
+def scan_folders(
+    folders: Sequence[Path], canaries: Sequence[str], exclude: Sequence[Path] = ()
+) -> LeakReport:
+    """Searches folders for canaries.
+
+    Args:
+        folders: Where to search; a file below two of them is read once.
+        canaries: Texts of at least eight bytes.
+        exclude: Folders that may hold private data: the sensitive store, the sources.
+    """
+    distinct = list(dict.fromkeys(canaries))
+    needles = Needles(distinct)
+    found: dict[tuple[str, str], set[int]] = {}
+    unread: list[str] = []
+    files = searched = 0
+    for path in _files(folders, exclude):
+        files += 1
+        for content in _contents(path, unread):
+            searched += len(content)
+            for number, spelling in needles.find(content):
+                found.setdefault((str(path), spelling), set()).add(number)
+    leaks = [Leak(path=p, spelling=s, canaries=len(n)) for (p, s), n in sorted(found.items())]
+    return LeakReport(
+        canaries=len(distinct),
+        patterns=len(needles),
+        files=files,
+        bytes_searched=searched,
+        leaks=tuple(leaks),
+        unread=tuple(unread),
+    )
+
+
+def _files(folders: Sequence[Path], exclude: Sequence[Path]) -> Iterator[Path]:
+    """Regular files, each once; links are not followed, since what they name is not in here."""
+    left_out = {folder.resolve() for folder in exclude}
+    seen: set[Path] = set()
+    for folder in folders:
+        for parent, below, names in os.walk(folder.resolve()):
+            below[:] = [name for name in below if Path(parent, name) not in left_out]
+            for path in sorted(Path(parent, name) for name in names):
+                if path not in seen and path.is_file() and not path.is_symlink():
+                    seen.add(path)
+                    yield path
+
+
+def _contents(path: Path, unread: list[str]) -> Iterator[bytes]:
+    """The name of a file, its bytes, and everything packed in them."""
+    yield str(path).encode("utf-8", "surrogateescape")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        unread.append(f"{path}: {error.strerror or type(error).__name__}")
+        return
+    yield content
+    try:
+        if content.startswith(b"SQLite format 3\0"):
+            yield from _batched(_database_values(path))
+        else:
+            yield from _unpacked(content, depth=0)
+    except _Unreadable as problem:
+        unread.append(f"{path}: {problem}")
+
+
+def _unpacked(content: bytes, depth: int) -> Iterator[bytes]:
+    """What is packed in some bytes, unpacked, and what is packed in that."""
+    if depth == _DEEPEST:
+        return
+    for inner in _packed(content):
+        yield inner
+        yield from _unpacked(inner, depth + 1)
+
+
+def _packed(content: bytes) -> Iterator[bytes]:
+    if content.startswith(_GZIP):
+        yield from _gzip_members(content)
+    elif content.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        yield from _zip_members(content)
+    elif content.startswith(b"PAR1"):
+        yield from _columns(pl.read_parquet, content)
+    elif content.startswith(b"ARROW1"):
+        yield from _columns(pl.read_ipc, content)
+
+
+def _gzip_members(content: bytes) -> Iterator[bytes]:
+    while content.startswith(_GZIP):
+        unpacked, content = _inflated(content, wbits=31)
+        yield unpacked
+
+
+def _inflated(content: bytes, wbits: int) -> tuple[bytes, bytes]:
+    """Unpacks one stream of gzip (31) or zlib (15) data; returns what follows it as well.
+
+    Raises:
+        _Unreadable: It is damaged, cut short, or larger than what is unpacked.
+    """
+    unpacker = zlib.decompressobj(wbits)
+    try:
+        unpacked = unpacker.decompress(content, MAXIMUM_UNPACKED_BYTES)
+    except zlib.error:
+        raise _Unreadable("damaged compressed data") from None
+    if unpacker.unconsumed_tail:
+        raise _Unreadable("unpacks to more than is searched")
+    if not unpacker.eof:
+        raise _Unreadable("compressed data that is cut short")
+    return unpacked, unpacker.unused_data
+
+
+def _zip_members(content: bytes) -> Iterator[bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(member.file_size for member in archive.infolist()) > MAXIMUM_UNPACKED_BYTES:
+                raise _Unreadable("unpacks to more than is searched")
+            for member in archive.infolist():
+                yield member.filename.encode()
+                yield archive.read(member)
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error):
+        raise _Unreadable("an archive that cannot be opened") from None
+
+
+def _columns(read: Callable[..., pl.DataFrame], content: bytes) -> Iterator[bytes]:
+    """Text and binary columns, and every other column as JSON."""
+    try:
+        frame = read(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, OSError):
+        raise _Unreadable("a table that cannot be opened") from None
+    yield "\n".join(frame.columns).encode()
+    for column in frame.get_columns():
+        if column.dtype == pl.Binary:
+            yield from _batched(value for value in column if value is not None)
+        elif column.dtype in (pl.String, pl.Categorical, pl.Enum):
+            values = column.cast(pl.String)
+            yield from _batched(value.encode() for value in values if value is not None)
+        elif column.dtype.is_nested():
+            yield column.to_frame().write_ndjson().encode()
+
+
+def _database_values(path: Path) -> Iterator[bytes]:
+    """Every text and blob of every table of a SQLite file; blobs also unpacked."""
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        with connection:
+            connection.text_factory = bytes
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            for (name,) in tables.fetchall():
+                quoted = name.decode().replace('"', '""')
+                for row in connection.execute(f'SELECT * FROM "{quoted}"'):  # noqa: S608
+                    for value in row:
+                        if isinstance(value, bytes):
+                            yield value
+                            yield from _compressed_value(value)
+        connection.close()
+    except sqlite3.Error:
+        raise _Unreadable("a database that cannot be read") from None
+
+
+def _compressed_value(value: bytes) -> Iterator[bytes]:
+    """Dagster keeps snapshots as zlib data; what only looks like it is left as it is."""
+    if value[:1] == b"\x78":
+        try:
+            yield _inflated(value, wbits=15)[0]
+        except _Unreadable:
+            return
+    else:
+        yield from _unpacked(value, depth=1)
+
+
+def _batched(values: Iterator[bytes]) -> Iterator[bytes]:
+    """Joins small values: looking up each by itself would cost more than the search."""
+    batch: list[bytes] = []
+    size = 0
+    for value in values:
+        batch.append(value)
+        size += len(value)
+        if size >= _BATCH_BYTES:
+            yield b"\n".join(batch)
+            batch, size = [], 0
+    if batch:
+        yield b"\n".join(batch)

@@ -1,0 +1,186 @@
+"""`dpsynth audit COHORT`: every spend, every released file, and whether all records agree."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class TrailFormat(StrEnum):
+    """How a trail is written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    HTML = "html"
+
+
+class CohortOrCommand(TyperGroup):
+    """A group whose first word may be a cohort: `dpsynth audit tickets`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Takes a first word that names no command for a cohort."""
+        if args and args[0] not in self.commands:
+            args = ["cohort", *args]
+        return super().resolve_command(ctx, args)
+
+
+def cohort(
+    name: Annotated[str, typer.Argument(metavar="COHORT", help="A dataset, or a cohort of it.")],
+    file_format: Annotated[TrailFormat, typer.Option("--format")] = TrailFormat.TABLE,
+    output: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Audit a cohort; exit code 1 if ledger, event log, stores and released files disagree."""
+    from dpsynth_assets.assets.audit_trail import audit_trail
+    from dpsynth_assets.cli.instance import dagster_instance
+    from dpsynth_assets.resources.release_store import ReleaseStore
+
+    book = open_ledger(ledger)
+    with dagster_instance() as instance:
+        trail = audit_trail(name, book, ReleaseStore(), instance)
+    if not trail.spends:
+        raise PrivacyError(f"Expected a cohort of the ledger, got {name!r}: it has no entries.")
+    chosen = TrailFormat.JSON if as_json else file_format
+    if chosen is TrailFormat.TABLE and output is None:
+        _print(trail)
+    else:
+        _write(_rendered(trail, chosen), output)
+    if not trail.agrees:
+        raise typer.Exit(1)
+
+
+def used_by(
+    name: Annotated[str, typer.Argument(metavar="COHORT", help="A declared private dataset.")],
+    record: Annotated[
+        str | None, typer.Option(help="Id of a record; `-` reads it from standard input.")
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="Id of a unit, e.g. a user; `-` reads it from stdin.")
+    ] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the releases that read one record or one unit, and say nothing about any other."""
+    from dpsynth_assets.records import canonical_record_id
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    spec = find_cohort(name)
+    record, unit = _from_stdin(record), _from_stdin(unit)
+    table = SensitiveStore().contributions(spec.name)
+    try:
+        if record is not None:
+            reads = table.reads_of("record", canonical_record_id(spec, record, unit))
+        elif unit is not None:
+            reads = table.reads_of("unit", unit)
+        else:
+            raise typer.BadParameter("Expected --record or --unit, got neither.")
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
+    uses = _uses(spec, {read.reservation: read.read_at for read in reads}, ledger)
+    if as_json:
+        typer.echo(json.dumps({"in_source": bool(reads), "releases": uses}, indent=2))
+    else:
+        _print_uses(uses)
+
+
+def _from_stdin(value: str | None) -> str | None:
+    """Reads an id from standard input, which no process list and no shell history shows."""
+    return typer.get_text_stream("stdin").readline().strip() if value == "-" else value
+
+
+def _uses(
+    spec: PrivateDatasetSpec, reads: dict[str, str], ledger: str | None
+) -> list[dict[str, str]]:
+    """What the ledger says of the charges that read something; batches are nowhere recorded."""
+    if not reads:
+        return []
+    from dpsynth_assets.report.audit_trail import entries_of, spends_of
+
+    book = open_ledger(ledger)
+    return [
+        {
+            "cohort": spend.cohort,
+            "asset": spend.asset,
+            "release": spend.release,
+            "method": spend.mechanism,
+            "data_version": spend.data_version,
+            "guarantee": spend.guarantee,
+            "state": spend.state,
+            "read_at": reads[spend.reservation],
+            "ledger_entry": str(spend.seq),
+            "batches": "not recorded",
+        }
+        for spend in spends_of(book, entries_of(book.entries(), spec.name))
+        if spend.reservation in reads
+    ]
+
+
+def _rendered(trail: AuditTrail, chosen: TrailFormat) -> str:
+    if chosen is TrailFormat.CSV:
+        return to_csv(trail)
+    return audit_page(trail) if chosen is TrailFormat.HTML else to_json(trail)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _print(trail: AuditTrail) -> None:
+    console = Console(width=max(160, Console().width))
+    table = Table("entry", "when", "run", "asset", "release", "mechanism", "guarantee", "state")
+    table.title = f"Spends of {trail.cohort}"
+    for name in ("ε alone", "ε so far", "ε left"):
+        table.add_column(name, justify="right")
+    for spend in trail.spends:
+        numbers = spend.epsilon_alone, spend.epsilon_cumulative, spend.epsilon_remaining
+        table.add_row(
+            str(spend.seq),
+            spend.recorded_at[:19],
+            spend.run_id[:8],
+            spend.asset,
+            spend.release,
+            spend.mechanism,
+            spend.guarantee,
+            spend.state,
+            *("–" if number is None else f"{number:.4f}" for number in numbers),
+        )
+    console.print(table)
+    typer.echo(f"{len(trail.files)} released files; ledger head {trail.ledger_head}")
+    for finding in trail.findings:
+        line = f"{finding.kind}: {finding.subject}: {finding.message}"
+        Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    if trail.agrees:
+        typer.echo("Ledger, event log, stored releases and released files agree.")
+
+
+def _print_uses(uses: list[dict[str, str]]) -> None:
+    if not uses:
+        typer.echo("Not in the source of any release.")
+        return
+    names = ("asset", "release", "method", "data_version", "guarantee", "state", "read_at")
+    table = Table(*names)
+    for use in uses:
+        table.add_row(*(use[name] for name in names))
+    Console(width=max(140, Console().width), highlight=False).print(table)

@@ -1,0 +1,273 @@
+"""What a file's columns look like, and what each of them may be: for the steward's own terminal.
+
+The suggestions come from private values, so they are shown to whoever holds the file and decide
+nothing by themselves. No cell is shown, but for the values of columns with few distinct ones, which
+the steward is asked to confirm: labels are public.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.records.arrow_files import read_arrow_stream
+from dpsynth_assets.records.columns import SourceError, guarded
+from dpsynth_assets.records.sources import source_files
+
+MOST_ROWS = 100_000
+"""Rows that are looked at: a suggestion needs no more."""
+MOST_LABELS = 20
+LEAST_RECORDS_PER_LABEL = 10
+"""A value that fewer records share may say that somebody is there; it is not even suggested."""
+LONGEST_LABEL = 60
+
+_PERSON = re.compile(
+    r"(^|_)(user|customer|client|patient|author|member|person|employee|account|owner|reviewer"
+    r"|subscriber|student|sender|speaker|household)(_?(id|name|key|number|no))?$",
+    re.IGNORECASE,
+)
+_TEXT = re.compile(
+    r"text|body|message|content|comment|review|description|note|story|email", re.IGNORECASE
+)
+_KEY = re.compile(r"id|key|number", re.IGNORECASE)
+_HEADER_CHARACTERS = 64
+_TEXT_WORDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnProfile:
+    """What one column looks like.
+
+    Attributes:
+        name: Its name.
+        filled: Share of rows with a value, in [0, 1].
+        distinct: Number of distinct values.
+        rows: Number of rows with a value.
+        characters: Mean length of a value.
+        words: Mean number of words of a value.
+        nested: Whether it holds lists or objects.
+        values: Value -> number of rows, for at most MOST_LABELS short values; else empty.
+    """
+
+    name: str
+    filled: float
+    distinct: int
+    rows: int
+    characters: float
+    words: float
+    nested: bool = False
+    values: dict[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def looks_like_text(self) -> bool:
+        """Whether its values read as sentences."""
+        return not self.nested and self.words >= _TEXT_WORDS and not self.looks_like_label
+
+    @property
+    def looks_like_label(self) -> bool:
+        """Whether few values stand for many records."""
+        return len(self.values) >= 2 and self.rows >= 2 * LEAST_RECORDS_PER_LABEL * self.distinct
+
+    @property
+    def looks_like_id(self) -> bool:
+        """Whether every row has a short value of its own."""
+        unique = self.filled == 1 and self.distinct == self.rows > 1
+        return unique and self.words < 2 and self.characters <= _HEADER_CHARACTERS
+
+    @property
+    def repeats(self) -> bool:
+        """Whether short values come back often, as those of a person with several records do."""
+        short = not self.nested and self.words < _TEXT_WORDS and self.distinct > MOST_LABELS
+        return short and self.rows >= 1.2 * self.distinct
+
+    @property
+    def names_a_person(self) -> bool:
+        """Whether its name is one of those that people are known by."""
+        return _PERSON.search(self.name) is not None
+
+    @property
+    def label_values(self) -> list[str]:
+        """Values that enough records share, most frequent first."""
+        often = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))
+        return [value for value, count in often if count >= LEAST_RECORDS_PER_LABEL]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """What each column may be; None or empty where none fits."""
+
+    text: str | None
+    labels: tuple[ColumnProfile, ...]
+    id: str | None
+    unit: str | None
+    possible_unit: str | None
+
+
+def suggest(profiles: Sequence[ColumnProfile]) -> Suggestion:
+    """Says what each column may be. A person's column is protected unless the steward objects."""
+    texts = sorted(
+        (profile for profile in profiles if profile.looks_like_text),
+        key=lambda profile: profile.characters * (2 if _TEXT.search(profile.name) else 1),
+    )
+    text = texts[-1].name if texts else None
+    repeated = [profile for profile in profiles if profile.repeats and profile.name != text]
+    persons = [profile.name for profile in repeated if profile.names_a_person]
+    others = [profile.name for profile in repeated if not profile.names_a_person]
+    ids = [profile.name for profile in profiles if profile.looks_like_id and profile.name != text]
+    return Suggestion(
+        text=text,
+        labels=tuple(p for p in profiles if p.looks_like_label and p.label_values),
+        id=next((name for name in ids if _KEY.search(name)), None),
+        unit=persons[0] if persons else None,
+        possible_unit=others[0] if others else None,
+    )
+
+
+def profile_columns(path: str) -> list[ColumnProfile]:
+    """Profiles the columns of a CSV, JSON Lines, Parquet or saved Hugging Face dataset.
+
+    Raises:
+        SourceError: The file cannot be read, or has no header; no cell is quoted.
+    """
+    frame = read_rows(path)
+    return [_profile(frame[name], frame.height) for name in frame.columns]
+
+
+def kept_share(path: str, column: str, bound: int) -> float:
+    """Share of records that remain if at most `bound` of each unit are used."""
+    counts = read_rows(path)[column].drop_nulls().value_counts()["count"]
+    return float(counts.clip(upper_bound=bound).sum() / max(1, counts.sum()))
+
+
+def read_rows(path: str) -> pl.DataFrame:
+    """Reads the first MOST_ROWS rows of the first files, every scalar as text."""
+    frames: list[pl.DataFrame] = []
+    for file in source_files(SourceSpec(path=path)):
+        frames.append(_read_file(file))
+        if sum(frame.height for frame in frames) >= MOST_ROWS:
+            break
+    return pl.concat(frames, how="diagonal_relaxed").head(MOST_ROWS)
+
+
+def _read_file(file: Path) -> pl.DataFrame:
+    suffixes = [part for part in file.suffixes if part != ".gz"]
+    suffix = suffixes[-1].lower() if suffixes else ""
+    if suffix in {".csv", ".tsv"}:
+        return _read_csv(file, "\t" if suffix == ".tsv" else ",")
+    if suffix in {".jsonl", ".ndjson", ".json"}:
+        return guarded(lambda: _read_json_lines(file), file, "a JSON Lines file")
+    if suffix in {".parquet", ".pq"}:
+        return guarded(
+            lambda: pl.scan_parquet(file, glob=False).head(MOST_ROWS).collect(),
+            file,
+            "a Parquet file",
+        )
+    if suffix == ".arrow":
+        frame = guarded(lambda: read_arrow_stream(file), file, "an Arrow stream")
+        return frame.head(MOST_ROWS)
+    raise SourceError(
+        field="--from",
+        expected="a .csv, .tsv, .jsonl, .ndjson, .parquet file or a save_to_disk folder",
+        got=repr(file.name),
+        remedy="Convert it, or write the dataset file by hand (`dg scaffold defs`).",
+    )
+
+
+def _read_csv(file: Path, separator: str) -> pl.DataFrame:
+    frame = guarded(
+        lambda: pl.read_csv(
+            file,
+            infer_schema=False,
+            encoding="utf8-lossy",
+            separator=separator,
+            n_rows=MOST_ROWS,
+            glob=False,
+        ),
+        file,
+        "a CSV file with a header and as many fields on every line",
+    )
+    if not all(map(_is_header, frame.columns)):
+        raise SourceError(  # Without a header the first line is a record, so it is not shown.
+            field="--from",
+            expected=f"a first line in {file} that names the columns",
+            got="something else",
+            remedy="Add a header line.",
+        )
+    return frame
+
+
+def _is_header(name: str) -> bool:
+    words = name.split()
+    return 0 < len(name) <= _HEADER_CHARACTERS and 0 < len(words) <= 6 and not _is_number(name)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_json_lines(file: Path) -> pl.DataFrame:
+    import gzip
+
+    data = file.read_bytes()
+    data = gzip.decompress(data) if file.suffix == ".gz" else data
+    lines = [line for line in data.decode("utf-8", errors="replace").split("\n") if line.strip()]
+    records = [record for line in lines[:MOST_ROWS] if isinstance(record := _parsed(line), dict)]
+    if not records:
+        raise ValueError("no JSON object")
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return pl.DataFrame(
+        {name: pl.Series([_scalar(record.get(name)) for record in records]) for name in names}
+    )
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _scalar(value: object) -> str | None:
+    """A JSON value as text; `_profile` knows lists and objects by how their JSON begins."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value)
+
+
+def _profile(column: pl.Series, rows: int) -> ColumnProfile:
+    nested = column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary)
+    if nested:
+        filled = column.drop_nulls().len()
+        return ColumnProfile(
+            name=column.name,
+            filled=filled / max(1, rows),
+            distinct=0,
+            rows=filled,
+            characters=0.0,
+            words=0.0,
+            nested=True,
+        )
+    texts = column.cast(pl.String).str.strip_chars()
+    texts = texts.filter(texts.is_not_null() & (texts != ""))
+    nested = bool(texts.len()) and bool(texts.str.contains(r"^[\[{]").all())
+    distinct = texts.n_unique()
+    lengths = texts.str.len_chars()
+    few = not nested and distinct <= MOST_LABELS and float(lengths.max() or 0) <= LONGEST_LABEL  # type: ignore[arg-type]
+    return ColumnProfile(
+        name=column.name,
+        filled=texts.len() / max(1, rows),
+        distinct=distinct,
+        rows=texts.len(),
+        characters=float(lengths.mean() or 0.0),  # type: ignore[arg-type]
+        words=float(texts.str.count_matches(r"\S+").mean() or 0.0),  # type: ignore[arg-type]
+        nested=nested,
+        values=dict(texts.value_counts().iter_rows()) if few else {},
+    )

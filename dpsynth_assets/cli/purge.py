@@ -1,0 +1,78 @@
+"""`dpsynth purge`: remove private intermediates, now or by age."""
+
+import json
+import re
+from typing import Annotated
+
+import typer
+
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import Ledger, sqlite_path
+
+_AGE = re.compile(r"(\d+)([dhm])")
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60}
+
+
+def purge(
+    cohort: Annotated[
+        str | None, typer.Argument(help="Purge this dataset only; default: all.")
+    ] = None,
+    older_than: Annotated[
+        str, typer.Option(help="Only what was last written longer ago: 30d, 12h, 45m.")
+    ] = "0m",
+    unfinished: Annotated[
+        bool,
+        typer.Option(
+            help="Also passes and checkpoints of charges that are not committed: they pay again."
+        ),
+    ] = False,
+    contributions: Annotated[
+        bool,
+        typer.Option(help="Also the table that tells which releases used which record."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only list what would be removed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Remove records, embeddings, internal tables and left-over checkpoints from the store."""
+    from dpsynth_assets.resources.purging import PurgeRule, purge as remove
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    rule = PurgeRule(
+        dataset=cohort,
+        older_than_seconds=seconds_of(older_than),
+        unfinished=unfinished,
+        contributions=contributions,
+    )
+    removed = [str(path) for path in remove(SensitiveStore(), rule, is_open, dry_run=dry_run)]
+    if as_json:
+        typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}, indent=2))
+        return
+    for path in removed:
+        typer.echo(path)
+    verb = "would be removed" if dry_run else "removed"
+    typer.echo(f"{len(removed)} {verb}. To go on, materialise private_records again.")
+
+
+def seconds_of(age: str) -> float:
+    """Reads 30d, 12h or 45m.
+
+    Raises:
+        typer.BadParameter: It is none of these.
+    """
+    match = _AGE.fullmatch(age)
+    if match is None:
+        raise typer.BadParameter(f"Expected an age such as 30d, 12h or 45m, got {age!r}.")
+    return float(int(match[1]) * _SECONDS[match[2]])
+
+
+def is_open(reservation: str) -> bool:
+    """Whether the ledger still waits for this reservation's release; True where it cannot tell."""
+    url = home().ledger_url
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        return True
+    try:
+        return Ledger(url).is_open(reservation)
+    except PrivacyError:
+        return True

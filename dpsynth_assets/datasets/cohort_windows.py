@@ -1,0 +1,190 @@
+"""Disjoint cohorts of one source: one for each file, or one for each window of time.
+
+Which cohort a record belongs to is a function of the record alone: the file it lies in, or the date
+it carries. Which cohorts there are is public: the calendar, or names of files that follow a public
+pattern. Nothing looks at records to decide whether a cohort exists, so an empty window is one like
+any other. Then the cohorts compose in parallel (PRIVACY.md D.3): the largest stands for all.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.datasets.fields import Declaration, refuse
+
+Period = Literal["day", "week", "month", "quarter", "year"]
+
+KEY_CHARACTERS = 24
+"""Longest key of a cohort, with the underscore before it: 64 characters hold name and key."""
+
+_PLACEHOLDERS = {"year": r"\d{4}", "month": r"\d{2}", "day": r"\d{2}", "number": r"\d{1,8}"}
+_BRACES = re.compile(r"\{(\w*)\}")
+_OWN = {"file": ("pattern", "settle_minutes"), "window": ("column", "period", "first", "delay_days")}
+_NEEDED = {"file": ("pattern",), "window": ("column", "period", "first")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The records of one cohort by their date: `start` <= date in `column` < `end`."""
+
+    column: str
+    start: date
+    end: date
+
+
+class CohortsSpec(Declaration):
+    """How one source is parted into disjoint cohorts, each with the whole budget of the file."""
+
+    by: Literal["file", "window"] = Field(
+        description="file: every file of the source is a cohort. window: every period of a date "
+        "column is."
+    )
+    pattern: str | None = Field(
+        default=None,
+        description="by file: public pattern of the files' names, e.g. mail-{year}-{month}.jsonl; "
+        "{year}, {month}, {day} and {number} stand for digits and name the cohort.",
+    )
+    settle_minutes: int = Field(
+        default=10,
+        ge=0,
+        description="by file: minutes (>= 0) for which a new file must have stayed unchanged.",
+    )
+    column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="by window: column whose text begins with a date YYYY-MM-DD; a record without "
+        "one is in no cohort.",
+    )
+    period: Period | None = Field(
+        default=None, description="by window: length of a window; weeks begin on Monday."
+    )
+    first: date | None = Field(
+        default=None, description="by window: first day of the first window, YYYY-MM-DD."
+    )
+    delay_days: int = Field(
+        default=1,
+        ge=0,
+        description="by window: days (>= 0) after a window's end until its records are expected "
+        "to be there.",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        own, needed = _OWN[self.by], _NEEDED[self.by]
+        for name in self.model_fields_set - {"by", *own}:
+            refuse(name, f"only {', '.join(own)} where by is {self.by}", name, f"Drop {name}.")
+        for name in needed:
+            if getattr(self, name) is None:
+                refuse(name, f"a value where by is {self.by}", "none", f"Add {name}.")
+        return self
+
+    @model_validator(mode="after")
+    def _first_begins_a_period(self) -> Self:
+        if self.period and self.first and (begin := _start(self.first, self.period)) != self.first:
+            refuse(
+                "first",
+                f"the first day of a {self.period}, e.g. {begin}",
+                str(self.first),
+                "Windows follow the calendar, so that anybody can tell which there are.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pattern_names_cohorts(self) -> Self:
+        if self.pattern is None:
+            return self
+        names = _BRACES.findall(self.pattern)
+        known = ", ".join(f"{{{name}}}" for name in _PLACEHOLDERS)
+        if unknown := [name for name in names if name not in _PLACEHOLDERS]:
+            refuse("pattern", f"placeholders among {known}", f"{{{unknown[0]}}}", "Mend it.")
+        if not names or len(set(names)) != len(names) or "/" in self.pattern:
+            refuse(
+                "pattern",
+                f"the name of a file with each of some placeholders ({known}) once",
+                repr(self.pattern),
+                "Without one every file would be the same cohort; folders belong to source.path.",
+            )
+        return self
+
+    @property
+    def rule(self) -> str:
+        """The rule in words. The ledger keeps it: one dataset is parted by one rule."""
+        if self.by == "file":
+            return f"file named {self.pattern}"
+        return f"{self.period} of {self.column}"
+
+    def file_key(self, name: str) -> str | None:
+        """Key of the cohort of a file, e.g. "2026_01"; None where the pattern has no such name."""
+        parts = _BRACES.split(self.pattern or "")
+        regex = "".join(
+            f"({_PLACEHOLDERS[part]})" if index % 2 else re.escape(part)
+            for index, part in enumerate(parts)
+        )
+        match = re.fullmatch(regex, name, re.ASCII)
+        return "_".join(match.groups()) if match else None
+
+    def file_name(self, key: str) -> str:
+        """Name of the file of a cohort: what `file_key` was asked for."""
+        values = iter(key.split("_"))
+        return _BRACES.sub(lambda _: next(values), self.pattern or "")
+
+    def window(self, key: str) -> Window:
+        """The window that a key names."""
+        start = _start_of_key(key, self.period or "month")
+        end = _after(start, self.period or "month")
+        return Window(column=self.column or "", start=start, end=end)
+
+    def complete_windows(self, today: date) -> list[str]:
+        """Keys of all windows from the first on that have ended, in order.
+
+        Args:
+            today: The day in UTC; a window counts `delay_days` after its last day.
+        """
+        keys, period = [], self.period or "month"
+        start = self.first or today
+        while (end := _after(start, period)) + timedelta(days=self.delay_days) <= today:
+            keys.append(_key(start, period))
+            start = end
+        return keys
+
+
+def _start(day: date, period: Period) -> date:
+    """First day of the period that holds `day`."""
+    if period == "week":
+        return day - timedelta(days=day.weekday())
+    if period == "day":
+        return day
+    months = {"month": day.month, "quarter": day.month - (day.month - 1) % 3, "year": 1}
+    return day.replace(month=months[period], day=1)
+
+
+def _after(start: date, period: Period) -> date:
+    """First day of the next period."""
+    longest = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}[period]
+    return _start(start + timedelta(days=longest), period)
+
+
+def _key(start: date, period: Period) -> str:
+    if period == "week":
+        year, week, _ = start.isocalendar()
+        return f"{year}_w{week:02d}"
+    quarter = (start.month + 2) // 3
+    texts = {
+        "day": f"{start:%Y_%m_%d}",
+        "month": f"{start:%Y_%m}",
+        "quarter": f"{start:%Y}_q{quarter}",
+        "year": f"{start:%Y}",
+    }
+    return texts[period]
+
+
+def _start_of_key(key: str, period: Period) -> date:
+    year, *rest = key.split("_")
+    if period == "week":
+        return date.fromisocalendar(int(year), int(rest[0][1:]), 1)
+    if period == "quarter":
+        return date(int(year), 3 * int(rest[0][1:]) - 2, 1)
+    return date(int(year), *(map(int, rest)), *([1] * (2 - len(rest))))

@@ -1,0 +1,185 @@
+"""What a dataset file declares about secrets: what counts as one, and what each is promised."""
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+_OWN = {
+    "presidio": ("entity", "min_score"),
+    "ner": ("entity", "min_score", "model", "framework"),
+    "dictionary": ("path", "ignore_case"),
+    "regex": ("pattern", "ignore_case"),
+    "rare_words": ("quantile", "words"),
+    "column": ("column",),
+}
+"""Fields that mean something to each detector."""
+
+_NEEDED = {
+    "presidio": ("entity",),
+    "ner": ("entity", "model"),
+    "dictionary": ("path",),
+    "regex": ("pattern",),
+    "rare_words": (),
+    "column": ("column",),
+}
+
+
+class SecretKindSpec(Declaration):
+    """One kind of secret: how it is found, and what each secret of this kind is promised."""
+
+    name: Name = Field(description="Public name of the kind, e.g. email.")
+    detector: Literal["presidio", "ner", "dictionary", "regex", "rare_words", "column"] = Field(
+        description="presidio: a recogniser of Presidio by rules, without a model. ner: a named-"
+        "entity model. dictionary: words of a private file. regex: a pattern. rare_words: words "
+        "near a quantile of word frequency (SecPE 4.2). column: values of a column of the source."
+    )
+    prior: float = Field(
+        default=1e-4,
+        gt=0,
+        lt=1,
+        description="p in (0, 1): chance with which an attacker names the secret beforehand.",
+    )
+    posterior: float = Field(
+        default=1e-3,
+        gt=0,
+        lt=1,
+        description="r in (p, 1): chance afterwards, at most, over all releases of the cohort.",
+    )
+    max_records: int = Field(
+        ge=1,
+        description="Records that hold one secret of this kind, at most (>= 1): a public constant, "
+        "never counted from the records. A secret in more records keeps a weaker bound.",
+    )
+    each: Literal["value", "kind"] = Field(
+        default="value",
+        description="value: every value found is a secret. kind: all records with one share one "
+        "secret, that they hold any.",
+    )
+    entity: str | None = Field(
+        default=None, description="Entity to look for (presidio, ner), e.g. EMAIL_ADDRESS, PERSON."
+    )
+    min_score: float = Field(
+        default=0.3, ge=0, le=1, description="Least confidence that counts (presidio, ner)."
+    )
+    model: str | None = Field(
+        default=None, description="Named-entity model (ner): an installed package or a folder."
+    )
+    framework: Literal["spacy", "transformers"] = Field(
+        default="spacy", description="What loads the named-entity model (ner)."
+    )
+    path: str | None = Field(
+        default=None, description="Text file with one secret a line (dictionary); stays private."
+    )
+    pattern: str | None = Field(default=None, description="Regular expression (regex).")
+    ignore_case: bool = Field(
+        default=True, description="Whether case is ignored (dictionary, regex)."
+    )
+    quantile: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="Place in the vocabulary, rarest first, around which words are secrets "
+        "(rare_words), in [0, 1].",
+    )
+    words: int = Field(default=20, ge=1, description="Number of such words (rare_words), >= 1.")
+    column: str | None = Field(
+        default=None, description="Column of the source whose values are secrets (column)."
+    )
+
+    examples: list[PublicWord] = Field(
+        default_factory=list,
+        description="Made-up values of this kind, public, planted in public text to measure how "
+        "many the detector misses. Empty: invented ones, for entities whose look is known.",
+    )
+
+    @property
+    def budget(self) -> SecretBudget:
+        """The budget as the privacy code knows it."""
+        return SecretBudget(
+            kind=self.name,
+            prior=self.prior,
+            posterior=self.posterior,
+            max_records=self.max_records,
+        )
+
+    @model_validator(mode="after")
+    def _posterior_is_larger(self) -> Self:
+        if self.posterior <= self.prior:
+            refuse(
+                "posterior",
+                f"more than the prior {self.prior:g}",
+                f"{self.posterior:g}",
+                "What was known before stays known: raise posterior, or lower prior.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fields_fit_detector(self) -> Self:
+        for name in sorted({field for fields in _OWN.values() for field in fields}):
+            if name in self.model_fields_set and name not in _OWN[self.detector]:
+                refuse(
+                    name,
+                    f"no {name} for detector: {self.detector}",
+                    "one",
+                    "Drop it, or change detector.",
+                )
+        for name in _NEEDED[self.detector]:
+            if getattr(self, name) is None:
+                refuse(name, f"a value for detector: {self.detector}", "none", f"Write {name}.")
+        return self
+
+    @model_validator(mode="after")
+    def _pattern_compiles(self) -> Self:
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            refuse("pattern", "a regular expression", f"one that fails ({error.msg})", "Mend it.")
+        return self
+
+
+class SecretsSpec(Declaration):
+    """Secrets of the records, and the (p, r)-protection each is promised."""
+
+    adjacency: Literal["removal", "substitution"] = Field(
+        default="removal",
+        description="removal: a neighbour lacks every record with the secret. substitution: those "
+        "records are there with other content; all of them are charged, sampled or not.",
+    )
+    kinds: list[SecretKindSpec] = Field(min_length=1, description="Kinds of secrets (>= 1).")
+    public_incidence: str | None = Field(
+        default=None,
+        description="Parquet file with columns record_id, secret and kind: which record holds "
+        "which secret, DECLARED PUBLIC. Only then may sampling follow the secrets (linear program "
+        "of SecPE). None: private, every record is sampled alike. Needs columns.id.",
+    )
+    planted: int = Field(
+        default=200,
+        ge=0,
+        le=10_000,
+        description="Secrets of each kind planted in public text to measure the detectors' recall "
+        "(>= 0; 0: not measured).",
+    )
+
+    @property
+    def promise(self) -> SecretPromise:
+        """What is promised, as the privacy code knows it."""
+        removed = self.adjacency == "removal"
+        return SecretPromise(
+            budgets=tuple(kind.budget for kind in self.kinds),
+            relation=(
+                NeighboringRelation.ADD_REMOVE if removed else NeighboringRelation.REPLACE_ONE
+            ),
+            public_incidence=self.public_incidence or "",
+        )
+
+    @model_validator(mode="after")
+    def _kinds_differ(self) -> Self:
+        names = [kind.name for kind in self.kinds]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            refuse("kinds", "distinct names", f"{repeated[0]!r} twice", "Rename one of them.")
+        return self

@@ -1,0 +1,12 @@
+"""EPSVec: text written along the direction from what a model writes to what the records are.
+
+Banayeeanzade et al. 2026. Read in this order: `config`, `plan` (what is charged), `prompts` (the
+scaffold around every text), `candidates` and `shots` (fixed shots by a noisy histogram), `states`,
+`negatives` and `vectors` (dataset vectors by one joint noisy mean), `writing`, `method`.
+
+Shape letters: N records, Y labels, L layers, d width of the residual stream, M texts of a label.
+"""
+
+from dpsynth_assets.methods.epsvec.method import EpsVec
+
+__all__ = ["EpsVec"]

@@ -1,0 +1,111 @@
+"""Texts the model writes without any record: candidates for fixed shots, and negatives after them.
+
+Letters: Y labels, M texts of a label.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.prompts import Scaffold
+from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CANDIDATES_FILE = "candidates.parquet"
+"""Columns `label` (index into the declared labels) and `text`; row m is bin m of the histogram."""
+
+TextsByLabel = tuple[tuple[str, ...], ...]
+"""Y lists of texts, in the order of the declared labels."""
+
+
+def public_seed(seed: int, purpose: str, *numbers: int) -> int:
+    """A seed of public randomness for one purpose, unrelated to those of others."""
+    words = [seed, *purpose.encode(), *numbers]
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+
+def write_candidates(
+    engine: Engine,
+    scaffold: Scaffold,
+    config: EpsVecConfig,
+    seed: int,
+    progress: ProgressCallback,
+) -> "pl.DataFrame":
+    """Writes the candidate pool: texts of each label from a prompt without examples.
+
+    Returns:
+        Columns of `CANDIDATES_FILE`; blank and repeated texts are left out, so that every text is
+        one bin.
+
+    Raises:
+        ValueError: If a label got fewer different texts than it needs fixed shots.
+
+    **Privacy** Reads nothing private: the bins of the histogram are public.
+
+    **Source** EPSVec, Algorithm 2, line 1, and appendix B.3.
+    """
+    import polars as pl
+
+    texts = write_texts(
+        engine,
+        scaffold,
+        shots=((),) * len(scaffold.label_texts),
+        count=config.candidates,
+        config=config,
+        seed=public_seed(seed, "candidates"),
+        provenance=Provenance.PUBLIC,
+        progress=progress,
+    )
+    different = [list(dict.fromkeys(each)) for each in texts]
+    if min(map(len, different)) < config.shots:
+        raise ValueError(
+            f"Expected at least {config.shots} different candidates of each label, got fewer: the "
+            "model repeats itself or writes nothing. Raise candidates or scaffold_temperature."
+        )
+    rows = [(label, text) for label, each in enumerate(different) for text in each]
+    schema = {"label": pl.Int64, "text": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")  # [epsvec A2:L1]
+
+
+def read_candidates(folder: Path) -> "pl.DataFrame":
+    """Reads the candidate pool that `write_candidates` made."""
+    import polars as pl
+
+    return pl.read_parquet(folder / CANDIDATES_FILE)
+
+
+def write_texts(
+    engine: Engine,
+    scaffold: Scaffold,
+    *,
+    shots: Sequence[Sequence[str]],
+    count: int,
+    config: EpsVecConfig,
+    seed: int,
+    provenance: Provenance,
+    progress: ProgressCallback,
+) -> TextsByLabel:
+    """Writes `count` texts of each label after its shots; blank ones are left out."""
+    written = []
+    for label, known in enumerate(shots):
+
+        def report(share: float, start: float = label / len(shots)) -> None:
+            progress(start + share / len(shots), "writing texts")
+
+        sampling = Sampling(
+            temperature=config.scaffold_temperature,
+            max_new_tokens=config.max_document_tokens,
+            seed=public_seed(seed, "texts", label),
+            stop=scaffold.stop,
+        )
+        prompts = [scaffold.prompt(label, known)] * count
+        made = engine.generate(prompts, sampling, provenance=provenance, progress=report)
+        texts = [scaffold.read(each) for each in made]
+        written.append(tuple(text for text in texts if text))
+    return tuple(written)

@@ -1,0 +1,186 @@
+"""The negative set: what the model writes from the fixed shots, its states, and the clip bounds.
+
+Records are compared with these texts. All of it follows from public text and released shots.
+
+Letters: Y labels, M negatives of a label, P public documents, L layers, d width.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.epsvec.candidates import TextsByLabel, public_seed, write_texts
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.states import StateReader
+from dpsynth_assets.models.engines import Provenance
+
+STATES_FILE = "negative_states.safetensors"
+TEXTS_FILE = "negatives.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Negatives:
+    """What records are compared with. Released, at no cost.
+
+    Attributes:
+        texts: Y lists of M texts.
+        states: Y arrays (M, L, d) of their mean states.
+        layers: The L layers.
+        clip_bounds: (L,) bounds on the norm of one record's difference.
+        model: Name of the model whose states these are.
+    """
+
+    texts: TextsByLabel = field(repr=False)
+    states: tuple[np.ndarray, ...] = field(repr=False)
+    layers: tuple[int, ...]
+    clip_bounds: np.ndarray
+    model: str
+
+    def save(self, folder: Path) -> None:
+        """Writes safetensors and JSON."""
+        from safetensors.numpy import save_file
+
+        tensors = {f"label_{y}": each.astype(np.float32) for y, each in enumerate(self.states)}
+        tensors["clip_bounds"] = self.clip_bounds
+        save_file(tensors, folder / STATES_FILE)
+        facts = {"layers": self.layers, "model": self.model, "texts": self.texts}
+        (folder / TEXTS_FILE).write_text(json.dumps(facts, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Negatives":
+        """Reads what `save` wrote."""
+        from safetensors.numpy import load_file
+
+        tensors: Mapping[str, np.ndarray] = load_file(folder / STATES_FILE)
+        facts: dict[str, Any] = json.loads((folder / TEXTS_FILE).read_text())
+        return cls(
+            texts=tuple(tuple(texts) for texts in facts["texts"]),
+            states=tuple(
+                tensors[f"label_{y}"].astype(np.float64) for y in range(len(facts["texts"]))
+            ),
+            layers=tuple(facts["layers"]),
+            clip_bounds=tensors["clip_bounds"],
+            model=facts["model"],
+        )
+
+
+def make_negatives(
+    reader: StateReader,
+    config: EpsVecConfig,
+    public: PublicInputs,
+    provenance: Provenance,
+    progress: ProgressCallback,
+) -> Negatives:
+    """Writes negatives of each label, reads their states, and bounds differences by public text.
+
+    Raises:
+        ValueError: If a label got no text, or there is no public text to take bounds from.
+
+    **Privacy** Reads nothing private; fixed shots are released. Bounds do not come from records:
+    the paper's were tuned on them (errata B-003.6).
+
+    **Source** EPSVec, section 4.1 and Algorithm 2, line 3.
+    """
+    texts = write_texts(
+        reader.engine,
+        reader.scaffold,
+        shots=reader.shots,
+        count=config.negatives,
+        config=config,
+        seed=public_seed(public.seed, "negatives"),
+        provenance=provenance,
+        progress=lambda share, message: progress(0.6 * share, message),
+    )  # [epsvec A2:L3]
+    if not all(texts):
+        raise ValueError(
+            "Expected negatives of every label, got none but blank texts of one. Raise negatives "
+            "or scaffold_temperature."
+        )
+    states = tuple(reader.read(label, each) for label, each in enumerate(texts))
+    progress(0.8, "bounding differences by public text")
+    bounds = (
+        np.full(len(reader.layers), config.clip_bound)
+        if config.clip_bound is not None
+        else public_clip_bounds(reader, states, config, public)
+    )
+    return Negatives(
+        texts=texts,
+        states=states,
+        layers=reader.layers,
+        clip_bounds=bounds,
+        model=reader.engine.name,
+    )
+
+
+def public_clip_bounds(
+    reader: StateReader,
+    states: Sequence[np.ndarray],
+    config: EpsVecConfig,
+    public: PublicInputs,
+) -> np.ndarray:
+    """Quantile, over public documents, of the norm of a record's difference: (L,) > 0.
+
+    Documents take turns in standing behind the prompts of all labels, as if each were a record.
+    """
+    documents = _public_documents(public, config.clip_documents)
+    norms = []
+    for label, negatives in enumerate(states):
+        texts = documents[label :: len(states)]
+        if texts:
+            rows = _references(negatives, [str(row) for row in range(len(texts))], "", config)
+            norms.append(np.linalg.norm(reader.read(label, texts) - rows, axis=2))
+    bounds: np.ndarray = np.quantile(np.concatenate(norms), config.clip_quantile, axis=0)
+    if not (bounds > 0).all():
+        raise ValueError(
+            "Expected public text that differs from negatives at every layer, got none. Give "
+            "clip_bound."
+        )
+    return bounds
+
+
+def references(
+    negatives: Negatives, label: int, record_ids: Sequence[str], salt: str, config: EpsVecConfig
+) -> np.ndarray:
+    """What is subtracted from each record's states, (N, L, d).
+
+    **Privacy** A record's negative is chosen by a hash of its own id. Were records and negatives
+    paired by their places, one record less would give all later ones other partners.
+    """
+    return _references(negatives.states[label], record_ids, salt, config)
+
+
+def _references(
+    states: np.ndarray, record_ids: Sequence[str], salt: str, config: EpsVecConfig
+) -> np.ndarray:
+    if config.pairing == "mean":
+        return np.broadcast_to(states.mean(axis=0), (len(record_ids), *states.shape[1:]))
+    return states[[_partner(record_id, salt, len(states)) for record_id in record_ids]]
+
+
+def _partner(record_id: str, salt: str, negatives: int) -> int:
+    key = hashlib.blake2b(salt.encode()).digest()
+    digest = hashlib.blake2b(record_id.encode(), key=key, person=b"epsvec pairs").digest()
+    return int.from_bytes(digest[:16], "big") % negatives
+
+
+def _public_documents(public: PublicInputs, count: int) -> list[str]:
+    """Public documents, a fixed choice.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    records = public.public_records
+    texts = [] if records is None else [t for t in records["text"].to_list() if t.strip()]
+    if not texts:
+        raise ValueError(
+            "Expected public documents to take clip bounds from, got none. Materialise the public "
+            "corpus, or give clip_bound."
+        )
+    order = np.random.default_rng(0).permutation(len(texts))[:count]
+    return [texts[row] for row in order]

@@ -1,0 +1,202 @@
+"""Dataset vectors: the direction from the model's texts to the records, released once.
+
+Letters: N records, Y labels, L layers, d width.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, ProgressCallback
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.negatives import Negatives, references
+from dpsynth_assets.methods.epsvec.plan import VectorNoise
+from dpsynth_assets.methods.epsvec.states import StateReader
+from dpsynth_assets.privacy.events import event_from_json, event_to_json
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.poisson_sampling import poisson_sample
+from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.vector_mean import unit_directions
+
+if TYPE_CHECKING:
+    import polars as pl
+
+VECTORS_FILE = "dataset_vectors.safetensors"
+
+_ENTRIES_AT_A_TIME = 1 << 23
+"""Entries of the stacked blocks (N Y L d) added at a time: 64 MiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetVectors:
+    """Directions to steer along, with what they cost. Released; never drawn again.
+
+    Attributes:
+        directions: (Y, L, d) float32, norm 1 in each label and layer.
+        layers: The L layers, ascending.
+        labels: The Y declared labels.
+        clip_bounds: (L,) public bounds, the unit of steering strengths.
+        signal_over_noise: (Y, L) norm of the noisy mean over the norm that noise alone would have:
+            about 1 says that the direction is noise.
+        model: Name of the model they belong to.
+        cost: The event that was charged, as JSON.
+    """
+
+    directions: np.ndarray = field(repr=False)
+    layers: tuple[int, ...]
+    labels: tuple[str, ...]
+    clip_bounds: np.ndarray
+    signal_over_noise: np.ndarray
+    model: str
+    cost: dict[str, Any]
+
+    def save(self, folder: Path) -> None:
+        """Writes safetensors with the cost and everything needed to use them in its header."""
+        from safetensors.numpy import save_file
+
+        tensors = {
+            f"layer_{layer}": np.ascontiguousarray(self.directions[:, place])
+            for place, layer in enumerate(self.layers)
+        }
+        header = {
+            "model": self.model,
+            "labels": json.dumps(self.labels, ensure_ascii=False),
+            "layers": json.dumps(self.layers),
+            "clip_bounds": json.dumps(self.clip_bounds.tolist()),
+            "signal_over_noise": json.dumps(self.signal_over_noise.tolist()),
+            "cost": json.dumps(self.cost),
+        }
+        save_file(tensors, folder / VECTORS_FILE, metadata=header)
+
+    @classmethod
+    def load(cls, folder: Path) -> "DatasetVectors":
+        """Reads what `save` wrote."""
+        from safetensors import safe_open
+
+        with safe_open(folder / VECTORS_FILE, framework="numpy") as file:
+            header = file.metadata()
+            layers = tuple(json.loads(header["layers"]))
+            blocks = [file.get_tensor(f"layer_{layer}") for layer in layers]
+        cost = json.loads(header["cost"])
+        event_from_json(cost)  # Vectors without a readable cost are not used.
+        return cls(
+            directions=np.stack(blocks, axis=1),
+            layers=layers,
+            labels=tuple(json.loads(header["labels"])),
+            clip_bounds=np.array(json.loads(header["clip_bounds"])),
+            signal_over_noise=np.array(json.loads(header["signal_over_noise"])),
+            model=header["model"],
+            cost=cost,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorTask:
+    """Everything public that the vectors are computed with.
+
+    Attributes:
+        reader: Reads states behind the prompts of the labels.
+        negatives: What records are compared with, and the clip bounds.
+        noise: What was planned and charged.
+        config: How records are paired, and how many pass at a time.
+        terms: Declared labels and number of records.
+        salt: Public key of the pairing.
+    """
+
+    reader: StateReader
+    negatives: Negatives
+    noise: VectorNoise
+    config: EpsVecConfig
+    terms: CohortTerms
+    salt: str
+
+    @property
+    def records(self) -> int:
+        """What sums are divided by: the declared number of records, or 1 where none is declared."""
+        return self.terms.public_records or 1
+
+
+def release_vectors(
+    task: VectorTask, private: PrivateInputs, progress: ProgressCallback
+) -> Release[DatasetVectors]:
+    """Releases the noisy mean differences of all labels and layers together, as directions.
+
+    Args:
+        task: What is public.
+        private: Records with `record_id`, `text` and `label`.
+        progress: Told the share done.
+
+    **Privacy** See `VectorNoise`. A record's differences are functions of itself and public values,
+    each measured in its layer's public bound, clipped to norm 1, and summed on an integer lattice;
+    noise is drawn once. Bounds scale the noisy means back, and directions are post-processing: they
+    do not depend on the divisor, which is no count. Records without text or under an undeclared
+    label add nothing.
+
+    **Source** EPSVec, Algorithm 1, and Algorithm 2, line 4.
+    """
+    labels, layers = len(task.terms.labels), len(task.reader.layers)
+    width = task.reader.engine.width
+    mean = task.noise.mean(layers=layers, dimensions=labels * width, records=task.records)
+    for differences, label in _differences(task, private, progress):
+        for part in _parts(differences, labels):
+            mean.add(_stacked(part, label, labels))
+    dp_means = mean.release().value.reshape(layers, labels, width)  # [epsvec A1:L6]
+    noise_norm = task.noise.noise_std(layers=layers, records=task.records) * np.sqrt(width)
+    vectors = DatasetVectors(
+        directions=np.stack([unit_directions(each) for each in dp_means], axis=1).astype(
+            np.float32
+        ),
+        layers=task.reader.layers,
+        labels=task.terms.labels,
+        clip_bounds=task.negatives.clip_bounds,
+        signal_over_noise=np.linalg.norm(dp_means, axis=2).T / noise_norm,
+        model=task.reader.engine.name,
+        cost=event_to_json(task.noise.event()),
+    )  # [epsvec A2:L4]
+    cost = Cost(guarantee=GuaranteeType.DP, event=task.noise.event())
+    return Release(value=vectors, cost=cost)
+
+
+def _differences(
+    task: VectorTask, private: PrivateInputs, progress: ProgressCallback
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yields (N, L, d) differences, in clip bounds, of some records of one label. Private."""
+    drawn = _drawn(private.records, task.noise.sampling_probability)
+    done = 0
+    for label, name in enumerate(task.terms.labels):
+        mine = drawn.filter(drawn["label"] == name)
+        for part in mine.iter_slices(task.config.records_per_pass):
+            done += part.height
+            progress(done / drawn.height, "reading records inside the model")
+            states = task.reader.read(label, part["text"].to_list())
+            known = references(
+                task.negatives, label, part["record_id"].to_list(), task.salt, task.config
+            )
+            yield (states - known) / task.negatives.clip_bounds[:, None], label  # [epsvec A1:L3]
+
+
+def _drawn(records: "pl.DataFrame", sampling_probability: float) -> "pl.DataFrame":
+    """Records that take part: each tosses its own coin. Those without text never do."""
+    import polars as pl
+
+    if sampling_probability < 1:
+        records = records[poisson_sample(records.height, sampling_probability)]
+    return records.filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
+
+
+def _parts(differences: np.ndarray, labels: int) -> list[np.ndarray]:
+    """Cuts (N, L, d) so that the stack over all labels stays small."""
+    rows = max(1, _ENTRIES_AT_A_TIME // (labels * differences[0].size))
+    return [differences[start : start + rows] for start in range(0, len(differences), rows)]
+
+
+def _stacked(differences: np.ndarray, label: int, labels: int) -> np.ndarray:
+    """Lays (N, L, d) into the places of one label: (N, L, Y d), zeros elsewhere."""
+    rows, layers, width = differences.shape
+    stacked = np.zeros((rows, layers, labels, width))
+    stacked[:, :, label] = differences
+    return stacked.reshape(rows, layers, labels * width)

@@ -1,0 +1,165 @@
+"""Rows from released shots and vectors: any number of them, of any length, at no further cost."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dpsynth_assets.methods.base import ProgressCallback, PublicInputs, SyntheticCorpus
+from dpsynth_assets.methods.epsvec.candidates import public_seed
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.prompts import Scaffold
+from dpsynth_assets.methods.epsvec.shots import FixedShots
+from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
+from dpsynth_assets.methods.rejection_sampling import open_judge, round_seed, write_accepted
+from dpsynth_assets.models.engines import (
+    Engine,
+    Generation,
+    Provenance,
+    Sampling,
+    SteeredEngine,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Writes rows of given labels; a pure function of released and public values.
+
+    Attributes:
+        engine: Runs the model.
+        scaffold: Writes the prompts.
+        shots: Fixed shots of each label.
+        vectors: Released directions; None without steering.
+        config: How rows are sampled and steered.
+        labels: The declared labels.
+        seed: Seed of public randomness.
+    """
+
+    engine: Engine
+    scaffold: Scaffold
+    shots: FixedShots
+    vectors: DatasetVectors | None
+    config: EpsVecConfig
+    labels: tuple[str, ...]
+    seed: int
+
+    def label_of(self, row: int) -> int:
+        """Labels take turns: each gets as many rows."""
+        return row % len(self.labels)
+
+    def __call__(
+        self, places: Sequence[int], round_number: int, progress: ProgressCallback
+    ) -> list[Generation]:
+        """Writes one text for each place of the corpus, label by label.
+
+        **Source** EPSVec, equation 3; Algorithm 2, lines 5 to 9.
+        """
+        written: dict[int, Generation] = {}
+        for label in range(len(self.labels)):
+            mine = [place for place in places if self.label_of(place) == label]
+            if mine:
+                done = len(written)
+
+                def report(share: float, done: int = done, count: int = len(mine)) -> None:
+                    progress((done + share * count) / len(places), "writing rows")
+
+                texts = self._texts(label, len(mine), round_number, report)
+                written |= dict(zip(mine, texts, strict=True))
+        return [written[place] for place in places]
+
+    def _texts(self, label: int, count: int, round_number: int, report: Any) -> list[Generation]:
+        sampling = Sampling(
+            temperature=self.config.temperature,
+            top_p=self.config.top_p,
+            max_new_tokens=self.config.max_new_tokens,
+            seed=public_seed(round_seed(self.seed, round_number), "rows", label),
+            stop=self.scaffold.stop,
+        )
+        prompt = self.scaffold.prompt(label, self.shots.shots[label])
+        with self._steered(label) as engine:  # [epsvec A2:L6]
+            return engine.generate(
+                [prompt] * count, sampling, provenance=self.provenance, progress=report
+            )  # [epsvec A2:L7] [epsvec A2:L8]
+
+    @property
+    def provenance(self) -> Provenance:
+        """What prompts are made of: fixed shots that records chose are released text."""
+        return Provenance.RELEASED if self.shots.noisy else Provenance.PUBLIC
+
+    @contextmanager
+    def _steered(self, label: int) -> Iterator[SteeredEngine]:
+        if self.vectors is None:
+            yield self.engine
+            return
+        strengths = steering_strengths(self.config, self.vectors)
+        directions = {
+            layer: self.vectors.directions[label, self.vectors.layers.index(layer)]
+            for layer in strengths
+        }
+        with self.engine.steered(directions, strengths) as steered:
+            yield steered
+
+
+def steering_strengths(config: EpsVecConfig, vectors: DatasetVectors) -> dict[int, float]:
+    """How much of each layer's direction is added, in units of the residual stream.
+
+    Raises:
+        ValueError: If a layer was not released, or strengths are as many as neither one nor layers.
+    """
+    layers = config.steering_layers or config.layers or vectors.layers
+    if not set(layers) <= set(vectors.layers):
+        raise ValueError(
+            f"Expected steering_layers among the released layers {list(vectors.layers)}, got "
+            f"{list(layers)}. Leave them out, or release other vectors, which pays again."
+        )
+    strengths = config.strengths if len(config.strengths) > 1 else config.strengths * len(layers)
+    if len(strengths) != len(layers):
+        raise ValueError(
+            f"Expected one strength, or one for each of {len(layers)} layers, got {len(strengths)}."
+        )
+    units = dict(zip(vectors.layers, vectors.clip_bounds.tolist(), strict=True))
+    absolute = config.strength_unit == "absolute"
+    return {
+        layer: strength * (1.0 if absolute else units[layer])
+        for layer, strength in zip(layers, strengths, strict=True)
+    }
+
+
+def write_corpus(
+    writer: Writer, public: PublicInputs, rows: int, progress: ProgressCallback
+) -> SyntheticCorpus:
+    """Writes rows, as many of each label; those without a word are left out.
+
+    **Privacy** Post-processing of released shots and vectors: any number of rows is free.
+
+    **Source** EPSVec, Algorithm 2, lines 5 to 10; rejection by a judge: appendix D.4.
+    """
+    import polars as pl
+
+    made, judged = _judged(writer, public, rows, progress)
+    texts = ["" if each is None else writer.scaffold.read(each) for each in made]
+    labels = [writer.labels[writer.label_of(row)] for row in range(rows)]
+    frame = pl.DataFrame(
+        {"text": texts, "label": labels}, schema={"text": pl.String, "label": pl.String}
+    )
+    written = frame.filter(pl.col("text").str.len_chars() > 0)
+    finished = [each.finished for each in made if each is not None]
+    facts = {
+        "rows": written.height,
+        "blank_rows_left_out": frame.height - written.height,
+        "ended_by_the_model": round(sum(finished) / max(1, len(finished)), 4),
+        "engine": writer.engine.name,
+        **judged,
+    }
+    return SyntheticCorpus(rows=written, facts=facts)  # [epsvec A2:L10]
+
+
+def _judged(
+    writer: Writer, public: PublicInputs, rows: int, progress: ProgressCallback
+) -> tuple[Sequence[Generation | None], dict[str, Any]]:
+    """What was written for each place, and what the judge says of it, where there is one."""
+    rejection = writer.config.rejection
+    if rejection is None:
+        return writer(range(rows), 0, progress), {}
+    judge = open_judge(rejection, public)
+    return write_accepted(writer, judge, rows, rejection, progress, text_of=writer.scaffold.read)

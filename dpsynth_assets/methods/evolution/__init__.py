@@ -1,0 +1,16 @@
+"""Private evolution: a population of public texts that private records vote on.
+
+`aug_pe` (Xie et al. 2024, after Lin et al. 2024). Read in this order: `config`, `prompts` and
+`apis` (what writes), `votes` (which candidate a record votes for), `selection`, `population`,
+`evolution` (the loop, its checkpoints), `generations` (what is released), `writing` (free rows),
+`method` (what evolving methods share), `aug_pe_plan` (what is charged) and `aug_pe`.
+
+`secpe` (Wang et al. 2025) runs the same loop under votes of released clusters: `secret_config`,
+`secret_incidence` and `secret_plan` (what is charged), `secret_clusters` (the one paid release),
+`secret_votes`.
+"""
+
+from dpsynth_assets.methods.evolution.aug_pe import AugPe
+from dpsynth_assets.methods.evolution.secpe import SecPe
+
+__all__ = ["AugPe", "SecPe"]

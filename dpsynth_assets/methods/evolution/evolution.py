@@ -1,0 +1,280 @@
+"""The loop that Aug-PE and SecPE share: write candidates, have them voted on, let the best go on.
+
+A round has two steps, and each is checkpointed whole as it ends: candidates are written
+(`Phase.WRITTEN`), votes are released and survivors chosen (`Phase.VOTED`). A run that was killed
+goes on after its last step under the same charge: votes that were stored are never drawn again, and
+a variation is asked for only after the votes that chose its parent are on disk.
+
+Letters: C candidates, L labels, T rounds, d dimensions.
+
+**Source** Xie et al. 2024, Algorithm 1; Wang et al. 2025 (SecPE), Algorithm 3, of which the votes
+are all that differs.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.evolution.apis import TextApi
+from dpsynth_assets.methods.evolution.config import EvolutionConfig
+from dpsynth_assets.methods.evolution.generations import no_generations, voted_frame
+from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.selection import select, vote_entropy
+from dpsynth_assets.methods.staged import Checkpoint
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from dpsynth_assets.models.text_embedder import TextEmbedder
+
+VoteFunction = Callable[[int, Population, np.ndarray], np.ndarray]
+"""(rounds done, candidates, float32 (C, d) embeddings) -> (C,) released votes of this round."""
+
+_STATE, _POPULATION, _GENERATIONS = "state.json", "population.parquet", "generations.parquet"
+
+
+class Phase(StrEnum):
+    """Which step of a round was last."""
+
+    WRITTEN = "written"
+    """The population is the round's candidates."""
+    VOTED = "voted"
+    """The population is the round's survivors."""
+
+
+class _Stream:
+    """Numbers that tell apart the public random streams of one round."""
+
+    RANDOM, VARIATIONS, SELECTION, LOOKAHEAD = range(4)
+
+
+@dataclass(frozen=True)
+class EvolutionState:
+    """Where an evolution stands. Released but for the round that is not voted on yet.
+
+    Attributes:
+        rounds: Rounds whose votes were released.
+        phase: Last step.
+        population: Candidates, or survivors.
+        generations: Every voted candidate of every round (`generations.voted_frame`).
+    """
+
+    rounds: int
+    phase: Phase
+    population: Population
+    generations: "pl.DataFrame" = field(repr=False)
+
+    def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        """Writes everything into an empty folder."""
+        state = {"rounds": self.rounds, "phase": self.phase, "identity": dict(identity)}
+        (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
+        self.population.frame().write_parquet(folder / _POPULATION)
+        self.generations.write_parquet(folder / _GENERATIONS)
+
+    @classmethod
+    def load(cls, folder: Path, identity: Mapping[str, Any]) -> "EvolutionState":
+        """Reads a checkpoint.
+
+        Raises:
+            UnaccountedReleaseError: If it is another plan's: its rounds were paid for under other
+                noise, and would be passed off as this plan's.
+        """
+        import polars as pl
+
+        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        if state["identity"] != json.loads(json.dumps(dict(identity))):
+            raise UnaccountedReleaseError(
+                "Expected a checkpoint of this very plan, got another's. Its votes were paid for "
+                "under another plan: start a release of its own."
+            )
+        return cls(
+            int(state["rounds"]),
+            Phase(state["phase"]),
+            Population.from_frame(pl.read_parquet(folder / _POPULATION)),
+            pl.read_parquet(folder / _GENERATIONS),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evolution:
+    """One evolution.
+
+    Attributes:
+        config: Settings.
+        labels: L composite label values.
+        sizes: (L,) survivors of each label, from public or released numbers.
+        api: What writes.
+        embedder: Public embedder of candidates; the records' own.
+        seed: Seed of public randomness.
+    """
+
+    config: EvolutionConfig
+    labels: tuple[str, ...]
+    sizes: np.ndarray
+    api: TextApi
+    embedder: "TextEmbedder"
+    seed: int
+
+    def run(
+        self,
+        vote: VoteFunction,
+        *,
+        identity: Mapping[str, Any],
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
+    ) -> EvolutionState:
+        """Runs, or goes on, until all T rounds are voted on.
+
+        Args:
+            vote: Called once for every round that is not stored yet.
+            identity: JSON values that tell this plan's checkpoints from another's.
+            checkpoint: Where steps are kept.
+            progress: Told the share done; about votes only once they are on disk.
+
+        Raises:
+            UnaccountedReleaseError: The checkpoint is another plan's.
+        """
+        kept = checkpoint.saved
+        if kept is None:
+            state = self._keep(self._first(progress), identity, checkpoint)
+        else:
+            state = EvolutionState.load(kept, identity)
+            progress(state.rounds / self.config.iterations, f"going on after {state.rounds} rounds")
+        while state.phase is Phase.WRITTEN or state.rounds < self.config.iterations:
+            step = self._voted if state.phase is Phase.WRITTEN else self._written
+            state = self._keep(step(state, vote, progress), identity, checkpoint)
+        progress(1.0, f"{state.rounds} rounds of votes released")
+        return state
+
+    def _keep(
+        self, state: EvolutionState, identity: Mapping[str, Any], checkpoint: Checkpoint
+    ) -> EvolutionState:
+        folder = checkpoint.scratch()
+        state.save(folder, identity)
+        checkpoint.save(folder)
+        return state
+
+    def _first(self, progress: ProgressCallback) -> EvolutionState:
+        """N_syn L random texts."""
+        numbers = np.repeat(np.arange(len(self.labels)), self.sizes * self.config.variations)
+        labels = [self.labels[number] for number in numbers.tolist()]
+        message = f"writing {len(labels)} random texts"
+        texts = self.api.random(
+            labels, seed=self._stream(0, _Stream.RANDOM), progress=self._share(progress, 0, message)
+        )
+        population = Population.random(texts, numbers)
+        return EvolutionState(0, Phase.WRITTEN, population, no_generations())
+
+    def _voted(
+        self, state: EvolutionState, vote: VoteFunction, progress: ProgressCallback
+    ) -> EvolutionState:
+        """Releases one round's votes and chooses who survives."""
+        population, config = state.population, self.config
+        progress(
+            (state.rounds + 0.8) / config.iterations,
+            f"round {state.rounds + 1} of {config.iterations}: {population.size} candidates"
+            + _about_last_round(state),
+        )
+        dp_votes = vote(state.rounds, population, self._embedded(state))
+        survivors = select(
+            dp_votes,
+            population.labels,
+            self.sizes,
+            how=config.selection,
+            threshold=config.vote_threshold,
+            seed=self._stream(state.rounds, _Stream.SELECTION),
+        )
+        rounds = state.rounds + 1
+        voted = voted_frame(
+            population, dp_votes, survivors, rounds, last=rounds == config.iterations
+        )
+        return replace(
+            state,
+            rounds=rounds,
+            phase=Phase.VOTED,
+            population=population.take(survivors),
+            generations=state.generations.vstack(voted),
+        )
+
+    def _written(
+        self, state: EvolutionState, vote: VoteFunction, progress: ProgressCallback
+    ) -> EvolutionState:
+        """Survivors and their L - 1 variations; with L = 1 one variation instead of each."""
+        del vote
+        survivors, config = state.population, self.config
+        parents = np.repeat(np.arange(survivors.size), max(1, config.variations - 1))
+        message = f"round {state.rounds + 1} of {config.iterations}: writing variations"
+        texts = self._variations(
+            survivors,
+            parents,
+            config.degree(state.rounds),
+            self._stream(state.rounds, _Stream.VARIATIONS),
+            self._share(progress, state.rounds, message),
+        )
+        following = survivors.with_variations(texts, parents, state.rounds)
+        if config.variations == 1:
+            following = following.without_first(survivors.size)
+        return replace(state, phase=Phase.WRITTEN, population=following)
+
+    def _embedded(self, state: EvolutionState) -> np.ndarray:
+        """(C, d) embeddings that are voted on: of a candidate, or the mean of K variations.
+
+        **Source** Xie et al. 2024, Algorithm 1, the embedding of K > 0 variations.
+        """
+        population, ahead = state.population, self.config.lookahead
+        if ahead == 0:
+            return self.embedder.embed(population.texts)
+        everyone = np.arange(population.size)
+        total = np.zeros((population.size, self.embedder.dimension), dtype=np.float64)
+        for look in range(ahead):
+            texts = self._variations(
+                population,
+                everyone,
+                self.config.degree(state.rounds + 1),
+                self._stream(state.rounds, _Stream.LOOKAHEAD, look),
+                None,
+            )
+            total += self.embedder.embed(texts)
+        return (total / ahead).astype(np.float32)
+
+    def _variations(
+        self,
+        population: Population,
+        parents: np.ndarray,
+        degree: float,
+        seed: int,
+        progress: Callable[[float], None] | None,
+    ) -> list[str]:
+        places = parents.tolist()
+        return self.api.vary(
+            [population.texts[place] for place in places],
+            [self.labels[population.labels[place]] for place in places],
+            degree=degree,
+            seed=seed,
+            progress=progress,
+        )
+
+    def _stream(self, *numbers: int) -> int:
+        """Seed of one public stream; a resumed run uses the same one."""
+        return int(np.random.SeedSequence([self.seed, *numbers]).generate_state(1)[0])
+
+    def _share(
+        self, progress: ProgressCallback, rounds: int, message: str
+    ) -> Callable[[float], None]:
+        return lambda share: progress((rounds + 0.8 * share) / self.config.iterations, message)
+
+
+def _about_last_round(state: EvolutionState) -> str:
+    """What stored votes say; public, for they are on disk and released."""
+    if not state.rounds:
+        return ""
+    last = state.generations.filter(state.generations["iteration"] == state.rounds)
+    entropy = vote_entropy(last["votes"].to_numpy())
+    return f"; entropy of the last votes {entropy:.2f} bits"

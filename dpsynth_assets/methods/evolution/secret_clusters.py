@@ -1,0 +1,181 @@
+"""Public clusters of each label, the mechanism that moves them, and the file they are released in.
+
+Shape letters: L labels, K clusters of each at most, R releases, d dimensions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dpsynth_assets.clustering import fit_centers, nearest_center
+from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
+from dpsynth_assets.methods.evolution.secret_incidence import (
+    aligned_probabilities,
+    read_public_incidence,
+    solved_sampling,
+)
+from dpsynth_assets.methods.evolution.secret_plan import (
+    CLUSTER_STAGE,
+    capped_sampling,
+    charged_event,
+)
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.secret_budgets import SecretPromise
+from dpsynth_assets.privacy.secret_clustering import SecretClustering
+from dpsynth_assets.privacy.secret_sampling import SecretSampling
+
+L2_BOUND = 1.0
+"""R: embeddings have unit length, so that distances are cosines ([secpe Rem. 3.4])."""
+
+CLUSTERS_FILE = "clusters.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicClusters:
+    """Clusters of public documents, before any private record.
+
+    Attributes:
+        centres: float32 (C, d), unit length.
+        counts: float64 (C,), weighted public documents of each, at least 1.
+        labels: int64 (C,), number of the label each stands for.
+    """
+
+    centres: np.ndarray = field(repr=False)
+    counts: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Representatives:
+    """Released clusters; they vote in place of the records.
+
+    Attributes:
+        centres: float32 (R, C, d).
+        counts: float64 (R, C), noisy, public documents included; may be negative.
+        labels: int64 (C,).
+        public_counts: float64 (C,), what public documents added to the counts.
+    """
+
+    centres: np.ndarray = field(repr=False)
+    counts: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    public_counts: np.ndarray = field(repr=False)
+
+    def label_counts(self, labels: int) -> np.ndarray:
+        """(L,) noisy private records of each label, mean over the releases; not negative."""
+        dp_counts = (self.counts - self.public_counts).mean(axis=0)
+        return np.maximum(np.bincount(self.labels, weights=dp_counts, minlength=labels), 0.0)
+
+    def save(self, folder: Path) -> None:
+        """Writes the released file."""
+        from safetensors.numpy import save_file
+
+        save_file({name: np.ascontiguousarray(v) for name, v in vars(self).items()}, _file(folder))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Representatives":
+        """Reads the released file."""
+        from safetensors.numpy import load_file
+
+        return cls(**load_file(_file(folder)))
+
+
+def public_clusters(
+    config: SecPeConfig, terms: CohortTerms, public: PublicInputs
+) -> PublicClusters:
+    """Clusters the public base for each label: documents of the label, or all where they are few.
+
+    **Privacy** Public: an external corpus, which no private record ever joins, with or without a
+    secret (errata B-004.2).
+
+    **Source** SecPE, Algorithm 2, line 2.
+    """
+    if public.public_records is None or public.text_embedder is None:
+        raise ValueError("Expected the public corpus and text embedder, got none.")
+    documents = public.public_records.head(config.public_documents)
+    embeddings = public.text_embedder.embed(documents["text"].to_list())
+    of_documents = np.asarray(documents["label"].to_list())
+    parts = []
+    for number, label in enumerate(terms.labels):
+        own = embeddings[of_documents == label]
+        chosen = own if len(own) >= config.clusters else embeddings
+        centres = fit_centers(
+            chosen, clusters=min(config.clusters, len(chosen)), seed=public.seed % 2**31
+        )
+        members = np.bincount(nearest_center(chosen, centres), minlength=len(centres))
+        counts = np.maximum(members * config.public_weight, 1.0)
+        parts.append((centres, counts, np.full(len(centres), number)))
+    centres, counts, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return PublicClusters(centres=centres, counts=counts, labels=labels.astype(np.int64))
+
+
+def release_representatives(
+    clusters: PublicClusters,
+    plan: MethodPlan,
+    config: SecPeConfig,
+    terms: CohortTerms,
+    private: PrivateInputs,
+) -> Representatives:
+    """Releases all R noisy clusterings.
+
+    Raises:
+        UnaccountedReleaseError: If the plan's event does not price these settings.
+
+    **Privacy** The planned event, whatever the records and their secrets. A record goes to the
+    nearest centre of its own label; one under an undeclared label to none.
+
+    **Source** SecPE, Algorithm 2.
+    """
+    if private.embeddings is None or terms.secrets is None:
+        raise ValueError("Expected embeddings of the records and declared secrets, got none.")
+    mechanism = SecretClustering(
+        public_centres=clusters.centres,
+        public_counts=clusters.counts,
+        l2_bound=L2_BOUND,
+        sampling=_sampling(config, terms.secrets, private),
+        noise_std=float(plan.parameters["noise_std"]),
+        iterations=config.releases,
+        relation=terms.secrets.relation,
+        centre_groups=clusters.labels,
+    )
+    charged = charged_event(plan.parameters, config, terms)
+    if charged != plan.stages.get(CLUSTER_STAGE) or not (
+        config.record_level or charged == mechanism.event
+    ):
+        raise UnaccountedReleaseError(
+            "Expected the plan's event to price these settings, got another. Plan again."
+        )
+    groups = label_numbers(private, terms.labels)
+    rounds = [mechanism.release(private.embeddings, groups).value for _ in range(config.releases)]
+    return Representatives(
+        centres=np.stack([each.centres for each in rounds]).astype(np.float32),
+        counts=np.stack([each.counts for each in rounds]),
+        labels=clusters.labels,
+        public_counts=clusters.counts,
+    )
+
+
+def label_numbers(private: PrivateInputs, labels: Sequence[str]) -> np.ndarray:
+    """(N,) places of the records' labels among the declared ones, -1 for others. Private."""
+    index = {label: number for number, label in enumerate(labels)}
+    numbers = (index.get(label, -1) for label in private.records["label"].to_list())
+    return np.fromiter(numbers, dtype=np.int64, count=private.records.height)
+
+
+def _sampling(
+    config: SecPeConfig, promise: SecretPromise, private: PrivateInputs
+) -> SecretSampling:
+    """Who takes part, from declared facts: one probability, or the linear program's."""
+    if not promise.public_incidence:
+        return capped_sampling(config, promise)
+    incidence = read_public_incidence(promise)
+    solved = solved_sampling(incidence, promise)
+    chances = aligned_probabilities(incidence, solved, private.records["record_id"].to_list())
+    return SecretSampling(probabilities=chances, count_probabilities=solved.count_probabilities)
+
+
+def _file(folder: Path) -> str:
+    return str(folder / CLUSTERS_FILE)

@@ -1,0 +1,131 @@
+"""Released weights served by the dataset's engine, so that rows are written as fast as it can.
+
+vLLM and transformers draw the same tokens from the same seeds: which of them writes a corpus
+changes its speed, not (float rounding aside) its rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.models.conditional_generator import (
+    ConditionalGenerator,
+    load_conditional_generator,
+)
+from dpsynth_assets.models.document_format import PLAIN_PT, DocumentFormat
+from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.models.engines.opening import serving
+from dpsynth_assets.models.language_model import LanguageModel
+
+PACKED_DECODER = "transformers"
+"""What writes where no engine can: the packed decoder of this process."""
+
+
+class DocumentWriter(Protocol):
+    """Writes documents for conditions: a generator itself, or one that an engine serves."""
+
+    def generate(
+        self,
+        conditions: Sequence[str],
+        *,
+        top_p: float,
+        temperature: float,
+        seed: int,
+        max_new_tokens: int,
+        batch_rows: int,
+        progress: ProgressCallback | None,
+    ) -> list[str]:
+        """Samples one document for each condition; see `ConditionalGenerator.generate`."""
+
+
+class GeneratorWeights(LanguageModel):
+    """Released weights as an engine reads them: the tokenizer's end token ends a document."""
+
+    @property
+    def document_format(self) -> DocumentFormat:  # type: ignore[override]
+        """No fences: a document may contain one."""
+        return PLAIN_PT
+
+
+@dataclass(frozen=True)
+class ServedGenerator:
+    """A decoder-only generator whose weights an engine runs.
+
+    Attributes:
+        generator: Its conditions, tokens and bounds; its own weights are never read.
+        engine: Serves the same folder.
+    """
+
+    generator: ConditionalGenerator
+    engine: Engine
+
+    def generate(
+        self,
+        conditions: Sequence[str],
+        *,
+        top_p: float,
+        temperature: float,
+        seed: int,
+        max_new_tokens: int,
+        batch_rows: int,
+        progress: ProgressCallback | None,
+    ) -> list[str]:
+        """Samples one document for each condition; as many at a time as the engine likes."""
+        del batch_rows
+        encoder, bound = self.generator.encoder, self.generator.max_condition_tokens
+        known = {text: encoder.condition_ids(text, bound) for text in dict.fromkeys(conditions)}
+        prompts = [known[text] for text in conditions]
+        positions = getattr(self.generator.config, "max_position_embeddings", None)
+        room = [max_new_tokens if positions is None else positions - len(ids) for ids in prompts]
+        written = self.engine.generate(
+            prompts,
+            Sampling(
+                temperature=temperature,
+                top_p=top_p,
+                max_new_tokens=tuple(min(max_new_tokens, each) for each in room),
+                seed=seed,
+            ),
+            provenance=Provenance.RELEASED,
+            progress=None if progress is None else _counted(progress, len(prompts)),
+        )
+        return [row.text.strip() for row in written]
+
+
+@contextmanager
+def open_writer(
+    folder: Path, engine: EngineSpec, *, device: str, batch_rows: int
+) -> Iterator[tuple[DocumentWriter, str]]:
+    """Opens released weights for writing, and the name of what runs them; closed afterwards.
+
+    An encoder-decoder is always run by the packed decoder of this process: vLLM 0.32 serves no such
+    model. So are the weights of a dataset whose engine is an endpoint, which has only its own.
+
+    Args:
+        folder: The released folder.
+        engine: The dataset's engine; its `model` is for other methods and not served here.
+        device: Torch device of the packed decoder.
+        batch_rows: Rows decoded together, unless the engine's own bound is declared.
+
+    Raises:
+        EngineError: The engine cannot be opened.
+    """
+    generator = load_conditional_generator(folder, device=device)
+    if generator.has_encoder or engine.kind == "openai":
+        yield generator, PACKED_DECODER
+        return
+    declared = "batch_rows" in engine.model_fields_set
+    spec = engine.model_copy(
+        update={"model": None, **({} if declared else {"batch_rows": batch_rows})}
+    )
+    weights = GeneratorWeights(source=str(folder), dtype=spec.dtype, device=device)
+    with serving(spec, weights) as opened:
+        yield ServedGenerator(generator, opened), spec.kind
+
+
+def _counted(progress: ProgressCallback, rows: int) -> Callable[[float], None]:
+    """An engine's progress as a method tells it."""
+    return lambda share: progress(share, f"{round(share * rows)} of {rows} documents")

@@ -1,0 +1,99 @@
+"""A language model judges by the rubric, through any engine."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.models.judging.judge import JudgeError, ShareCallback, Verdict
+from dpsynth_assets.models.judging.rubric import (
+    ANSWER_TOKENS,
+    parse_scores,
+    rubric_prompt,
+)
+from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+
+_ANSWER_START = "{"
+"""Words put into the mouth of a model that runs here: it goes on with JSON, and opens no fence."""
+_CHARACTERS_PER_TOKEN = 4
+"""Of English text: how a bound in tokens reaches an endpoint, whose tokenizer is its own."""
+
+
+class EngineJudge:
+    """Asks a model for a JSON object of scores and keeps texts whose overall score is high enough.
+
+    Answers are greedy, so that the same text gets the same verdict.
+
+    Args:
+        engine: Runs the judge; an endpoint is asked too, since texts are public or released.
+        min_overall: Least overall score of a text that is kept, in [1, 10].
+        max_text_tokens: Texts are cut to this length before they are judged (tokens).
+
+    **Source** EPSVec, appendix B.6 (rubric) and D.4 (threshold 6).
+    """
+
+    def __init__(
+        self, engine: Engine, *, min_overall: float = 6.0, max_text_tokens: int = 1024
+    ) -> None:
+        if not 1 <= min_overall <= 10 or max_text_tokens < 1:
+            raise ValueError(
+                "Expected min_overall in [1, 10] and max_text_tokens >= 1, "
+                f"got {min_overall} and {max_text_tokens}."
+            )
+        self._engine, self._min_overall = engine, min_overall
+        self._max_text_tokens = max_text_tokens
+        self._prompted = _prompted(engine)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Name of the judge and its threshold."""
+        return {
+            "judge": "rubric",
+            "judge_model": self._engine.name,
+            "threshold_overall": self._min_overall,
+        }
+
+    def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
+        """Asks for every text's scores; an answer without them rejects its text.
+
+        Raises:
+            JudgeError: Not one answer held scores.
+            EngineError: The engine failed.
+        """
+        answers = self._engine.generate(
+            [self._prompt(text) for text in texts],
+            Sampling(temperature=0.0, max_new_tokens=ANSWER_TOKENS),
+            provenance=Provenance.RELEASED,
+            progress=progress,
+        )
+        start = "" if self._prompted is None else _ANSWER_START
+        scores = [parse_scores(start + answer.text) for answer in answers]
+        if texts and not any(scores):
+            raise JudgeError(
+                f"Expected JSON with overall in 1-10 from the judge {self._engine.name}, got none "
+                f"in {len(texts)} answers; take an instruction-tuned model, or judge: likelihood."
+            )
+        return [
+            Verdict(False, None)
+            if each is None
+            else Verdict(each.overall >= self._min_overall, each.overall)
+            for each in scores
+        ]
+
+    def _prompt(self, text: str) -> str | list[int]:
+        """Token ids in the model's chat template, where it runs here and has one; else text."""
+        if self._prompted is None:
+            return rubric_prompt(text[: _CHARACTERS_PER_TOKEN * self._max_text_tokens])
+        return self._prompted.prompt_ids("", [text], self._max_text_tokens)
+
+
+def _prompted(engine: Engine) -> PromptedModel | None:
+    """The engine's language model with the rubric around each text; None for an endpoint."""
+    language_model = getattr(engine, "language_model", None)
+    if language_model is None:
+        return None
+    templates = PromptTemplates(
+        private=rubric_prompt("{examples}"),
+        response_start=_ANSWER_START,
+        use_chat_template=bool(language_model.tokenizer.chat_template),
+    )
+    return PromptedModel(language_model, templates)

@@ -1,0 +1,63 @@
+"""Calendar months by the ledger's clock, and what each cohort was charged in the current one.
+
+The clock of a machine may be wrong, and may be set back. So the ledger's month never goes back: it
+is the latest month that any entry was recorded in, or the clock's own where that is later. A clock
+set back finds the month, and what was spent in it, as they were; a clock set forward opens the
+next month early, once, and then waits until the calendar has caught up.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from dpsynth_assets.privacy.ledger.charges import FilterSum
+from dpsynth_assets.privacy.ledger.plans import Charges
+
+_YEAR_AND_MONTH = len("2026-11")
+
+
+def utc_now() -> datetime:
+    """The clock of this machine, in UTC."""
+    return datetime.now(UTC)
+
+
+def month_of(recorded_at: str) -> str:
+    """Year and month of an entry's moment, e.g. "2026-11"; later months sort after earlier ones."""
+    return recorded_at[:_YEAR_AND_MONTH]
+
+
+def month_at(now: datetime) -> str:
+    """Year and month of a moment, in UTC."""
+    return month_of(now.astimezone(UTC).isoformat())
+
+
+def month_after(month: str) -> str:
+    """First day of the next month, e.g. "2026-12-01": when the next allowance opens."""
+    year, number = map(int, month.split("-"))
+    return f"{year + number // 12:04d}-{number % 12 + 1:02d}-01"
+
+
+@dataclass
+class MonthSpend:
+    """What one cohort was charged in one month, in the terms of both accountants.
+
+    Attributes:
+        month: The month of the last charge; "" before any.
+        spent: Everything with an (ε, δ) cost, as the adaptive filter adds it.
+        charges: Number of charges of each (asset, canonical event) with an (ε, δ) cost.
+    """
+
+    month: str = ""
+    spent: FilterSum = field(default_factory=FilterSum)
+    charges: Charges = field(default_factory=Counter)
+
+    def post(self, month: str, asset: str, event_json: str) -> None:
+        """Charges an event; the first one of a month begins a new sum."""
+        if month != self.month:
+            self.month, self.spent, self.charges = month, FilterSum(), Counter()
+        self.spent.add(event_json)
+        self.charges[asset, event_json] += 1
+
+    def within(self, month: str) -> "MonthSpend":
+        """This sum if it is of `month`, else an empty one."""
+        return self if month == self.month else MonthSpend(month)

@@ -1,0 +1,235 @@
+"""Compares what the ledger, the event log, the stored releases and the released files say.
+
+Dagster's event log is a display copy: assets are wiped, runs deleted, and anybody with access may
+report a materialisation that never was. So both directions are compared, and where they differ the
+ledger is right.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.ledger.terms import canonical_json
+from dpsynth_assets.report.audit_trail import RELEASED_STATE, FileLineage, Finding, Spend
+
+TO_EVENT_LOG, TO_LEDGER = "ledger -> event log", "event log -> ledger"
+STORE, FILE, CHAIN = "stored release", "released file", "ledger chain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materialised:
+    """What one materialisation in the event log claims.
+
+    Attributes:
+        asset: Asset key, parts joined by `/`.
+        run_id: Its run; empty for an event that was reported without one.
+        storage_id: Its place in the event log; a later one is newer.
+        reservation: Charge it names; None where it names none.
+        event: Accounting event it shows; None where it shows none.
+        guarantee: Guarantee it shows; None where it shows none.
+        epsilon: ε it shows.
+        accountant: Accountant of that ε.
+        ledger_head: Last ledger entry it covers, for a statement.
+        files: File below the released folder -> SHA-256.
+    """
+
+    asset: str
+    run_id: str
+    storage_id: int
+    reservation: str | None = None
+    event: Mapping[str, Any] | None = None
+    guarantee: str | None = None
+    epsilon: float | None = None
+    ledger_head: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def file_digests(place: Path, below: Path) -> dict[str, str]:
+    """SHA-256 of a file, or of every file of a folder, by its path below another folder."""
+    paths = sorted(path for path in [place, *place.rglob("*")] if path.is_file())
+    return {path.relative_to(below).as_posix(): file_digest(path) for path in paths}
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unmaterialised(spends: Sequence[Spend], events: Sequence[Materialised]) -> list[Finding]:
+    """Ledger -> event log: released charges that no materialisation names.
+
+    A charge without a release is no finding: its run died, and it stays charged.
+    """
+    shown = {event.reservation for event in events}
+    return [
+        Finding(
+            kind=TO_EVENT_LOG,
+            subject=spend.asset,
+            message=(
+                f"Expected a materialisation that names ledger entry {spend.seq}, got none: it was "
+                "wiped, or its run was killed after the commit. Materialise the asset again, which "
+                "is free."
+            ),
+        )
+        for spend in spends
+        if spend.state == RELEASED_STATE and spend.reservation not in shown
+    ]
+
+
+def unaccounted(
+    entries: Iterable[LedgerEntry], spends: Sequence[Spend], events: Sequence[Materialised]
+) -> list[Finding]:
+    """Event log -> ledger: materialisations whose claims the ledger does not bear out."""
+    charges = {entry.reservation: entry for entry in entries if entry.kind == RESERVE}
+    alone = {spend.reservation: spend.epsilon_alone for spend in spends}
+    latest = {event.asset: event for event in sorted(events, key=lambda e: e.storage_id)}
+    findings = []
+    for event in events:
+        message = _false_claim(event, charges, alone)
+        if message is None and event is latest[event.asset]:
+            message = _missing_claim(event)
+        if message is not None:
+            findings.append(Finding(kind=TO_LEDGER, subject=event.asset, message=message))
+    return findings
+
+
+def _false_claim(
+    event: Materialised, charges: Mapping[str, LedgerEntry], alone: Mapping[str, float | None]
+) -> str | None:
+    """Says what a materialisation claims that its charge does not say."""
+    if event.reservation is None:
+        return None
+    who = f"run {event.run_id[:8] or 'unknown'}"
+    charge = charges.get(event.reservation)
+    if charge is None:
+        return f"{who} names a charge that the ledger does not know."
+    if charge.asset.split("/")[:2] != event.asset.split("/")[:2]:
+        return f"{who} names ledger entry {charge.seq}, which is a charge of {charge.asset}."
+    if event.event is not None and canonical_json(dict(event.event)) != charge.event_json:
+        return f"{who} shows another accounting event than ledger entry {charge.seq}."
+    if event.guarantee is not None and event.guarantee != charge.guarantee:
+        return (
+            f"{who} shows the guarantee {event.guarantee!r}, ledger entry {charge.seq} says "
+            f"{charge.guarantee!r}."
+        )
+    least = alone.get(event.reservation)
+    if event.epsilon is not None and least is not None and event.epsilon < least * (1 - 1e-6):
+        return f"{who} shows a smaller ε than ledger entry {charge.seq} costs alone."
+    return None
+
+
+def _missing_claim(event: Materialised) -> str | None:
+    if event.epsilon is None or event.reservation is not None:
+        return None
+    return (
+        f"run {event.run_id[:8] or 'unknown'} shows an ε and names no charge. Materialise the "
+        "asset again, which is free."
+    )
+
+
+def file_lineage(
+    released: Path,
+    cohorts: Sequence[str],
+    entries: Sequence[LedgerEntry],
+    events: Sequence[Materialised],
+) -> tuple[FileLineage, ...]:
+    """Follows every released file to its materialisation, its charge, and all charges behind it.
+
+    Args:
+        released: Folder of all released files.
+        cohorts: Names of the cohorts, whose folders are searched.
+        entries: All ledger entries.
+        events: Materialisations of the cohorts.
+    """
+    known = {
+        (path, digest): event
+        for event in sorted(events, key=lambda event: event.storage_id)
+        for path, digest in event.files.items()
+    }
+    charges = {entry.reservation: entry for entry in entries if entry.kind == RESERVE}
+    heads = {entry.hash: entry.seq for entry in entries}
+    digests: dict[str, str] = {}
+    for cohort in cohorts:
+        digests |= file_digests(released / cohort, released)
+    return tuple(
+        _lineage(path, digest, known.get((path, digest)), charges, heads)
+        for path, digest in digests.items()
+    )
+
+
+def _lineage(
+    path: str,
+    digest: str,
+    event: Materialised | None,
+    charges: Mapping[str, LedgerEntry],
+    heads: Mapping[str, int],
+) -> FileLineage:
+    if event is None:
+        problem = (
+            "unknown hash: no materialisation wrote this file as it is. Publish again, or remove it"
+        )
+        return FileLineage(path=path, sha256=digest, problem=problem)
+    behind = charges_behind(event.reservation, charges)
+    charge = charges.get(event.reservation or "")
+    covered = heads.get(event.ledger_head or "")
+    if charge is None and covered is not None:
+        behind = {entry.seq for entry in charges.values() if entry.seq <= covered}
+    return FileLineage(
+        path=path,
+        sha256=digest,
+        asset=event.asset,
+        run_id=event.run_id,
+        reservation=event.reservation or "",
+        entry=charge.seq if charge is not None else covered,
+        entries=tuple(sorted(behind)),
+        problem=""
+        if charge is not None or covered is not None
+        else "no ledger entry stands for it",
+    )
+
+
+def charges_behind(reservation: str | None, charges: Mapping[str, LedgerEntry]) -> set[int]:
+    """Numbers of every charge a release was made from, its own included.
+
+    A request names the releases it builds on among its `inputs`, by their reservations.
+    """
+    found: set[int] = set()
+    waiting = [reservation]
+    while waiting:
+        charge = charges.get(waiting.pop() or "")
+        if charge is None or charge.seq in found:
+            continue
+        found.add(charge.seq)
+        inputs = charge.parameters.get("inputs") or {}
+        waiting += [value for value in inputs.values() if isinstance(value, str)]
+    return found
+
+
+def file_findings(files: Iterable[FileLineage]) -> list[Finding]:
+    """Released files that cannot be followed back."""
+    return [Finding(kind=FILE, subject=f.path, message=f.problem) for f in files if f.problem]
+
+
+def altered_stores(spends: Iterable[Spend], digest_now: Mapping[str, str | None]) -> list[Finding]:
+    """Stored releases that are gone, or not what the ledger sealed.
+
+    Args:
+        spends: Charges.
+        digest_now: Reservation -> SHA-256 of what is stored; None where nothing is.
+    """
+    findings = []
+    for spend in spends:
+        if spend.state != RELEASED_STATE or digest_now[spend.reservation] == spend.artifact_digest:
+            continue
+        got = "nothing" if digest_now[spend.reservation] is None else "other files"
+        message = (
+            f"Expected the stored release that ledger entry {spend.seq} sealed, got {got}. Restore "
+            "it from a backup."
+        )
+        findings.append(Finding(kind=STORE, subject=spend.asset, message=message))
+    return findings

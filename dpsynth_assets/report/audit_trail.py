@@ -1,0 +1,204 @@
+"""The audit trail of a cohort: every spend, every released file, and whether all records agree.
+
+Everything here is public or derived from public values: realised ex-post bounds stay in the ledger.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger.export import history
+from dpsynth_assets.privacy.ledger.schema import RESERVE
+
+RELEASED_STATE, CHARGED_STATE = "released", "charged only"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spend:
+    """One charge, as an auditor reads it.
+
+    Attributes:
+        seq: Number of its ledger entry.
+        recorded_at: When it was charged, UTC.
+        run_id: Dagster run that asked.
+        cohort: Who paid.
+        asset: What it was for.
+        release: Name of the release.
+        mechanism: By which mechanism.
+        parameters: Public parameters, canonical JSON.
+        event: What was charged, canonical JSON of the constructor's arguments; empty for ex-post.
+        code_version: Version of the mechanism's code.
+        data_version: Declared version of the source.
+        guarantee: What the release promises.
+        epsilon_alone: ε of this release on its own; None where it has no event.
+        epsilon_cumulative: ε of the cohort with this charge, composed, never a sum of single ε.
+        epsilon_remaining: What the terms in force left after it.
+        delta: δ of the cohort.
+        reservation: Name of the charge.
+        state: `released`, or `charged only` where the run died before its release was stored.
+        artifact_digest: SHA-256 of the stored release; empty where there is none.
+        entry_hash: Hash of the ledger entry, which seals all earlier ones.
+    """
+
+    seq: int
+    recorded_at: str
+    run_id: str
+    cohort: str
+    asset: str
+    release: str
+    mechanism: str
+    parameters: str
+    event: str
+    code_version: str
+    data_version: str
+    guarantee: str
+    epsilon_alone: float | None
+    epsilon_cumulative: float
+    epsilon_remaining: float | None
+    delta: float
+    reservation: str
+    state: str
+    artifact_digest: str
+    entry_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileLineage:
+    """One released file and the way back to what was charged for it.
+
+    Attributes:
+        path: Below the folder of released files.
+        sha256: Of its bytes, now.
+        asset: Whose materialisation recorded this hash; empty where none did.
+        run_id: Run of that materialisation.
+        reservation: Charge of the release the file was written from; empty for a statement.
+        entry: Ledger entry that seals it: of the charge, or the last one a statement covers.
+        entries: Ledger entries of every charge behind the file, its own included.
+        problem: What is wrong; empty where nothing is.
+    """
+
+    path: str
+    sha256: str
+    asset: str = ""
+    run_id: str = ""
+    reservation: str = ""
+    entry: int | None = None
+    entries: tuple[int, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One disagreement between two records of what happened.
+
+    Attributes:
+        kind: Which comparison found it (`ledger -> event log`, `released file`, …).
+        subject: Asset, file or entry it concerns.
+        message: What was expected and what was found.
+    """
+
+    kind: str
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditTrail:
+    """Everything an auditor asks about one cohort.
+
+    Attributes:
+        cohort: Name of the dataset or cohort.
+        ledger_entries: Number of entries of the whole ledger.
+        ledger_head: Hash of its last entry: a witness to note down elsewhere.
+        spends: Charges, oldest first.
+        files: Released files.
+        findings: Disagreements; empty where ledger, event log, stores and files agree.
+    """
+
+    cohort: str
+    ledger_entries: int
+    ledger_head: str
+    spends: tuple[Spend, ...]
+    files: tuple[FileLineage, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing disagrees."""
+        return not self.findings
+
+
+def entries_of(entries: Iterable[LedgerEntry], cohort: str) -> list[LedgerEntry]:
+    """Entries of one cohort, or of every cohort of a dataset."""
+    return [entry for entry in entries if cohort in (entry.cohort, entry.dataset)]
+
+
+def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ...]:
+    """Tells every charge among `entries` with what it left of the budget.
+
+    Args:
+        ledger: Where the entries come from; it is replayed once a cohort.
+        entries: Charges and commits of some cohorts, in order.
+
+    Raises:
+        LedgerIntegrityError: The chain is broken.
+    """
+    charges = [entry for entry in entries if entry.kind == RESERVE]
+    stored = {e.reservation: e.artifact_digest or "" for e in entries if e.kind != RESERVE}
+    lines = {
+        line.seq: line
+        for cohort in sorted({entry.cohort for entry in charges})
+        for line in history(ledger, cohort).lines
+    }
+    return tuple(
+        Spend(
+            seq=entry.seq,
+            recorded_at=entry.recorded_at,
+            run_id=entry.run_id,
+            cohort=entry.cohort,
+            asset=entry.asset,
+            release=entry.release,
+            mechanism=entry.mechanism,
+            parameters=entry.parameters_json or "{}",
+            event=entry.event_json or "",
+            code_version=entry.code_version,
+            data_version=entry.data_version,
+            guarantee=entry.guarantee,
+            epsilon_alone=lines[entry.seq].epsilon_alone,
+            epsilon_cumulative=lines[entry.seq].epsilon_cumulative,
+            epsilon_remaining=lines[entry.seq].epsilon_remaining,
+            delta=entry.terms.delta if entry.terms else 0.0,
+            reservation=entry.reservation,
+            state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
+            artifact_digest=stored.get(entry.reservation, ""),
+            entry_hash=entry.hash,
+        )
+        for entry in charges
+    )
+
+
+def to_csv(trail: AuditTrail) -> str:
+    """The spends as CSV; a cell that a spreadsheet would take for a formula begins with a quote."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in fields(Spend)]
+    writer.writerow(names)
+    writer.writerows([_cell(getattr(spend, name)) for name in names] for spend in trail.spends)
+    return text.getvalue()
+
+
+def to_json(trail: AuditTrail) -> str:
+    """The whole trail as JSON."""
+    values = {**asdict(trail), "agrees": trail.agrees}
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _cell(value: object) -> object:
+    """Neutralises what spreadsheets execute: `=`, `+`, `-`, `@` or a control character first."""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return "" if value is None else value

@@ -1,0 +1,157 @@
+"""Files for their owner alone: mode 0600, whole or absent, encrypted where a key is set."""
+
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from dpsynth_assets.resources.sealing import SealingKey, SensitiveKeyError, is_sealed, sealing_key
+from dpsynth_assets.resources.whole_folders import flush
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - a disk in memory, where folders are made by mkdtemp
+"""Where plain files of an encrypted store may lie while code that wants a path works on them."""
+
+_PREFIX = "dpsynth-plain-"
+
+
+class OwnerOnlyFiles:
+    """Files below one root; the place below the root is part of what encryption seals."""
+
+    def __init__(self, root: Path) -> None:
+        """Names the root; it has to exist once something is written."""
+        self._root = root
+
+    def write(
+        self, path: Path, write: Callable[[BinaryIO], object], *, only_if_absent: bool = False
+    ) -> None:
+        """Calls `write` on an open file of mode 0600, which becomes `path` once it is whole.
+
+        Args:
+            path: Place below the root.
+            write: Writes the content.
+            only_if_absent: Leave a file that is already there, also when another process was first.
+        """
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                self._write(file, write, self._name(path))
+            if only_if_absent:
+                with suppress(FileExistsError):
+                    path.hardlink_to(temporary)
+            else:
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def read(self, path: Path) -> bytes:
+        """Reads a file whole; a sealed one is decrypted in memory alone.
+
+        Raises:
+            SensitiveKeyError: The file is sealed and there is no key, or not the right one, or
+                there is a key and the file is not sealed.
+        """
+        key = sealing_key()
+        with path.open("rb") as file:
+            if key is not None:
+                return key.open(file, self._name(path))
+            if not is_sealed(file):
+                file.seek(0)
+                return file.read()
+        raise SensitiveKeyError(
+            f"Expected the key of the encrypted file {self._name(path)}, got none. Export "
+            "DPSYNTH_SENSITIVE_KEY, or run `dpsynth purge` and materialise private_records again."
+        )
+
+    def store_folder(self, plain: Path, target: Path) -> None:
+        """Makes `target` hold the files of folder `plain`, whole and on disk; removes `plain`.
+
+        Without a key the folder itself is renamed; with one its files are sealed.
+        """
+        key = sealing_key()
+        ready = plain if key is None else self._sealed_beside(key, plain, target)
+        for path in (*ready.rglob("*"), ready):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            flush(path)
+        ready.replace(target)
+        flush(target.parent)
+        shutil.rmtree(plain, ignore_errors=True)
+
+    def open_folder(self, stored: Path, plain: Path) -> Path:
+        """Decrypts a folder into `plain`, which is made; without a key `stored` is the folder."""
+        if sealing_key() is None:
+            return stored
+        for path in sorted(stored.rglob("*")):
+            if path.is_file():
+                place = _made_parent(plain / path.relative_to(stored))
+                place.write_bytes(self.read(path))
+        return plain
+
+    def _sealed_beside(self, key: SealingKey, plain: Path, target: Path) -> Path:
+        """Seals each file under the name it will have once the folder is renamed to `target`."""
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(mode=0o700)
+        for path in sorted(plain.rglob("*")):
+            if path.is_file():
+                inside = path.relative_to(plain)
+                with path.open("rb") as source, _made_parent(beside / inside).open("wb") as sealed:
+                    key.seal(source, sealed, self._name(target / inside))
+        return beside
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
+
+    @staticmethod
+    def _write(file: BinaryIO, write: Callable[[BinaryIO], object], name: str) -> None:
+        key = sealing_key()
+        if key is None:
+            write(file)
+            return
+        plain = io.BytesIO()
+        write(plain)
+        plain.seek(0)
+        key.seal(plain, file, name)
+
+
+def plain_folder() -> Path:
+    """A new folder of mode 0700 for plain files: in memory where the system has such a disk.
+
+    Its name says which process made it, so that `abandoned_plain_folders` finds what a killed one
+    left behind.
+    """
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=_place()))
+
+
+def abandoned_plain_folders() -> list[Path]:
+    """Plain folders of this user whose process is gone."""
+    mine = [path for path in _place().glob(f"{_PREFIX}*-*") if path.lstat().st_uid == os.geteuid()]
+    return [path for path in mine if not _is_running(path.name.removeprefix(_PREFIX))]
+
+
+def _place() -> Path:
+    return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+def _is_running(name: str) -> bool:
+    process = name.partition("-")[0]
+    if not process.isdigit():
+        return True  # Not one of ours.
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _made_parent(path: Path) -> Path:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path

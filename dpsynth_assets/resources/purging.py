@@ -1,0 +1,91 @@
+"""Removing private intermediates: after a cohort is finished, by age, or on a person's word.
+
+What is removed: records, embeddings, internal tables, and plain files that a killed process left.
+What stays unless it is asked for: finished passes and checkpoints of a charge that is not committed
+yet (without them the next run pays again), and the contribution table (it holds hashes, and people
+may ask after the data is gone). Ledger, stored releases and reports are not in this store.
+
+Removal unlinks files. On disks that keep old blocks, encrypt the store (`sealing.py`): without the
+key what is left there cannot be read.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_assets.resources.owner_only import abandoned_plain_folders
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+AFTER_SUCCESS_VARIABLE = "DPSYNTH_PURGE_AFTER_SUCCESS"
+"""Environment variable: `1` purges a cohort once a run that wrote its statement has succeeded."""
+
+_UNFINISHED, _CONTRIBUTIONS = "passes", "contributions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PurgeRule:
+    """What to remove.
+
+    Attributes:
+        dataset: Only of this dataset; None: of all.
+        older_than_seconds: Only what was last written longer ago.
+        unfinished: Also passes and checkpoints of charges that are not committed.
+        contributions: Also the contribution table.
+    """
+
+    dataset: str | None = None
+    older_than_seconds: float = 0.0
+    unfinished: bool = False
+    contributions: bool = False
+
+
+def purge(
+    store: SensitiveStore,
+    rule: PurgeRule,
+    is_open: Callable[[str], bool],
+    *,
+    dry_run: bool = False,
+) -> list[Path]:
+    """Removes what the rule names and returns it.
+
+    Args:
+        store: The sensitive store.
+        rule: What to remove.
+        is_open: Whether a reservation is charged and not committed.
+        dry_run: Only say what would be removed.
+    """
+    chosen = [path for path in _candidates(store.base, rule, is_open) if _is_due(path, rule)]
+    if rule.dataset is None:
+        chosen += abandoned_plain_folders()
+    if not dry_run:
+        for path in chosen:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    return chosen
+
+
+def purges_after_success() -> bool:
+    """Whether cohorts are purged once they are finished."""
+    return os.environ.get(AFTER_SUCCESS_VARIABLE, "") == "1"
+
+
+def _candidates(base: Path, rule: PurgeRule, is_open: Callable[[str], bool]) -> Iterator[Path]:
+    datasets = [base / rule.dataset] if rule.dataset is not None else sorted(base.glob("*"))
+    for folder in filter(Path.is_dir, datasets):
+        for path in sorted(folder.iterdir()):
+            if path.name == _UNFINISHED:
+                yield from (
+                    kept
+                    for kept in sorted(path.iterdir())
+                    if rule.unfinished or not is_open(kept.name)
+                )
+            elif path.name != _CONTRIBUTIONS or rule.contributions:
+                yield path
+
+
+def _is_due(path: Path, rule: PurgeRule) -> bool:
+    """Whether the newest file in it is old enough."""
+    newest = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    return time.time() - newest >= rule.older_than_seconds

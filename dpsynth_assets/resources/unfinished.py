@@ -1,0 +1,108 @@
+"""What a run keeps of a release it has paid for and not finished: passes and checkpoints."""
+
+import atexit
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, plain_folder
+from dpsynth_assets.resources.sealing import sealing_key
+
+_plain_folders: dict[Path, Path] = {}
+"""Where this process keeps the plain files of an encrypted checkpoint: folder -> plain folder."""
+
+
+class Unfinished:
+    """What is kept of one reservation, in a folder of its own."""
+
+    def __init__(self, files: OwnerOnlyFiles, folder: Path) -> None:
+        """Names the folder; it is made when the first pass begins."""
+        self._files, self._folder = files, folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run under this reservation began to draw."""
+        return self._folder.is_dir()
+
+    def begin(self) -> None:
+        """Marks that a run under this reservation begins to draw."""
+        for folder in (self._folder.parent, self._folder):
+            folder.mkdir(exist_ok=True, mode=0o700)
+
+    def remove(self) -> None:
+        """Forgets what was kept, once the release is committed."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        _forget_plain(self._folder)
+
+
+class StoredPasses(Unfinished):
+    """Passes as JSON files of mode 0600 in a folder of their reservation."""
+
+    def load(self, number: int) -> dict[str, Any] | None:
+        """Reads a finished pass; None where it has to be run."""
+        path = self._folder / f"{number}.json"
+        if not path.exists():
+            return None
+        values: dict[str, Any] = json.loads(self._files.read(path))
+        return values
+
+    def save(self, number: int, values: dict[str, Any]) -> None:
+        """Keeps a finished pass; it appears whole or not at all."""
+        content = json.dumps(values).encode()
+        self._files.write(self._folder / f"{number}.json", lambda file: file.write(content))
+
+
+class StoredCheckpoint(Unfinished):
+    """Checkpoints as numbered folders; the highest number is the last, older ones are removed.
+
+    Training libraries want a path. With a key of the store, that path is a plain folder in memory
+    (`/dev/shm`; elsewhere the system's temporary folder) for as long as the process lives, and what
+    lies in the store is sealed.
+    """
+
+    @property
+    def saved(self) -> Path | None:
+        """Folder of the last checkpoint; None at the first start."""
+        numbers = self._numbers()
+        if not numbers:
+            return None
+        return self._files.open_folder(self._folder / f"{numbers[-1]}", self._emptied("saved"))
+
+    def scratch(self) -> Path:
+        """An empty folder of mode 0700 for the next checkpoint or for the release's files."""
+        folder = self._emptied("scratch")
+        folder.mkdir(mode=0o700, parents=True)
+        return folder
+
+    def save(self, scratch: Path) -> None:
+        """Makes `scratch` the last checkpoint; it is on disk, whole, when this returns."""
+        earlier = self._numbers()
+        self._files.store_folder(scratch, self._folder / f"{earlier[-1] + 1 if earlier else 1}")
+        for number in earlier:
+            shutil.rmtree(self._folder / f"{number}", ignore_errors=True)
+
+    def _numbers(self) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdigit())
+
+    def _emptied(self, name: str) -> Path:
+        base = self._folder
+        if sealing_key() is not None:
+            if self._folder not in _plain_folders:
+                _plain_folders[self._folder] = plain_folder()
+            base = _plain_folders[self._folder]
+        shutil.rmtree(base / name, ignore_errors=True)
+        return base / name
+
+
+@atexit.register
+def _forget_all_plain() -> None:
+    for folder in list(_plain_folders):
+        _forget_plain(folder)
+
+
+def _forget_plain(folder: Path) -> None:
+    if folder in _plain_folders:
+        shutil.rmtree(_plain_folders.pop(folder), ignore_errors=True)

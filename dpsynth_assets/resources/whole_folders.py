@@ -1,0 +1,127 @@
+"""Folders that appear whole or not at all, on a disk or in an object store.
+
+A disk has a rename, which moves a finished folder into place in one step. An object store has
+none: there every file is written first and one file, the marker, last; a folder without its marker
+is not there.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from upath import UPath
+
+from dpsynth_assets.paths import Folder
+
+MARKER = "complete.json"
+"""Last file of a folder in an object store: name -> SHA-256 of every other file."""
+
+_CHUNK_BYTES = 1 << 22
+
+
+@contextmanager
+def written_whole(final: Folder) -> Iterator[Path]:
+    """Yields an empty local folder, whose content is at `final`, on disk, when the block ends.
+
+    An error leaves nothing behind, a killed process nothing that is taken for the folder.
+    """
+    if isinstance(final, Path):
+        with _beside(final) as temporary:
+            yield temporary
+        return
+    with tempfile.TemporaryDirectory(prefix="dpsynth-") as scratch:
+        temporary = Path(scratch)
+        yield temporary
+        (temporary / MARKER).write_text(json.dumps(file_digests(temporary), sort_keys=True))
+        upload(temporary, final, last=MARKER)
+
+
+@contextmanager
+def _beside(final: Path) -> Iterator[Path]:
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            flush(path)
+        temporary.replace(final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)  # A full disk needs the space.
+        raise
+    flush(final.parent)
+
+
+def upload(local: Path, final: UPath, *, last: str) -> None:
+    """Replaces the content of `final` by that of `local`: `last` goes first and comes last.
+
+    Args:
+        local: Folder of finished files.
+        final: Prefix of an object store.
+        last: Name of the file that says that all others are there.
+    """
+    store, names = final.fs, [name for name in file_names(local) if name != last]
+    earlier = file_names(final)
+    if last in earlier:
+        store.rm_file((final / last).path)
+    for name in earlier:
+        if name not in (*names, last):
+            store.rm_file((final / name).path)
+    for name in (*names, last):
+        store.pipe_file((final / name).path, (local / name).read_bytes())
+
+
+def download_whole(source: UPath, final: Path) -> Path:
+    """Copies a marked folder of an object store to the disk, unless it is there already.
+
+    Raises:
+        OSError: A file is not the one that the marker lists.
+    """
+    if final.is_dir():
+        return final
+    listed = json.loads((source / MARKER).read_text())
+    with written_whole(final) as folder:
+        for name, expected in listed.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.fs.get_file((source / name).path, str(target))
+            if digest_of(target) != expected:
+                raise OSError(f"Expected {name} of {source} as it was stored, got other bytes.")
+    return final
+
+
+def file_names(folder: Folder) -> list[str]:
+    """Names of all files in a folder, relative to it, with slashes, sorted; none without it."""
+    if isinstance(folder, Path):
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return sorted(path.relative_to(folder).as_posix() for path in files)
+    prefix = folder.path.rstrip("/") + "/"
+    return sorted(name.removeprefix(prefix) for name in folder.fs.find(prefix))
+
+
+def file_digests(folder: Folder) -> dict[str, str]:
+    """Name -> SHA-256 of every file in a folder but the marker."""
+    return {name: digest_of(folder / name) for name in file_names(folder) if name != MARKER}
+
+
+def digest_of(path: Folder) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_CHUNK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Waits until a file's or a folder's content is on disk: a commit must never outlive it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

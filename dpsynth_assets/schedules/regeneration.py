@@ -1,0 +1,88 @@
+"""Scheduled regeneration: new releases by name, or a skip that says why the budget refuses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.assets.audit import AUDIT
+from dpsynth_assets.assets.evaluation import EVALUATION
+from dpsynth_assets.assets.identity import dataset_key
+from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
+from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.staged import StagedMethod
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.schedules.refusals import refusal_of
+from dpsynth_assets.tags import RELEASE
+
+
+def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
+    """Job and schedule that regenerate a cohort's corpora, if the dataset file asks for them.
+
+    Raises:
+        ValueError: The schedule asks for rows, and none of its methods takes a number of rows.
+    """
+    if spec.schedule is None:
+        return dg.Definitions()
+    declared = spec.schedule
+    chosen = [p for p in plan.methods if not declared.methods or p.folder in declared.methods]
+    settings = row_settings(spec, chosen, declared)
+    job = _regeneration_job(spec, chosen)
+
+    @dg.schedule(
+        name=f"regenerate_{spec.name}_schedule",
+        job=job,
+        cron_schedule=declared.cron,
+        execution_timezone=declared.timezone,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Regenerates {spec.name} while its budget allows; otherwise says why not.",
+    )
+    def regenerate(
+        context: dg.ScheduleEvaluationContext, ledger: PrivacyLedger
+    ) -> dg.RunRequest | dg.SkipReason:
+        release = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
+        refusal = refusal_of(spec, plan, chosen, ledger.open(), release)
+        if refusal is not None:
+            return dg.SkipReason(refusal)
+        return dg.RunRequest(
+            run_key=f"{spec.name}:{release}", tags={RELEASE: release}, run_config=settings
+        )
+
+    return dg.Definitions(jobs=[job], schedules=[regenerate])
+
+
+def _regeneration_job(
+    spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod]
+) -> Any:
+    """The chosen methods from their paid stages on, with scores and statement."""
+    folders = [*(planned.folder for planned in chosen), EVALUATION, AUDIT]
+    return dg.define_asset_job(
+        f"regenerate_{spec.name}",
+        selection=dg.AssetSelection.groups(*(f"{spec.name}/{folder}" for folder in folders)),
+        description=f"New corpora of {spec.name}: each is a new release and pays from the budget.",
+        tags={"dagster/max_retries": "0"},
+    )
+
+
+def row_settings(
+    spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod], declared: ScheduleSpec
+) -> dict[str, Any]:
+    """Run config that asks for the declared rows wherever rows are free; {} without any.
+
+    Raises:
+        ValueError: Rows are asked for, and every chosen method writes what its budget pays for.
+    """
+    if declared.rows is None:
+        return {}
+    writers = [
+        dataset_key(spec.name, planned.folder, "candidate_corpus").to_python_identifier()
+        for planned in chosen
+        if isinstance(planned.method, StagedMethod) and planned.method.writes_corpus
+    ]
+    if not writers:
+        names = ", ".join(planned.folder for planned in chosen)
+        raise ValueError(
+            f"schedule.rows of {spec.name!r}: expected a method whose rows cost nothing, got "
+            f"{names}, whose rows follow from the budget. Drop rows, or name another method."
+        )
+    return {"ops": {name: {"config": {"rows": declared.rows}} for name in writers}}

@@ -1,0 +1,123 @@
+"""Which private record holds which secret. Everything here is private."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
+from dpsynth_assets.secret_detection.detectors import Detector, detector_of, normalised
+
+ShareCallback = Callable[[float], None]
+
+RECORDS_AT_A_TIME = 1_000
+
+_ANY = ""
+"""The one value of a kind whose secret is to hold any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretIncidence:
+    """What detectors found. Its repr shows nothing of it, not even how much.
+
+    Attributes:
+        table: UInt32 columns `record` (row of the records) and `secret`, sorted, each pair once.
+        secrets: Columns `secret`, `kind`, `value` (normalised) and `records` (how many hold it).
+    """
+
+    table: pl.DataFrame = field(repr=False)
+    secrets: pl.DataFrame = field(repr=False)
+
+    def over_their_caps(self, declared: SecretsSpec) -> dict[str, dict[str, int]]:
+        """Counts, for each kind, the secrets in more records than declared; for the steward only.
+
+        Returns:
+            Kind -> `secrets`, `most_records` of one of them, and how many are `over_cap`.
+        """
+        summary = {}
+        for kind in declared.kinds:
+            held = self.secrets.filter(pl.col("kind") == kind.name)["records"]
+            summary[kind.name] = {
+                "secrets": len(held),
+                "most_records": max(held.to_list(), default=0),
+                "over_cap": int((held > kind.max_records).sum()),
+            }
+        return summary
+
+
+def find_secrets(
+    records: pl.DataFrame,
+    declared: SecretsSpec,
+    *,
+    of_columns: Mapping[str, Mapping[str, set[str]]] | None = None,
+    progress: ShareCallback | None = None,
+) -> SecretIncidence:
+    """Runs every declared detector over the records.
+
+    Args:
+        records: Canonical records; columns `record_id` and `text` are read.
+        declared: Kinds of secrets.
+        of_columns: Kind -> record id -> values (`values_of_columns`).
+        progress: Told the share of kinds and records done; tells nothing else.
+
+    Raises:
+        ValueError: If a detector cannot be opened.
+
+    **Privacy** Private, as are the numbers of rows. Detection decides what can be checked and
+    shown to the steward; the noise of `privacy.secret_clustering` does not depend on it.
+    """
+    texts, ids = records["text"].to_list(), records["record_id"].to_list()
+    found: dict[tuple[str, str], set[int]] = {}
+    for place, kind in enumerate(declared.kinds):
+        share = _share_of_part(progress, place, len(declared.kinds))
+        detector = detector_of(kind, texts)
+        if detector is None:
+            held = [sorted((of_columns or {}).get(kind.name, {}).get(one, ())) for one in ids]
+        else:
+            held = _search(detector, texts, share)
+        for row, values in enumerate(held):
+            for value in _secrets_of(kind, values):
+                found.setdefault((kind.name, value), set()).add(row)
+    return _tabulated(found)
+
+
+def _search(detector: Detector, texts: Sequence[str], share: ShareCallback) -> list[list[str]]:
+    held: list[list[str]] = []
+    for start in range(0, len(texts), RECORDS_AT_A_TIME):
+        block = texts[start : start + RECORDS_AT_A_TIME]
+        held += [detector.find(text) for text in block]
+        share(len(held) / len(texts))
+    return held
+
+
+def _secrets_of(kind: SecretKindSpec, values: Sequence[str]) -> set[str]:
+    distinct = {normalised(value) for value in values} - {""}
+    if kind.each == "kind":
+        return {_ANY} if distinct else set()
+    return distinct
+
+
+def _tabulated(found: Mapping[tuple[str, str], set[int]]) -> SecretIncidence:
+    keys = sorted(found)
+    pairs = [(row, number) for number, key in enumerate(keys) for row in found[key]]
+    schema = {"record": pl.UInt32, "secret": pl.UInt32}
+    table = pl.DataFrame(pairs, schema=schema, orient="row").sort("record", "secret")
+    secrets = pl.DataFrame(
+        {
+            "secret": pl.Series(range(len(keys)), dtype=pl.UInt32),
+            "kind": pl.Series([kind for kind, _ in keys], dtype=pl.String),
+            "value": pl.Series([value for _, value in keys], dtype=pl.String),
+            "records": pl.Series([len(found[key]) for key in keys], dtype=pl.UInt32),
+        }
+    )
+    return SecretIncidence(table=table, secrets=secrets)
+
+
+def _share_of_part(progress: ShareCallback | None, place: int, parts: int) -> ShareCallback:
+    """Reports the share of one of several equal parts as a share of the whole."""
+
+    def report(share: float) -> None:
+        if progress is not None:
+            progress((place + share) / parts)
+
+    return report

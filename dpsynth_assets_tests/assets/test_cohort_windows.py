@@ -1,0 +1,424 @@
+"""Laws of parted datasets: disjoint cohorts, known from the calendar, each with its own account."""
+
+import json
+import os
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+
+import dagster as dg
+import polars as pl
+import pytest
+from pydantic import ValidationError
+
+from dpsynth_assets.assets.corpora import corpus_request
+from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.datasets import (
+    CohortSpec,
+    CohortsSpec,
+    cohort_registry,
+    cohorts_of,
+    known_cohorts,
+)
+from dpsynth_assets.datasets.cohort_registry import complete_cohorts, register_cohorts
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records import check_dataset_file, read_private_records
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.schedules.new_cohorts import FIRST_RUNS_A_TICK
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+
+BY_MONTH = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
+BY_FILE = {"by": "file", "pattern": "mail-{year}-{month}.jsonl", "settle_minutes": 0}
+PERIODS = {
+    "day": "2025-12-31",
+    "week": "2025-12-29",
+    "month": "2025-12-01",
+    "quarter": "2025-10-01",
+    "year": "2024-01-01",
+}
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+
+
+def rule(**fields) -> CohortsSpec:
+    return CohortsSpec.model_validate(fields)
+
+
+# Windows
+
+
+@pytest.mark.parametrize(("period", "first"), PERIODS.items())
+def test_windows_follow_one_another_without_gap_or_overlap_and_keys_name_them(period, first):
+    windows = rule(by="window", column="created", period=period, first=first)
+    keys = windows.complete_windows(date(2028, 3, 2))
+    spans = [windows.window(key) for key in keys]
+    assert len(set(keys)) == len(keys) > 2
+    assert keys == sorted(keys)
+    assert spans[0].start == date.fromisoformat(first)
+    for before, after in pairwise(spans):
+        assert before.end == after.start
+    assert all(span.start < span.end for span in spans)
+
+
+def test_a_window_is_complete_once_it_has_ended_and_its_delay_is_over():
+    months = rule(**BY_MONTH, delay_days=3)
+    assert months.complete_windows(date(2026, 2, 3)) == []
+    assert months.complete_windows(date(2026, 2, 4)) == ["2026_01"]
+
+
+def source_of(tmp_path, days: list[str | None]):
+    """Records dated so; the text says which record it is."""
+    lines = [
+        json.dumps({"text": f"record {number}", "created": day, "id": f"r{number}"})
+        for number, day in enumerate(days)
+    ]
+    path = tmp_path / "letters.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def by_month(path, **changes):
+    parted = {
+        "source": {"path": str(path)},
+        "columns": {"id": "id"},
+        "cohorts": BY_MONTH,
+        "held_out_fraction": 0.0,
+    }
+    return letters(**{**parted, **changes})
+
+
+DAYS = [
+    "2026-01-01", "2026-01-31T23:59:59Z", " 2026-02-01 00:00:00", "2026-02-28", "2026-03-01",
+    "2025-12-31", "01/02/2026", "", None, "2026-02-30",
+]  # fmt: skip
+
+
+def texts(spec) -> set[str]:
+    return set(read_private_records(spec).records["text"])
+
+
+def test_every_dated_record_is_in_the_one_cohort_that_its_date_names(tmp_path):
+    spec = by_month(source_of(tmp_path, DAYS))
+    cohorts = [CohortSpec.of(spec, key) for key in ("2026_01", "2026_02", "2026_03")]
+    assert [texts(cohort) for cohort in cohorts] == [
+        {"record 0", "record 1"},
+        {"record 2", "record 3"},
+        {"record 4"},
+    ]
+
+
+def test_one_record_more_changes_one_cohort_only(tmp_path):
+    def canonical(days):
+        spec = by_month(source_of(tmp_path, days))
+        cohorts = [CohortSpec.of(spec, key) for key in ("2026_01", "2026_02", "2026_03")]
+        return [read_private_records(cohort).records for cohort in cohorts]
+
+    before, after = canonical(DAYS), canonical([*DAYS, "2026-02-14"])
+    differ = [not old.equals(new) for old, new in zip(before, after, strict=True)]
+    assert differ == [False, True, False]
+
+
+def test_an_id_that_repeats_in_another_window_sets_nothing_aside(tmp_path):
+    path = tmp_path / "letters.jsonl"
+    rows = [{"text": "a", "created": "2026-01-05", "id": "x"}]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    alone = texts(CohortSpec.of(by_month(path), "2026_01"))
+    rows.append({"text": "b", "created": "2026-02-05", "id": "x"})
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    assert texts(CohortSpec.of(by_month(path), "2026_01")) == alone == {"a"}
+
+
+def test_an_empty_window_is_a_cohort_like_any_other(tmp_path):
+    spec = by_month(source_of(tmp_path, ["2026-01-05"]))
+    assert complete_cohorts(spec.cohorts, spec.source, datetime(2026, 4, 2, tzinfo=UTC)) == [
+        "2026_01",
+        "2026_02",
+        "2026_03",
+    ]
+    empty = read_private_records(CohortSpec.of(spec, "2026_02"))
+    assert empty.records.is_empty()
+    assert empty.records.columns == ["record_id", "unit_id", "text", "label"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_dates_of_typed_columns_are_read_as_they_stand(tmp_path, suffix):
+    path = tmp_path / f"letters.{suffix}"
+    moments = pl.Series(["2026-01-31T23:30", "2026-02-01T00:30"]).str.to_datetime()
+    frame = pl.DataFrame({"text": ["a", "b"], "id": ["1", "2"], "created": moments})
+    frame.write_parquet(path) if suffix == "parquet" else frame.write_csv(path)
+    assert texts(CohortSpec.of(by_month(path), "2026_01")) == {"a"}
+    assert texts(CohortSpec.of(by_month(path), "2026_02")) == {"b"}
+
+
+# Files
+
+
+@pytest.fixture
+def mail(tmp_path):
+    folder = tmp_path / "mail"
+    folder.mkdir()
+    for name in ("mail-2026-01.jsonl", "mail-2026-02.jsonl", "mail-of-alice.jsonl"):
+        (folder / name).write_text(json.dumps({"text": f"in {name}"}))
+    return folder
+
+
+def by_file(folder, **changes):
+    parted = {
+        "source": {"path": f"{folder}/*.jsonl"}, "cohorts": BY_FILE, "held_out_fraction": 0.0
+    }  # fmt: skip
+    return letters(**{**parted, **changes})
+
+
+def test_every_file_of_the_pattern_is_a_cohort_and_no_other_is(mail):
+    spec = by_file(mail)
+    now = datetime.now(UTC) + timedelta(seconds=5)
+    assert complete_cohorts(spec.cohorts, spec.source, now) == ["2026_01", "2026_02"]
+    assert texts(CohortSpec.of(spec, "2026_02")) == {"in mail-2026-02.jsonl"}
+
+
+def test_a_file_counts_once_it_has_settled(mail):
+    spec = by_file(mail, cohorts={**BY_FILE, "settle_minutes": 30})
+    old = (datetime.now(UTC) - timedelta(hours=1)).timestamp()
+    os.utime(mail / "mail-2026-01.jsonl", (old, old))
+    assert complete_cohorts(spec.cohorts, spec.source, datetime.now(UTC)) == ["2026_01"]
+
+
+def test_names_of_files_and_keys_are_the_same_thing():
+    files = rule(by="file", pattern="a.{number}-{year}(x).csv")
+    assert files.file_key("a.17-2026(x).csv") == "17_2026"
+    assert files.file_name("17_2026") == "a.17-2026(x).csv"
+    assert files.file_key("ab17-2026(x).csv") is None
+    assert files.file_key("a.17-2026(x).csv.part") is None
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"neighboring_relation": "replace-one"}, "A replaced record may move"),
+        (
+            {"neighboring_relation": "zero-out", "public_facts": {"records": 9}},
+            "add-remove where the source is parted",
+        ),
+        (
+            {"privacy_unit": {"column": "customer", "max_records": 2}},
+            "a unit with records in several cohorts".capitalize(),
+        ),
+        ({"name": "a" * 60}, "since cohorts add their key"),
+    ],
+)
+def test_what_would_not_compose_in_parallel_is_refused(changes, words):
+    with pytest.raises(ValidationError, match=words):
+        letters(**{"cohorts": BY_MONTH, **changes})
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "words"),
+    [
+        ({**BY_MONTH, "first": "2026-01-15"}, "the first day of a month, e.g. 2026-01-01"),
+        ({**BY_MONTH, "pattern": "x"}, "Drop pattern"),
+        ({"by": "window", "column": "created", "period": "month"}, "Add first"),
+        ({"by": "file", "pattern": "mail.jsonl"}, "Without one every file"),
+        ({"by": "file", "pattern": "{who}.jsonl"}, "placeholders among"),
+        ({"by": "file", "pattern": "{year}/{month}.jsonl"}, "folders belong to source.path"),
+    ],
+)
+def test_a_rule_that_does_not_part_is_refused(cohorts, words):
+    with pytest.raises(ValidationError, match=words):
+        rule(**cohorts)
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/mail/*.jsonl", "data/*/mail.jsonl"])
+def test_files_lie_in_one_local_folder(path):
+    with pytest.raises(ValidationError, match="a local folder and a pattern of file names"):
+        letters(cohorts=BY_FILE, source={"path": path})
+
+
+# The registry, and what loads from it
+
+
+def test_the_registry_only_grows_and_is_read_once_a_key():
+    assert register_cohorts("letters", ["2026_02", "2026_01"]) == ["2026_02", "2026_01"]
+    assert register_cohorts("letters", ["2026_01", "2026_03"]) == ["2026_03"]
+    assert known_cohorts("letters") == ["2026_01", "2026_02", "2026_03"]
+    assert known_cohorts("others") == []
+
+
+def test_definitions_hold_the_known_cohorts_and_none_of_the_whole():
+    register_cohorts("letters", ["2026_01", "2026_02"])
+    graph = definitions_of(letters(cohorts=BY_MONTH)).resolve_asset_graph()
+    assert {key.path[0] for key in graph.get_all_asset_keys()} == {
+        "public",
+        "letters_2026_01",
+        "letters_2026_02",
+    }
+
+
+def test_commands_find_a_cohort_by_its_name(tmp_path, monkeypatch):
+    register_cohorts("letters", ["2026_01"])
+    write_file(tmp_path / "files", "letters.jsonl")
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
+    cohort = find_cohort("letters_2026_01")
+    assert (cohort.dataset, cohort.window.start) == ("letters", date(2026, 1, 1))
+
+
+def write_file(folder, source) -> None:
+    folder.mkdir()
+    (folder / "letters.yaml").write_text(
+        f"""\
+type: dpsynth_assets.components.PrivateDataset
+attributes:
+  name: letters
+  source: {{path: {source}}}
+  cohorts: {{by: window, column: created, period: month, first: 2026-01-01}}
+  budget: {{epsilon: 8.0, delta: 1.0e-6}}
+  methods: [{{method: mean_uniform}}]
+"""
+    )
+
+
+def test_checking_a_file_tells_how_many_records_no_cohort_will_hold(tmp_path):
+    write_file(tmp_path / "files", source_of(tmp_path, DAYS))
+    problems = check_dataset_file(tmp_path / "files" / "letters.yaml")
+    (found,) = [problem for problem in problems if problem.field == "cohorts.column"]
+    assert found.got == "4 rows without one"
+    assert found.severity == "warning"
+
+
+def test_checking_a_file_tells_when_the_date_column_is_missing(tmp_path):
+    source = tmp_path / "letters.csv"
+    source.write_text("text\nhello\n")
+    write_file(tmp_path / "files", source)
+    (problem,) = check_dataset_file(tmp_path / "files" / "letters.yaml")
+    assert problem.field == "cohorts.column"
+
+
+# The sensor
+
+
+class Sensor:
+    """The sensor of `letters` over the cohorts known when its definitions loaded."""
+
+    def __init__(self, **changes) -> None:
+        self.spec = letters(**{"cohorts": {**BY_MONTH, "first": "2026-01-01"}, **changes})
+        self.definitions = definitions_of(self.spec)
+        self.cursor: str | None = None
+
+    def tick(self):
+        with dg.DagsterInstance.ephemeral() as instance:
+            context = dg.build_sensor_context(
+                instance=instance,
+                cursor=self.cursor,
+                resources={"ledger": PrivacyLedger()},
+                definitions=self.definitions,
+            )
+            sensor = self.definitions.resolve_sensor_def("letters_new_cohorts")
+            data = sensor.evaluate_tick(context)
+        self.cursor = data.cursor
+        return data
+
+
+@pytest.fixture
+def today(monkeypatch):
+    """Sets the day that the calendar shows."""
+
+    def set_day(text: str) -> None:
+        moment = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+        monkeypatch.setattr(cohort_registry.time, "time", lambda: moment)
+
+    return set_day
+
+
+def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_cohort(today):
+    today("2026-01-20")
+    sensor = Sensor()
+    assert sensor.definitions.resolve_sensor_def("letters_new_cohorts").default_status is (
+        dg.DefaultSensorStatus.STOPPED
+    )
+    assert "the next window has not ended" in sensor.tick().skip_message
+    assert known_cohorts("letters") == []
+
+
+def test_a_new_window_is_registered_first_and_released_after_the_reload(today):
+    today("2026-02-02")
+    data = Sensor().tick()
+    assert not data.run_requests
+    assert "letters_2026_01" in data.skip_message
+    assert "reload the code location" in data.skip_message
+    (request,) = Sensor().tick().run_requests
+    assert request.run_key == "letters_2026_01:first"
+    assert {key.path[0] for key in request.asset_selection} == {"letters_2026_01"}
+    assert {key.path[1] for key in request.asset_selection} >= {"shared", "mean_uniform", "audit"}
+
+
+def test_a_cohort_is_asked_for_once(today):
+    today("2026-02-02")
+    register_cohorts("letters", ["2026_01"])
+    sensor = Sensor()
+    assert sensor.tick().run_requests
+    assert not sensor.tick().run_requests
+
+
+def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(today):
+    today("2026-02-02")
+    register_cohorts("letters", ["2026_01"])
+    sensor = Sensor()
+    charge(cohorts_of(sensor.spec)[0])
+    assert not sensor.tick().run_requests
+
+
+def charge(cohort, release="1") -> None:
+    plan = plan_dataset(cohort)
+    for planned in plan.methods:
+        request = corpus_request(cohort, planned, release=release)
+        PrivacyLedger().open().reserve(request, plan.budget, plan.releases)
+
+
+def test_many_windows_are_worked_off_little_by_little(today):
+    today("2026-08-02")
+    register_cohorts("letters", [f"2026_{month:02d}" for month in range(1, 8)])
+    sensor = Sensor()
+    rounds = [len(sensor.tick().run_requests or ()) for _ in range(3)]
+    assert rounds == [FIRST_RUNS_A_TICK, 2, 0]
+
+
+def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(today):
+    today("2026-02-02")
+    register_cohorts("letters", ["2026_01"])
+    short = {"epsilon": 60.0, "delta": 1e-6, "monthly_epsilon": 0.5}
+    assert (
+        "monthly allowance of cohort 'letters_2026_01'" in Sensor(budget=short).tick().skip_message
+    )
+
+
+# Accounts
+
+
+def test_cohorts_of_a_dataset_pay_in_parallel_and_the_largest_stands_for_all():
+    spec = letters(cohorts=BY_MONTH)
+    register_cohorts("letters", ["2026_01", "2026_02"])
+    first, second = cohorts_of(spec)
+    charge(first)
+    charge(second)
+    charge(second, release="2")
+    ledger = PrivacyLedger().open()
+    total = ledger.dataset_spend("letters")
+    assert total.composition == "parallel"
+    assert total.epsilon == ledger.spend("letters_2026_02").epsilon
+    assert total.epsilon > ledger.spend("letters_2026_01").epsilon > 0
+
+
+def test_another_rule_for_the_same_dataset_is_refused_by_the_ledger():
+    register_cohorts("letters", ["2026_01"])
+    charge(cohorts_of(letters(cohorts=BY_MONTH))[0])
+    weekly = {**BY_MONTH, "period": "week", "first": "2026-01-05"}
+    with pytest.raises(PrivacyError, match="parted by month of created"):
+        charge(CohortSpec.of(letters(cohorts=weekly), "2026_w03"))
+    with pytest.raises(PrivacyError, match="parted by month of created"):
+        charge(letters())

@@ -1,0 +1,126 @@
+"""A privately trained downstream model is scored beside the corpora, from its latest release."""
+
+import json
+from types import SimpleNamespace
+
+import dagster as dg
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
+from dpsynth_assets.assets.evaluation import evaluation_definitions
+from dpsynth_assets.assets.scoring import report_table
+from dpsynth_assets.assets.staged import stage_request
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.models.label_classifier import new_label_classifier, save_label_classifier
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.render import render_report
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets_tests.end_to_end.conftest import private_spec
+
+LABELS = ("billing", "delivery")
+MODEL = {"steps": 2, "expected_batch_size": 8, "task": "classification"}
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    return private_spec(
+        tmp_path,
+        public_facts={"labels": {"label": list(LABELS)}, "records": 100},
+        cluster_histogram=None,
+        methods=[
+            {"method": "dp_fine_tuning", "settings": {"steps": 2, "expected_batch_size": 8}},
+            {"method": "downstream_fine_tuning", "settings": MODEL},
+        ],
+        evaluation={"references": False},
+        schedule=None,
+    )
+
+
+@pytest.fixture
+def plan(spec):
+    return plan_dataset(spec)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
+
+
+@pytest.fixture
+def releases(tmp_path):
+    return ReleaseStore(root=str(tmp_path / "releases"))
+
+
+class HeldOut:
+    """Held-out records whose label is the sign of their first coordinate."""
+
+    def read_for_scoring(self, dataset, split):
+        assert (dataset, split) == ("letters", "held_out")
+        embeddings = np.eye(4, dtype=np.float32)[[0, 0, 0, 1]] * [[1], [1], [-1], [1]]
+        records = pl.DataFrame({"text": ["a"] * 4, "label": [LABELS[i] for i in (0, 0, 1, 1)]})
+        return records, embeddings.astype(np.float32)
+
+
+def release(spec, plan, ledger, releases, tmp_path, name, weight):
+    """A classifier that answers `billing` where weight * first coordinate is not negative."""
+    request = stage_request(
+        spec, plan.method("downstream_fine_tuning"), "downstream_model", release=name
+    )
+    reservation = ledger.reserve(request, plan.budget, plan.releases)
+    model = new_label_classifier(4, 2)
+    with torch.no_grad():
+        model.weight[0, 0] = weight
+    save_label_classifier(model, LABELS, tmp_path / name)
+    digest, uri = releases.save(reservation.id, {"task": "classification"}, None, tmp_path / name)
+    ledger.commit(reservation, artifact_digest=digest, artifact_uri=uri)
+    return reservation
+
+
+def test_the_latest_release_is_tested_on_held_out_records(spec, plan, ledger, releases, tmp_path):
+    assert score_models(spec, plan, ledger, releases, HeldOut()) == []  # not released yet
+    release(spec, plan, ledger, releases, tmp_path, "first", -1.0)
+    [first] = score_models(spec, plan, ledger, releases, HeldOut())
+    release(spec, plan, ledger, releases, tmp_path, "second", 1.0)
+    [second] = score_models(spec, plan, ledger, releases, HeldOut())
+    assert (first.scores["accuracy"], second.scores["accuracy"]) == (0.0, 0.75)
+    assert second.guarantee == "dp"
+    assert 0 < second.epsilon <= spec.budget.epsilon
+    assert second.delta == spec.budget.delta
+
+
+def test_an_unfinished_release_is_not_tested(spec, plan, ledger, releases):
+    request = stage_request(
+        spec, plan.method("downstream_fine_tuning"), "downstream_model", release="open"
+    )
+    ledger.reserve(request, plan.budget, plan.releases)
+    assert score_models(spec, plan, ledger, releases, HeldOut()) == []
+
+
+def test_its_row_stands_in_the_report_without_scores_of_text(
+    spec, plan, ledger, releases, tmp_path
+):
+    release(spec, plan, ledger, releases, tmp_path, "first", 1.0)
+    [row] = report_table([], score_models(spec, plan, ledger, releases, HeldOut()))
+    assert row["accuracy"] == 0.75
+    assert row["mauve"] is None
+    json.dumps(row)
+    report = render_report([row], {"cohort": "letters"}, {}, {})
+    assert "downstream_fine_tuning (model)" in report.html
+    assert "0.750" in report.html
+
+
+def test_the_report_waits_for_the_model_and_for_no_corpus_of_it(spec, plan):
+    [key] = model_keys(spec, plan)
+    assert key == dg.AssetKey(["letters", "downstream_fine_tuning", "downstream_model"])
+    [report] = evaluation_definitions(spec, plan).assets
+    assert key in report.asset_deps[report.key]
+    assert all("downstream_fine_tuning" not in k.path or k == key for k in report.dependency_keys)
+
+
+def test_methods_with_corpora_are_no_models(spec, plan):
+    others = SimpleNamespace(methods=plan.methods[:1], terms=plan.terms)
+    assert model_keys(spec, others) == []

@@ -1,0 +1,67 @@
+"""One run at a time draws a release, and one charge pays for one value."""
+
+import threading
+
+import pytest
+
+from dpsynth_assets.assets.mechanism import Drawn, release_once
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.resources.draw_lock import alone
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+
+
+@pytest.fixture
+def place(request, tmp_path, monkeypatch):
+    """Where the lock is kept: a file, or the ledger's server."""
+    if request.param == "server":
+        monkeypatch.setenv("DPSYNTH_LEDGER_URL", request.getfixturevalue("postgres_url"))
+    else:
+        monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    return tmp_path / "releases"
+
+
+@pytest.mark.parametrize("place", ["file", "server"], indirect=True)
+def test_a_second_holder_waits_and_says_so_and_another_key_does_not(place):
+    order, waits = [], threading.Event()
+
+    def second():
+        with alone("key", place, waits.set):
+            order.append("second")
+
+    with alone("key", place, lambda: None):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(30)
+        with alone("another key", place, lambda: order.append("waited for another key")):
+            order.append("another")
+        order.append("first")
+    thread.join(30)
+    assert order == ["another", "first", "second"]
+
+
+@pytest.mark.parametrize("place", ["file", "server"], indirect=True)
+def test_a_failure_lets_the_next_one_in(place):
+    with pytest.raises(MemoryError), alone("key", place, lambda: None):
+        raise MemoryError
+    with alone("key", place, lambda: pytest.fail("the lock is still held")):
+        pass
+
+
+def test_the_first_value_stored_under_a_charge_is_the_release(tmp_path):
+    ledger = Ledger(sqlite_url(tmp_path))
+    store, wanted = ReleaseStore(root=str(tmp_path / "releases")), make_request()
+
+    def draw(reservation):
+        store.save(reservation.id, {"drawn by": "a run that was taken for dead"})
+        cost = Cost(guarantee=wanted.guarantee, event=wanted.event)
+        return Drawn(facts={"drawn by": "this run"}, rows=None, cost=cost)
+
+    made = release_once(
+        ledger=ledger, store=store, request=wanted, terms=make_terms(), plan=(), draw=draw
+    )
+    assert made.facts == {"drawn by": "a run that was taken for dead"}
+    assert ledger.count_charges() == 1
+    assert ledger.entries()[-1].artifact_digest == store.digest(made.reservation.id)

@@ -1,0 +1,117 @@
+"""What the web UI shows of every asset: its papers, its code, its privacy level, its spend."""
+
+import re
+from pathlib import Path
+
+import pytest
+from dagster._core.definitions.definitions_load_context import (
+    DefinitionsLoadContext,
+    DefinitionsLoadType,
+)
+
+from dpsynth_assets.definitions import defs
+from dpsynth_assets.metadata import code_of, code_references, in_words, with_paper_links
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.privacy.ledger import BudgetTerms
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.tags import PRIVACY
+
+UNLINKED = re.compile(r"(?<!\[)\b[A-Z][\w-]+ et al\.,? \d{4}")
+CATALOGUE = "plugin_component_types_json"
+BASE = "type: dpsynth_assets.components.PublicData\nattributes: {name: elsewhere}\n"
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    graph = defs().resolve_asset_graph()
+    return {key.to_user_string(): graph.get(key) for key in graph.get_all_asset_keys()}
+
+
+def test_every_asset_is_described_and_every_paper_it_names_is_linked(nodes):
+    for name, node in nodes.items():
+        assert node.description, name
+        assert not UNLINKED.search(node.description), (name, node.description)
+
+
+@pytest.mark.parametrize("method", REGISTRY.values(), ids=list(REGISTRY))
+def test_the_paper_of_every_method_has_an_address(method):
+    assert "https://arxiv.org/abs/" in with_paper_links(method.paper)
+
+
+def test_a_citation_is_linked_once():
+    linked = with_paper_links("Clusters (Amin et al. 2025, Section 4.1).")
+    assert linked == "Clusters ([Amin et al. 2025](https://arxiv.org/abs/2506.04566), Section 4.1)."
+    assert with_paper_links(linked) == linked
+
+
+def test_the_privacy_level_stands_among_the_kinds_that_a_node_of_the_graph_shows(nodes):
+    for name, node in nodes.items():
+        assert node.tags[PRIVACY] in node.kinds, name
+
+
+def test_what_a_method_makes_leads_to_the_code_of_the_method(nodes):
+    expected = {
+        "tickets/mean_clustered/candidate_corpus": ("mean.py", "class MeanClustered"),
+        "tickets/median_clustered/corpus": ("median.py", "class MedianClustered"),
+        "savings/ctcl/finetuned_generator": ("ctcl.py", "class Ctcl"),
+        "tickets/shared/cluster_histogram": (
+            "cluster_histogram.py",
+            "def release_cluster_histogram",
+        ),
+        "public/demo/public_clusters": ("clustering.py", "def fit_centers"),
+    }
+    for name, (file, line) in expected.items():
+        reference = nodes[name].metadata["dagster/code_references"].value.code_references[0]
+        path = Path(reference.file_path)
+        assert path.name == file
+        assert path.read_text().splitlines()[reference.line_number - 1].startswith(line)
+
+
+@pytest.mark.parametrize("method", REGISTRY.values(), ids=list(REGISTRY))
+def test_the_code_of_every_method_is_found(method):
+    assert code_references(code_of(method))
+
+
+def test_code_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="fit_centres"):
+        code_references("dpsynth_assets.clustering.fit_centres")
+
+
+def test_a_run_opens_the_same_graph_without_the_catalogue_of_component_types(nodes):
+    DefinitionsLoadContext.set(DefinitionsLoadContext(load_type=DefinitionsLoadType.RECONSTRUCTION))
+    try:
+        loaded = defs()
+    finally:
+        DefinitionsLoadContext.set(None)
+    keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
+    assert keys == set(nodes)
+    assert CATALOGUE not in (loaded.metadata or {})
+    assert CATALOGUE in (defs().metadata or {})
+
+
+def test_a_public_base_outside_the_package_has_topics_and_generator_too(tmp_path, monkeypatch):
+    (tmp_path / "base.yaml").write_text(BASE)
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    keys = {key.to_user_string() for key in defs().resolve_asset_graph().get_all_asset_keys()}
+    assert {"public/elsewhere/topic_model", "public/elsewhere/conditional_generator"} <= keys
+
+
+def _terms() -> BudgetTerms:
+    return BudgetTerms(
+        epsilon=4,
+        delta=1e-6,
+        accountant="zcdp",
+        relation=NeighboringRelation.ADD_REMOVE,
+        unit=PrivacyUnit(),
+    )
+
+
+def test_the_sentence_rounds_what_is_spent_up_and_what_is_left_down():
+    said = in_words("dp", 1.2301, _terms(), 1.2301, 2.7699)
+    assert "(1.24, 1e-06)-DP" in said
+    assert "1.24 is spent, 2.76 is left" in said
+
+
+def test_the_sentence_claims_no_epsilon_where_there_is_none():
+    said = in_words("ex-post", None, _terms(), 0.0, 4.0)
+    assert said.startswith("Not (ε, δ)-DP: its guarantee is ex-post.")

@@ -1,0 +1,245 @@
+"""Laws of schedules: what they ask for, when they refuse, and what a wrong file says."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._utils.schedules import is_valid_cron_string
+from pydantic import ValidationError
+
+from dpsynth_assets.datasets import PrivateDatasetSpec, parse_dataset_file
+from dpsynth_assets.datasets.cron import cron_problem
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import ReleaseRequest
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.schedules import refusal_of
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+
+MIDNIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+
+
+def spec_with(**changes) -> PrivateDatasetSpec:
+    return letters(**{"schedule": {"cron": "0 3 1 * *"}, **changes})
+
+
+def tick(spec: PrivateDatasetSpec, at: datetime = MIDNIGHT):
+    schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_schedule_context(
+            instance=instance,
+            scheduled_execution_time=at,
+            resources={"ledger": PrivacyLedger()},
+        )
+        return schedule.evaluate_tick(context)
+
+
+def charge(spec: PrivateDatasetSpec, noise_multiplier: float) -> None:
+    """Charges the cohort something, as an earlier run would have."""
+    plan = plan_dataset(spec)
+    request = ReleaseRequest(
+        cohort=spec.name,
+        dataset=spec.name,
+        asset="letters/mean_uniform/candidate_corpus",
+        mechanism="mean_uniform",
+        guarantee=GuaranteeType.DP,
+        event=GaussianEvent(noise_multiplier=noise_multiplier),
+        parameters={},
+        code_version="1",
+        data_version="1",
+        release="earlier",
+    )
+    PrivacyLedger().open().reserve(request, plan.budget)
+
+
+# What is asked for
+
+
+def test_a_tick_asks_for_a_release_named_after_its_time():
+    (request,) = tick(spec_with()).run_requests
+    assert request.run_key == "letters:2026-11-01T03:00"
+    assert request.tags["dpsynth/release"] == "2026-11-01T03:00"
+
+
+def test_a_tick_is_skipped_with_the_reason_when_the_total_is_short():
+    charge(spec_with(), noise_multiplier=0.16)
+    data = tick(spec_with())
+    assert not data.run_requests
+    assert "would overspend cohort 'letters'" in data.skip_message
+
+
+def test_a_tick_is_skipped_with_the_month_when_only_the_month_is_short():
+    epsilon = plan_dataset(spec_with()).total_epsilon
+    short = spec_with(
+        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 4, "monthly_epsilon": epsilon * 1.01}
+    )
+    assert tick(short).run_requests
+    charge(short, noise_multiplier=0.8)
+    data = tick(short)
+    assert "monthly allowance of cohort 'letters'" in data.skip_message
+    assert "A new allowance opens on" in data.skip_message
+
+
+def test_releases_that_fit_one_by_one_and_not_together_are_refused():
+    settings = {"expected_batch_size": 64}
+    methods = [{"method": "mean_uniform", "name": name, "settings": settings} for name in "ab"]
+    whole = plan_dataset(spec_with(methods=methods)).total_epsilon
+    budget = {"epsilon": 60.0, "delta": 1e-6, "rounds": 4, "monthly_epsilon": whole * 0.9}
+    spec, ledger = spec_with(methods=methods, budget=budget), PrivacyLedger().open()
+    plan = plan_dataset(spec)
+    assert refusal_of(spec, plan, plan.methods[:1], ledger, "r") is None
+    assert refusal_of(spec, plan, plan.methods[1:], ledger, "r") is None
+    assert "monthly allowance" in refusal_of(spec, plan, plan.methods, ledger, "r")
+
+
+def test_schedules_start_switched_off():
+    schedule = definitions_of(spec_with()).resolve_schedule_def("regenerate_letters_schedule")
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    assert schedule.execution_timezone == "UTC"
+
+
+def test_only_the_named_methods_are_made_again():
+    methods = [
+        {"method": "mean_uniform", "budget_share": 0.4},
+        {"method": "mean_uniform", "name": "other", "budget_share": 0.4},
+    ]
+    named = spec_with(methods=methods, schedule={"cron": "0 3 1 * *", "methods": ["other"]})
+    job = definitions_of(named).resolve_job_def("regenerate_letters")
+    keys = {key.path[1] for key in job.asset_layer.executable_asset_keys}
+    assert "other" in keys
+    assert not keys & {"mean_uniform", "shared"}
+
+
+# Rows
+
+WRITER = {
+    "public_facts": {"records": 5000},
+    "methods": [{"method": "dp_fine_tuning", "settings": {"rows": 100}}],
+}
+
+
+@pytest.fixture
+def calibrated(monkeypatch):
+    """Plans as if the noise of a training had been calibrated: the calibration takes seconds."""
+    from dpsynth_assets.methods.fine_tuning import plan
+
+    known = {"noise_multiplier": 2.0, "epsilon": 1.0}
+    monkeypatch.setattr(plan, "remembered", lambda key, compute: known)
+
+
+def test_rows_of_the_file_are_asked_of_the_corpora_whose_rows_are_free(calibrated):
+    asked = spec_with(**WRITER, schedule={"cron": "0 3 1 * *", "rows": 250})
+    (request,) = tick(asked).run_requests
+    writer = request.run_config["ops"]["letters__dp_fine_tuning__candidate_corpus"]
+    assert writer["config"] == {"rows": 250}
+    job = definitions_of(asked).resolve_job_def("regenerate_letters")
+    assert dg.validate_run_config(job, request.run_config)
+
+
+def test_without_rows_the_methods_settings_decide(calibrated):
+    (request,) = tick(spec_with(**WRITER)).run_requests
+    assert not request.run_config
+
+
+def test_rows_of_methods_whose_budget_decides_are_refused():
+    with pytest.raises(ValueError, match=r"schedule\.rows of 'letters': expected a method whose"):
+        definitions_of(spec_with(schedule={"cron": "0 3 1 * *", "rows": 10}))
+
+
+# What a wrong file says
+
+HEAD = """\
+type: dpsynth_assets.components.PrivateDataset
+attributes:
+  name: letters
+  source: {path: letters.jsonl}
+  budget: {epsilon: 8.0, delta: 1.0e-6, %s}
+  methods: [{method: mean_uniform}]
+  schedule: {%s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("budget", "schedule", "field", "words"),
+    [
+        ("rounds: 1", 'cron: "0 3 * *"', "schedule.cron", "4 fields"),
+        ("rounds: 1", 'cron: "0 25 1 * *"', "schedule.cron", "hour 25"),
+        ("rounds: 1", 'cron: "0 3 30 2 *"', "schedule.cron", "which no year has"),
+        (
+            "rounds: 1",
+            'cron: "0 3 1 * *", timezone: Europe/Berlon',
+            "schedule.timezone",
+            "IANA",
+        ),
+        ("rounds: 1", 'cron: "0 3 1 * *", rows: 0', "schedule.rows", "greater than or equal"),
+        ("monthly_epsilon: 9.0", 'cron: "0 3 1 * *"', "budget.monthly_epsilon", "at most"),
+        ("monthly_epsilon: 0", 'cron: "0 3 1 * *"', "budget.monthly_epsilon", "greater than 0"),
+    ],
+)
+def test_a_wrong_schedule_or_allowance_is_one_line(tmp_path, budget, schedule, field, words):
+    path = Path(tmp_path) / "letters.yaml"
+    path.write_text(HEAD % (budget, schedule))
+    files, problems = parse_dataset_file(path)
+    assert not files
+    (problem,) = problems
+    assert problem.field == field
+    assert words in str(problem)
+    assert "\n" not in str(problem)
+
+
+@pytest.mark.parametrize("zone", ["", "../etc/passwd", "Europe", "/etc/localtime", "Mars/Olympus"])
+def test_a_time_zone_that_is_none_is_refused(zone):
+    with pytest.raises(ValidationError, match="a time zone of the IANA database"):
+        spec_with(schedule={"cron": "0 3 1 * *", "timezone": zone})
+
+
+def test_time_zones_reach_the_schedule():
+    spec = spec_with(schedule={"cron": "30 2 * * mon", "timezone": "Europe/Berlin"})
+    schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
+    assert (schedule.cron_schedule, schedule.execution_timezone) == (
+        "30 2 * * mon",
+        "Europe/Berlin",
+    )
+
+
+GOOD = [
+    "0 3 1 * *",
+    "*/5 * * * *",
+    "0 0 29 2 *",
+    "1,2 0-5/2 * jan-mar mon",
+    "0 0 * * 7",
+    "5/10 * * * *",
+]
+BAD = [
+    "60 * * * *",
+    "* 24 * * *",
+    "* * 0 * *",
+    "* * * 13 *",
+    "* * * * 8",
+    "a * * * *",
+    "*/0 * * * *",
+    "5-1 * * * *",
+    "1- * * * *",
+    ", * * * *",
+    "",
+    "0 3 1 * * *",
+]
+
+
+@pytest.mark.parametrize("cron", GOOD)
+def test_cron_that_the_orchestrator_takes_is_taken(cron):
+    assert cron_problem(cron) is None
+    assert is_valid_cron_string(cron)
+
+
+@pytest.mark.parametrize("cron", BAD)
+def test_cron_that_is_none_is_refused(cron):
+    assert cron_problem(cron) is not None

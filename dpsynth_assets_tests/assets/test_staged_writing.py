@@ -1,0 +1,58 @@
+"""What only writing depends on is an input of the corpus alone, and engines ask for their GPUs."""
+
+import json
+
+import pytest
+
+from dpsynth_assets.assets.staged import staged_definitions
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets_tests.end_to_end.conftest import private_spec
+
+SETTINGS = {"steps": 2, "expected_batch_size": 8}
+
+
+def assets_of(tmp_path, monkeypatch, settings=(), **changes):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    spec = private_spec(
+        tmp_path,
+        public_facts={"labels": {"label": ["billing", "delivery"]}, "records": 100},
+        cluster_histogram=None,
+        topic_histogram={"noise_std": 5.0},
+        methods=[{"method": "ctcl", "settings": {**SETTINGS, **dict(settings)}}],
+        schedule=None,
+        **changes,
+    )
+    plan = plan_dataset(spec)
+    defined = staged_definitions(spec, plan, plan.method("ctcl")).assets
+    return {asset.key.path[-1]: asset for asset in defined}
+
+
+def inputs(asset):
+    return {key.path[-1] for key in asset.dependency_keys}
+
+
+def gpus(asset):
+    tags = asset.op.tags
+    limits = json.loads(tags["dagster-k8s/config"])["container_config"]["resources"]["limits"]
+    assert json.loads(tags["dagster-ray/config"])["num_gpus"] == limits["nvidia.com/gpu"]
+    return limits["nvidia.com/gpu"]
+
+
+def test_a_judges_model_is_read_by_the_corpus_and_by_no_paid_stage(tmp_path, monkeypatch):
+    judged = assets_of(tmp_path, monkeypatch, {"rejection": {"judge": "likelihood"}})
+    plain = assets_of(tmp_path, monkeypatch)
+    stage = "finetuned_generator"
+    assert inputs(judged[stage]) == inputs(plain[stage])
+    assert "public_language_model" not in inputs(judged[stage])
+    assert inputs(judged["candidate_corpus"]) == inputs(plain["candidate_corpus"]) | {
+        "public_language_model"
+    }
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_steps_ask_for_the_gpus_that_share_their_model(tmp_path, monkeypatch, devices):
+    engine = {"kind": "vllm", "tensor_parallel_size": devices}
+    assets = assets_of(tmp_path, monkeypatch, engine=engine)
+    assert gpus(assets["candidate_corpus"]) == devices
+    assert gpus(assets["finetuned_generator"]) == 1  # trained here, served later
+    assert assets["candidate_corpus"].op.pool == "gpu"

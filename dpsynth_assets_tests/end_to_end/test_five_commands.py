@@ -1,0 +1,122 @@
+"""From a CSV file to a DP corpus in five commands, as the README shows them."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets_tests.end_to_end.conftest import SECRET, documents, public_spec
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = (
+    "make setup",
+    "dpsynth init my_dataset --from reviews.csv",
+    "dpsynth plan my_dataset",
+    "dpsynth run my_dataset",
+    "dpsynth report my_dataset",
+)
+RECORDS = 1200
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory):
+    """A person's folder with a CSV file, and a small public base in place of the demo's."""
+    folder = tmp_path_factory.mktemp("own")
+    documents(400, seed=1).write_parquet(folder / "public.parquet")
+    private = documents(RECORDS, seed=2, tone="I am upset that ").with_row_index("number")
+    private = private.select(
+        pl.format("R{}", "number").alias("review_id"), pl.col("label").alias("topic"), "text"
+    )
+    secret = pl.DataFrame({"review_id": ["S1"], "topic": ["billing"], "text": [SECRET]})
+    pl.concat([private, secret]).write_csv(folder / "reviews.csv")
+    datasets = folder / "datasets"
+    datasets.mkdir()
+    base = {
+        "type": "dpsynth_assets.components.PublicData",
+        "attributes": public_spec(folder).model_dump(mode="json", exclude_unset=True),
+    }
+    (datasets / "public.yaml").write_text(json.dumps(base))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(installation):
+    """Runs the commands one after the other; returns what each said."""
+    environment = {
+        **os.environ,
+        "DPSYNTH_HOME": str(installation / "home"),
+        "DPSYNTH_DATASETS": str(installation / "datasets"),
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "200",
+    }
+    for name in ("DAGSTER_HOME", "DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL"):
+        environment.pop(name, None)
+    code = "from dpsynth_assets.cli.main import main; main()"
+    outputs = []
+    for command in COMMANDS[1:]:
+        arguments = shlex.split(command)[1:]
+        if arguments[0] == "init":
+            arguments += ["--public-data", "tiny"]  # The demo's own base takes minutes.
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=installation,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        outputs.append(done.stdout)
+    return outputs
+
+
+def test_the_first_command_installs_everything():
+    shown = subprocess.run(
+        ["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "pip install" in shown.stdout
+
+
+def test_init_names_the_text_and_asks_for_decisions(told):
+    assert "Decide, in the file" in told[0]
+    assert SECRET not in told[0]
+
+
+def test_plan_prices_the_corpus_before_anything_is_read(told):
+    assert "nothing private was read" in told[1]
+
+
+def test_run_publishes_a_corpus_with_its_guarantee(told, installation):
+    (label,) = (installation / "home" / "released").glob(f"my_dataset/*/{LABEL_FILE}")
+    guarantee = json.loads(label.read_text())["guarantee"]
+    assert guarantee["type"] == "dp"
+    assert 0 < guarantee["epsilon"] <= 4
+    rows = pl.read_parquet(label.parent / "data")
+    assert rows.height > 0
+    assert "text" in rows.columns
+    assert not rows["text"].str.contains("Brackenbury").any()
+
+
+def test_report_shows_rows_spend_and_where_everything_lies(told, installation):
+    assert "mean_clustered:" in told[3]
+    assert "spent on DP releases" in told[3]
+    assert str(installation / "home" / "released" / "my_dataset") in told[3]
+
+
+def test_the_readme_shows_these_commands():
+    text = (ROOT / "README.md").read_text()
+    section = re.search(r"## Your own data in five commands\n(.*?)\n## ", text, re.DOTALL)
+    if section is None:
+        pytest.skip("README.md has no such section")
+    shown = re.sub(r"\.venv/bin/", "", section.group(1))
+    for command in COMMANDS:
+        assert command.replace("reviews.csv", "FILE") in shown.replace("reviews.csv", "FILE")

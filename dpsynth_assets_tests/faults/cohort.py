@@ -1,0 +1,168 @@
+"""A tiny cohort with one cheap mechanism, in real stores, which says where it is and can be held.
+
+The mechanism releases a noisy histogram in three passes, each kept until the release is committed,
+as private prediction keeps its batches. At each point it leaves a mark, and waits there while a
+file asks it to: whoever kills it knows where it was without watching a clock.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.assets.dataset import ReleaseConfig, release_name
+from dpsynth_assets.assets.mechanism import Drawn, release_once
+from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
+from dpsynth_assets.privacy.ledger import BudgetTerms, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+COHORT = "letters"
+KEY = [COHORT, "counts", "candidate_corpus"]
+PASSES = 3
+BEFORE, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
+    "before the charge",
+    "charged",
+    "second pass kept",
+    "drawn",
+    "stored",
+    "committed",
+)
+HISTOGRAM: dict[str, Any] = {
+    "noise": "gaussian",
+    "scale": 20.0,
+    "relation": NeighboringRelation.ADD_REMOVE,
+}
+EVENT = ComposedEvent(events=(histogram_event(**HISTOGRAM),) * PASSES)
+TERMS = BudgetTerms(
+    epsilon=2.0,
+    delta=1e-6,
+    accountant="zcdp",
+    relation=NeighboringRelation.ADD_REMOVE,
+    unit=PrivacyUnit(),
+)
+RECORDS = pl.DataFrame(
+    {
+        "record_id": [f"r{i}" for i in range(64)],
+        "unit_id": [f"r{i}" for i in range(64)],
+        "text": [f"Ottoline Brackenbury wrote letter {i}" for i in range(64)],
+        "label": ["billing", "delivery"] * 32,
+    }
+)
+
+
+def reached(point: str) -> None:
+    """Leaves a mark, and waits while a file of the same name asks for it."""
+    folder = Path(os.environ["FAULTS_MARKS"])
+    (folder / f"{point}.{os.getpid()}").touch()
+    while (folder / f"hold {point}").exists():
+        time.sleep(0.02)
+
+
+class MarkedStore(ReleaseStore):
+    """The release store, saying when a value is stored."""
+
+    def save(self, *arguments: Any) -> tuple[str, str]:
+        stored = super().save(*arguments)
+        reached(STORED)
+        return stored
+
+
+def request(release: str, run_id: str) -> ReleaseRequest:
+    return ReleaseRequest(
+        cohort=COHORT,
+        dataset=COHORT,
+        asset="/".join(KEY),
+        mechanism="histogram in passes",
+        guarantee=GuaranteeType.DP,
+        event=EVENT,
+        parameters={"passes": PASSES},
+        code_version="1",
+        data_version="1",
+        release=release,
+        run_id=run_id,
+    )
+
+
+@dg.asset(key=KEY)
+def candidate_corpus(
+    context: dg.AssetExecutionContext,
+    config: ReleaseConfig,
+    ledger: PrivacyLedger,
+    sensitive_store: SensitiveStore,
+    release_store: ReleaseStore,
+) -> dg.Output[dict]:
+    """Pays, draws in passes, stores and commits through the code that every mechanism runs."""
+    reached(BEFORE)
+    with private_section("/".join(KEY)):
+        book = ledger.open()
+
+        def draw(reservation: Reservation) -> Drawn:
+            private = sensitive_store.read_for_release(
+                COHORT, ledger=book, reservation=reservation, with_embeddings=False
+            )
+            reached(RESERVED)
+            kept = sensitive_store.passes(COHORT, reservation)
+            drawn = []
+            for number in range(PASSES):
+                values = kept.load(number) or _counted(private.records)
+                kept.save(number, values)
+                drawn.append(values["dp_counts"])
+                if number == 1:
+                    reached(PASS)
+            reached(DRAWN)
+            cost = Cost(guarantee=GuaranteeType.DP, event=EVENT)
+            return Drawn(facts={"dp_counts": drawn}, rows=None, cost=cost)
+
+        stored = release_once(
+            ledger=book,
+            store=release_store,
+            request=request(release_name(context, config), context.run_id),
+            terms=TERMS,
+            plan=(),
+            draw=draw,
+            passes=lambda reservation: sensitive_store.passes(COHORT, reservation),
+        )
+    reached(COMMITTED)
+    return dg.Output(stored.facts, metadata=spend_metadata(book, stored.reservation, TERMS))
+
+
+def _counted(records: pl.DataFrame) -> dict[str, list[int]]:
+    counts = [records.filter(pl.col("label") == label).height for label in ("billing", "delivery")]
+    return {"dp_counts": [int(n) for n in release_histogram(counts, **HISTOGRAM).value]}
+
+
+def resources() -> dict[str, Any]:
+    from dpsynth_assets.io_managers import ArtifactIOManager
+
+    return {
+        "io_manager": ArtifactIOManager(),
+        "ledger": PrivacyLedger(),
+        "sensitive_store": SensitiveStore(),
+        "release_store": MarkedStore(
+            root=os.environ.get("FAULTS_STORE", ""),
+            patience_seconds=float(os.environ.get("FAULTS_PATIENCE", "600")),
+        ),
+    }
+
+
+def counts_job() -> dg.JobDefinition:
+    """The job, found by its name in processes of their own."""
+    executor = os.environ.get("FAULTS_EXECUTOR", "in_process")
+    defs = dg.Definitions(
+        assets=[candidate_corpus],
+        resources=resources(),
+        jobs=[dg.define_asset_job("counts", selection=[dg.AssetKey(KEY)])],
+        executor=dg.in_process_executor if executor == "in_process" else dg.multiprocess_executor,
+    )
+    return defs.resolve_job_def("counts")

@@ -1,0 +1,204 @@
+"""Homes with a tiny cohort, and runs in processes that can be held, killed and asked."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets_tests.faults.cohort import COHORT, EVENT, RECORDS, TERMS
+from dpsynth_assets_tests.object_stores import bucket, s3_address
+
+__all__ = ["bucket", "s3_address"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 120.0
+MODULE = "dpsynth_assets_tests.faults.runs"
+
+
+class Forge:
+    """The process that runs are forked from."""
+
+    def __init__(self) -> None:
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", MODULE],
+            cwd=ROOT,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, command: dict[str, Any]) -> int:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@dataclass
+class Run:
+    """One run worker."""
+
+    house: "House"
+    pid: int
+    outcome_file: Path
+    process: subprocess.Popen | None = None
+
+    def wait(self) -> int:
+        if self.process is not None:
+            return self.process.wait()
+        return self.house.forge.ask({"wait": self.pid})
+
+    def outcome(self) -> dict[str, Any]:
+        """Waits for the end, and returns what its page shows."""
+        status = self.wait()
+        assert status == 0, f"the run worker ended with status {status}"
+        return json.loads(self.outcome_file.read_text())
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def at(self, point: str) -> int:
+        """Waits until a process of this house is at a point; returns its process id."""
+        return self.house.wait_for(point)
+
+
+@dataclass
+class House:
+    """One DPSYNTH_HOME with its ledger, stores and Dagster instance."""
+
+    folder: Path
+    forge: Forge
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.home, self.marks = self.folder / "home", self.folder / "marks"
+        for folder in (self.home / "dagster", self.marks):
+            folder.mkdir(parents=True)
+        (self.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+        SensitiveStore(root=str(self.home / "sensitive")).write_records(COHORT, "source", RECORDS)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "DPSYNTH_HOME": str(self.home),
+            "DAGSTER_HOME": str(self.home / "dagster"),
+            "DAGSTER_REDACT_USER_CODE_ERRORS": "1",
+            "FAULTS_MARKS": str(self.marks),
+            **self.variables,
+        }
+
+    @property
+    def url(self) -> str:
+        default = f"sqlite:///{self.home / 'ledger' / 'ledger.sqlite'}"
+        return self.variables.get("DPSYNTH_LEDGER_URL", default)
+
+    @property
+    def store(self) -> ReleaseStore:
+        return ReleaseStore(
+            root=self.variables.get("FAULTS_STORE", "") or str(self.home / "artifacts" / "releases")
+        )
+
+    def start(self, **variables: str) -> Run:
+        """Forks a run worker."""
+        outcome = self.folder / f"outcome {secrets.token_hex(4)}.json"
+        asked = {"start": {**self.environment, **variables}, "outcome": str(outcome)}
+        return Run(self, self.forge.ask(asked), outcome)
+
+    def spawn(self, *prefix: str, **variables: str) -> Run:
+        """Starts a run worker as a new process, which starts its steps as processes again."""
+        outcome = self.folder / f"outcome {secrets.token_hex(4)}.json"
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", MODULE, str(outcome)],
+            cwd=ROOT,
+            env={**os.environ, "POLARS_MAX_THREADS": "1", **self.environment, **variables},
+        )
+        return Run(self, process.pid, outcome, process)
+
+    def run(self, **variables: str) -> dict[str, Any]:
+        return self.start(**variables).outcome()
+
+    def hold(self, point: str) -> None:
+        (self.marks / f"hold {point}").touch()
+
+    def free(self, point: str) -> None:
+        (self.marks / f"hold {point}").unlink()
+
+    def passed(self, point: str) -> list[int]:
+        """Process ids that were at a point."""
+        return [int(path.suffix[1:]) for path in self.marks.glob(f"{point}.*")]
+
+    def wait_for(self, point: str, count: int = 1) -> int:
+        until(lambda: len(self.passed(point)) >= count, f"nobody came to {point!r}")
+        return self.passed(point)[-1]
+
+    def forget_marks(self) -> None:
+        for path in self.marks.iterdir():
+            path.unlink()
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.url)
+
+    def charges(self) -> int:
+        return self.ledger().count_charges()
+
+    def released(self) -> list[str]:
+        """Digests that the ledger has committed."""
+        return [e.artifact_digest or "" for e in self.ledger().entries() if e.kind == COMMIT]
+
+    def assert_whole(self, *, charges: int, released: int) -> None:
+        """The chain verifies, every charge is in the sum, every committed value is in the store."""
+        ledger, store = self.ledger(), self.store
+        report = ledger.verify()
+        assert report.ok, report.problems
+        entries = ledger.entries()
+        kinds = Counter(entry.kind for entry in entries)
+        assert (kinds[RESERVE], kinds[COMMIT]) == (charges, released)
+        spend = ledger.spend(COHORT, TERMS)
+        assert spend.rho >= charges * EVENT.rho
+        assert spend.epsilon <= TERMS.epsilon
+        for entry in entries:
+            if entry.kind == COMMIT:
+                assert store.digest(entry.reservation) == entry.artifact_digest
+
+
+def until(holds: Any, otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def forge():
+    process = Forge()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def house(tmp_path, forge, monkeypatch):
+    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_SENSITIVE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return House(tmp_path, forge)

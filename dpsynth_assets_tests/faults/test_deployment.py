@@ -1,0 +1,56 @@
+"""The production layout for real: PostgreSQL for Dagster and ledger, S3 for releases and logs."""
+
+import os
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dpsynth_assets_tests.faults.cohort import COHORT, DRAWN, KEY
+
+pytestmark = pytest.mark.slow
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+@pytest.fixture
+def production(house, postgres_url, bucket, monkeypatch):
+    """A house on `deploy/dagster.yaml`, a PostgreSQL server and an S3 server."""
+    pytest.importorskip("dagster_postgres")
+    pytest.importorskip("dagster_aws")
+    server = sa.make_url(postgres_url)
+    (house.home / "dagster" / "dagster.yaml").write_text((DEPLOY / "dagster.yaml").read_text())
+    house.variables |= {
+        "DAGSTER_PG_HOST": server.host,
+        "DAGSTER_PG_PORT": str(server.port),
+        "DAGSTER_PG_USER": server.username,
+        "DAGSTER_PG_PASSWORD": server.password,
+        "DAGSTER_PG_DB": server.database,
+        "DPSYNTH_LEDGER_URL": postgres_url,
+        "DPSYNTH_STORE_URL": f"{bucket}/store",
+        "DPSYNTH_LOG_BUCKET": bucket.removeprefix("s3://").split("/")[0],
+        "FAULTS_STORE": f"{bucket}/store/releases",
+    }
+    house.variables |= {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    return house
+
+
+def test_a_job_runs_on_postgresql_and_s3_and_a_killed_one_pays_once(production, bucket):
+    production.hold(DRAWN)
+    run = production.start()
+    run.at(DRAWN)
+    run.kill()
+    production.forget_marks()
+    retried = production.run()
+    assert retried["success"], retried["failures"]
+    production.assert_whole(charges=1, released=1)
+    commit = production.ledger().entries()[-1]
+    assert commit.artifact_uri == f"{bucket}/store/releases/{commit.reservation}"
+    assert not (production.home / "artifacts").exists()
+    assert not list(production.home.glob("dagster/history/**/*.db"))
+    files = production.store.base.fs
+    assert files.exists(f"{bucket}/store/values/{'/'.join(KEY)}.json")
+    assert any("compute-logs" in name for name in files.find(bucket.rsplit("/", 1)[0]))
+    tables = sa.inspect(sa.create_engine(production.url)).get_table_names()
+    assert {"runs", "event_logs", "privacy_ledger"} <= set(tables)
+    assert (production.home / "sensitive" / COHORT).is_dir()

@@ -1,0 +1,139 @@
+"""A full disk and a read-only ledger, on file systems of their own: refused, or waited for."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from dpsynth_assets_tests.faults.cohort import BEFORE, DRAWN, RESERVED
+from dpsynth_assets_tests.faults.conftest import until
+
+pytestmark = pytest.mark.slow
+
+SIZE_MIB = 24
+
+
+def mounted(*arguments):
+    return subprocess.run(["mount", *map(str, arguments)], capture_output=True, check=False)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A tmpfs of a few MiB; needs the right to mount."""
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    if mounted("-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", folder).returncode:
+        pytest.skip("mounting a tmpfs needs more rights")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder):
+    """Writes until the disk is full; returns the file to remove."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            pass
+    return ballast
+
+
+def test_a_full_disk_is_refused_before_the_charge(house, small_disk):
+    house.variables["FAULTS_STORE"] = str(small_disk / "releases")
+    ballast = fill(small_disk)
+    outcome = house.run()
+    assert not outcome["success"]
+    assert "Nothing was charged: free space there and run again" in outcome["failures"][0]
+    assert house.passed(RESERVED) == []
+    assert house.charges() == 0
+    ballast.unlink()
+    assert house.run()["success"]
+    house.assert_whole(charges=1, released=1)
+
+
+def test_a_disk_that_fills_during_a_run_is_waited_for_and_the_value_kept(house, small_disk):
+    house.variables["FAULTS_STORE"] = str(small_disk / "releases")
+    house.hold(DRAWN)
+    run = house.start()
+    run.at(DRAWN)
+    ballast = fill(small_disk)
+    (house.marks / "hold stored").touch()
+    house.free(DRAWN)
+    until(lambda: "nothing is lost" in said(house), "the run did not say that it waits")
+    assert "No space left on device" in said(house)
+    ballast.unlink()
+    run.at("stored")
+    house.free("stored")
+    assert run.outcome()["success"]
+    house.assert_whole(charges=1, released=1)
+
+
+def said(house):
+    """What the run's page shows, read from outside."""
+    import sqlite3
+
+    events = house.home.glob("dagster/history/runs/*.db")
+    texts = []
+    for path in events:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            texts += [row[0] for row in connection.execute("SELECT event FROM event_logs")]
+    return " ".join(texts)
+
+
+def test_a_disk_that_stays_full_leaves_the_charge_and_the_retry_uses_it(house, small_disk):
+    house.variables |= {"FAULTS_STORE": str(small_disk / "releases"), "FAULTS_PATIENCE": "0"}
+    house.hold(DRAWN)
+    run = house.start()
+    run.at(DRAWN)
+    ballast = fill(small_disk)
+    house.free(DRAWN)
+    outcome = run.outcome()
+    assert not outcome["success"]
+    assert "Free space" in outcome["failures"][0]
+    assert house.charges() == 1
+    assert not list((small_disk / "releases").glob("[!.]*"))
+    ballast.unlink()
+    assert house.run()["success"]
+    house.assert_whole(charges=1, released=1)
+
+
+def test_a_full_disk_under_the_ledger_charges_nothing_and_breaks_nothing(house, small_disk):
+    house.variables["DPSYNTH_LEDGER_URL"] = f"sqlite:///{small_disk / 'ledger.sqlite'}"
+    assert house.run()["success"]
+    ballast = fill(small_disk)
+    outcome = house.run(FAULTS_RELEASE="2")
+    assert not outcome["success"]
+    assert "disk is full" in outcome["failures"][0]
+    assert len(house.passed(RESERVED)) == 1
+    ballast.unlink()
+    house.assert_whole(charges=1, released=1)
+    assert house.run(FAULTS_RELEASE="2")["success"]
+    house.assert_whole(charges=2, released=2)
+
+
+def test_a_read_only_ledger_refuses_before_anything_private_is_read(house, small_disk):
+    house.variables["DPSYNTH_LEDGER_URL"] = f"sqlite:///{small_disk / 'ledger.sqlite'}"
+    assert house.run()["success"]
+    assert mounted("-o", "remount,ro", small_disk).returncode == 0
+    outcome = house.run(FAULTS_RELEASE="2")
+    assert not outcome["success"]
+    assert "readonly" in outcome["failures"][0]
+    assert "check the file, its rights" in outcome["failures"][0]
+    assert len(house.passed(BEFORE)) == 2
+    assert len(house.passed(RESERVED)) == 1
+    assert mounted("-o", "remount,rw", small_disk).returncode == 0
+    house.assert_whole(charges=1, released=1)
+
+
+def test_a_lost_release_folder_is_named_and_is_not_drawn_again(house):
+    assert house.run()["success"]
+    shutil.move(house.store.base, house.folder / "backup")
+    outcome = house.run()
+    assert not outcome["success"]
+    assert "Restore the folder from a backup" in outcome["failures"][0]
+    shutil.rmtree(house.store.base, ignore_errors=True)
+    shutil.move(house.folder / "backup", house.store.base)
+    assert house.run()["metadata"]["dpsynth/reused"]
+    house.assert_whole(charges=1, released=1)

@@ -1,0 +1,119 @@
+"""kill -9 of a step, of a run worker, and of two runs at once: one charge, one value."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from dpsynth_assets_tests.faults.cohort import (
+    BEFORE,
+    COMMITTED,
+    DRAWN,
+    PASS,
+    RESERVED,
+    STORED,
+)
+from dpsynth_assets_tests.faults.conftest import until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("point", [BEFORE, RESERVED, PASS, DRAWN, STORED, COMMITTED])
+def test_a_killed_run_is_continued_under_its_own_charge(house, point):
+    house.hold(point)
+    run = house.start()
+    run.at(point)
+    run.kill()
+    house.forget_marks()
+    kept = {path.name: path.read_bytes() for path in house.home.glob("sensitive/*/passes/*/*.json")}
+    retried = house.run()
+    assert retried["success"], retried["failures"]
+    house.assert_whole(charges=1, released=1)
+    first = house.released()
+    (reservation,) = {entry.reservation for entry in house.ledger().entries()}
+    drawn = house.store.load(reservation)[0]["dp_counts"]
+    for name, content in kept.items():
+        assert drawn[int(name.split(".")[0])] == json.loads(content)["dp_counts"]
+    assert house.run()["metadata"]["dpsynth/reused"]
+    assert house.released() == first
+
+
+@pytest.mark.parametrize("point", [PASS, STORED])
+def test_a_killed_step_fails_its_run_and_a_retry_from_failure_pays_nothing(house, point):
+    house.variables["FAULTS_EXECUTOR"] = "multiprocess"
+    house.hold(point)
+    run = house.spawn()
+    step = run.at(point)
+    assert step != run.pid
+    os.kill(step, signal.SIGKILL)
+    outcome = run.outcome()
+    assert not outcome["success"]
+    assert "terminated by signal 9" in " ".join(outcome["failures"])
+    house.forget_marks()
+    retried = house.run(FAULTS_EXECUTOR="in_process", FAULTS_RETRY_OF=outcome["run_id"])
+    assert retried["success"], retried["failures"]
+    house.assert_whole(charges=1, released=1)
+
+
+def test_a_step_that_outlives_its_run_worker_is_waited_for_and_its_value_used(house):
+    house.variables["FAULTS_EXECUTOR"] = "multiprocess"
+    house.hold(DRAWN)
+    run = house.spawn()
+    orphan = run.at(DRAWN)
+    run.kill()
+    retry = house.start(FAULTS_EXECUTOR="in_process")
+    until(lambda: len(house.passed(BEFORE)) == 2, "the retry did not start")
+    house.free(DRAWN)
+    retried = retry.outcome()
+    assert retried["success"], retried["failures"]
+    house.assert_whole(charges=1, released=1)
+    assert house.passed(STORED) == [orphan] or house.passed(RESERVED) == [orphan, retry.pid]
+
+
+@pytest.mark.parametrize("database", ["a file", "a server"])
+def test_two_people_who_launch_the_same_cohort_at_once_pay_once(house, request, database):
+    if database == "a server":
+        house.variables["DPSYNTH_LEDGER_URL"] = request.getfixturevalue("postgres_url")
+    house.hold(PASS)
+    runs = [house.start(), house.start()]
+    house.wait_for(BEFORE, count=2)
+    house.wait_for(PASS)
+    house.free(PASS)
+    outcomes = [run.outcome() for run in runs]
+    assert [outcome["success"] for outcome in outcomes] == [True, True]
+    house.assert_whole(charges=1, released=1)
+    assert len(house.passed(RESERVED)) == 1
+    assert sorted(outcome["metadata"]["dpsynth/reused"] for outcome in outcomes) == [False, True]
+    warnings = " ".join(warning for outcome in outcomes for warning in outcome["warnings"])
+    assert "nothing is paid twice" in warnings
+
+
+def test_another_release_name_is_not_held_up(house):
+    house.hold(PASS)
+    first = house.start()
+    first.at(PASS)
+    second = house.start(FAULTS_RELEASE="2")
+    house.wait_for(PASS, count=2)
+    house.free(PASS)
+    assert first.outcome()["success"]
+    assert second.outcome()["success"]
+    house.assert_whole(charges=2, released=2)
+
+
+def test_retries_and_backfills_of_one_release_pay_once_and_a_new_name_pays_again(house):
+    outcomes = [house.run(FAULTS_RELEASE=name) for name in ("1", "1", "1", "2", "2")]
+    assert [o["metadata"]["dpsynth/reused"] for o in outcomes] == [False, True, True, False, True]
+    charged = [o["metadata"]["dpsynth/epsilon_charged"] > 0 for o in outcomes]
+    assert charged == [True, False, False, True, False]
+    house.assert_whole(charges=2, released=2)
+
+
+def test_a_release_beyond_the_budget_says_what_remains_and_charges_nothing(house):
+    outcomes = [house.run(FAULTS_RELEASE=f"{number}") for number in range(6)]
+    refused = [outcome for outcome in outcomes if not outcome["success"]]
+    paid = len(outcomes) - len(refused)
+    assert refused
+    assert "would overspend cohort 'letters'" in refused[-1]["failures"][0]
+    assert "remaining" in refused[-1]["failures"][0]
+    house.assert_whole(charges=paid, released=paid)

@@ -1,0 +1,207 @@
+"""A cohort of visits, and an engine whose states are sums of fixed word vectors."""
+
+import dataclasses
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.demo_corpus import public_rows
+from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.epsvec import EpsVec
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.models.engines import Capability, Generation
+from dpsynth_assets.models.fine_tuning import CheckpointFolders
+from dpsynth_assets.models.language_model import load_language_model
+from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+METHOD = EpsVec()
+WIDTH, LAYERS = 6, 8
+WORDS = ("the", "sea", "was", "calm", "bread", "old", "hall", "quiet", "warm", "we", "paid", "left")
+SMALL = {
+    "candidates": 8,
+    "negatives": 8,
+    "rows": 6,
+    "max_new_tokens": 6,
+    "max_document_tokens": 6,
+    "clip_documents": 20,
+}
+
+
+class WordModel:
+    """Words as tokens; token 0 begins every prompt, token 1 opens a document."""
+
+    begin_token_id, end_token_id, name = 0, 2, "words"
+
+    def __init__(self):
+        self.known = ["<begin>", "<open>", "<end>"]
+
+    def encode(self, text):
+        for word in text.split():
+            if word not in self.known:
+                self.known.append(word)
+        return [self.known.index(word) for word in text.split()]
+
+    def decode(self, ids):
+        return " ".join(self.known[token] for token in ids)
+
+    def read_text(self, ids):
+        return self.decode(ids), True
+
+    def prompt_ids(self, label_text, examples, max_example_tokens):
+        documents = [
+            token for text in examples for token in (1, *self.encode(text)[:max_example_tokens])
+        ]
+        return [0, *documents, 1, *self.encode(label_text)]
+
+
+class WordEngine:
+    """Every token has a fixed vector a layer; a text's state is their mean."""
+
+    name, layers, width, positions = "words", LAYERS, WIDTH, 4096
+    capabilities = frozenset(Capability)
+
+    def __init__(self):
+        self.language_model = WordModel()
+        self.asked, self.read = [], []
+
+    def generate(self, prompts, sampling, *, provenance, progress=None):
+        self.asked.append((list(map(tuple, prompts)), sampling, provenance))
+        made = []
+        for row in range(len(prompts)):
+            draw = np.random.default_rng([sampling.seed, row])
+            text = " ".join(draw.choice(WORDS, 5))
+            made.append(Generation(text, tuple(self.language_model.encode(text)), True))
+        return made
+
+    def hidden_states(self, texts, layers, pooling="mean", *, max_tokens=None, progress=None):
+        self.read.append([tuple(text) for text in texts])
+        table = np.random.default_rng(5).normal(size=(500, LAYERS, WIDTH))
+        means = [
+            table[list(t)].mean(axis=0) if len(t) else np.zeros((LAYERS, WIDTH)) for t in texts
+        ]
+        return {layer: np.stack(means)[:, layer].astype(np.float32) for layer in layers}
+
+    @contextmanager
+    def steered(self, vectors, strengths):
+        self.steering = (vectors, strengths)
+        yield self
+
+
+class Embedder:
+    """Embeds a text by how often it has each of the words."""
+
+    name = "words"
+
+    def embed(self, texts, progress=None):
+        rows = [[text.split().count(word) + 1e-3 for word in WORDS] for text in texts]
+        rows = np.array(rows, dtype=np.float32)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def make_records(count, *, null=(), labels=("x", "y")):
+    draw = np.random.default_rng(8)
+    return pl.DataFrame(
+        {
+            "record_id": [f"r{i}" for i in range(count)],
+            "unit_id": [f"r{i}" for i in range(count)],
+            "text": ["" if i in null else " ".join(draw.choice(WORDS, 5)) for i in range(count)],
+            "label": [labels[i % len(labels)] for i in range(count)],
+        }
+    )
+
+
+def make_private(records):
+    return PrivateInputs(records=records, embeddings=Embedder().embed(records["text"].to_list()))
+
+
+def make_terms(**changes):
+    settings = {
+        "cohort": "visits",
+        "relation": NeighboringRelation.ADD_REMOVE,
+        "unit": PrivacyUnit(),
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "accountant": "tight",
+        "labels": ("x", "y"),
+        "label_texts": ("ex", "why"),
+        "public_records": 40,
+    }
+    return CohortTerms(**(settings | changes))
+
+
+def make_public(engine=None):
+    return PublicInputs(
+        language_model=None,
+        engine=engine or WordEngine(),
+        text_embedder=Embedder(),
+        public_records=pl.DataFrame({"text": make_records(60)["text"], "label": ""}),
+        seed=3,
+        salt="salt",
+    )
+
+
+def run_stages(folder, config, private, public, terms=None, target_epsilon=8.0):
+    """Runs every stage as the graph would; returns the plan and inputs with all releases."""
+    terms = terms or make_terms()
+    plan = METHOD.plan(config, terms, target_epsilon=target_epsilon)
+    for stage in METHOD.stages(config, terms):
+        scratch = folder / stage.name
+        if stage.public:
+            scratch.mkdir(parents=True)
+            made = METHOD.prepare_stage(stage.name, plan, config, terms, public, scratch, silent)
+        else:
+            release = METHOD.release_stage(
+                stage.name, plan, config, terms, private, public, CheckpointFolders(scratch), silent
+            )
+            assert release.cost.event == plan.stages[stage.name]
+            made = release.value
+        done = Released(reservation=stage.name, facts=made.facts, folder=made.files)
+        public = dataclasses.replace(public, released={**public.released, stage.name: done})
+    return plan, public
+
+
+def silent(_share, _message):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="session")
+def toy_model(tmp_path_factory):
+    """A real language model of two layers, hardly trained."""
+    folder = tmp_path_factory.mktemp("language_model") / "toy"
+    settings = TrainingSettings(
+        vocabulary=400, width=16, heads=2, layers=2, feed_forward=24, token_budget=2000,
+        batch_tokens=512, sequence_tokens=(64,), threads=1,
+    )  # fmt: skip
+    train_language_model(pl.DataFrame(public_rows(80, seed=0)), folder, settings)
+    return load_language_model(folder, device="cpu")
+
+
+@pytest.fixture
+def engine():
+    return WordEngine()
+
+
+@pytest.fixture
+def cases():
+    """What tests make cohorts and runs of."""
+    return SimpleNamespace(
+        method=METHOD,
+        terms=make_terms,
+        records=make_records,
+        private=make_private,
+        public=make_public,
+        config=lambda **changes: EpsVecConfig(**(SMALL | changes)),
+        run=run_stages,
+        silent=silent,
+        embedder=Embedder(),
+    )

@@ -1,0 +1,166 @@
+"""What EPSVec is charged: the joint noise, its shares, and what the plan refuses."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.plan import SHOTS, VECTORS, VectorNoise, vector_noise
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import PoissonGaussianEvent, is_post_processing
+from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+ENDPOINT = EngineSpec(kind="openai", model="m", base_url="https://host/v1")
+
+
+@pytest.mark.parametrize(("relation", "expected"), [
+    (REPLACE_ONE, 0.06520964851503987), (ADD_REMOVE, 0.03260482425751993),
+    (ZERO_OUT, 0.03260482425751993),
+])  # fmt: skip
+def test_noise_is_the_joint_noise_of_the_reference_at_the_papers_settings(relation, expected):
+    # n = 500, C = 5.5, L = 4, ε of the vectors 2.9, δ = 5e-6, no subsampling.
+    noise = VectorNoise(
+        noise_multiplier=1 / gaussian_mu(2.9, 5e-6),
+        sampling_probability=1.0,
+        relation=relation,
+        max_records_per_unit=1,
+    )
+    assert 5.5 * noise.noise_std(layers=4, records=500) == pytest.approx(expected, rel=1e-4)
+
+
+def test_fixed_shots_at_the_papers_epsilon_get_the_noise_of_the_reference(cases):
+    config = cases.config(use_vectors=False)
+    for relation, expected in [(ADD_REMOVE, 30.74956613197769), (REPLACE_ONE, 43.486453460931244)]:
+        plan = cases.method.plan(config, cases.terms(relation=relation), target_epsilon=0.1)
+        assert plan.parameters["shots_noise_std"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("accountant", ["tight", "zcdp"])
+@pytest.mark.parametrize("share", [0.01, 0.3])
+def test_both_releases_together_cost_the_target_and_not_more(cases, accountant, share):
+    terms = cases.terms(accountant=accountant)
+    plan = cases.method.plan(cases.config(shots_share=share), terms, target_epsilon=5.0)
+    whole = epsilon_of(list(plan.stages.values()), terms.delta, accountant)
+    assert 5.0 * (1 - 1e-6) < whole <= 5.0
+    assert plan.epsilon == whole
+    assert float(plan.stages[SHOTS].rho / plan.event.rho) == pytest.approx(share, rel=1e-6)
+
+
+def test_a_unit_of_three_records_needs_three_times_the_noise(cases):
+    one, three = (
+        cases.method.plan(
+            cases.config(), cases.terms(unit=PrivacyUnit(column=column, max_records=most)),
+            target_epsilon=5.0,
+        )
+        for column, most in [(None, 1), ("customer", 3)]
+    )  # fmt: skip
+    assert one.stages.keys() == three.stages.keys()
+    assert three.parameters["shots_noise_std"] == pytest.approx(
+        3 * one.parameters["shots_noise_std"]
+    )
+    stds = [
+        vector_noise(plan, cases.terms(unit=unit)).noise_std(layers=2, records=10)
+        for plan, unit in [(one, PrivacyUnit()), (three, PrivacyUnit(column="c", max_records=3))]
+    ]
+    assert stds[1] == pytest.approx(3 * stds[0])
+
+
+@pytest.mark.parametrize(
+    ("relation", "accountant"),
+    [(ADD_REMOVE, "zcdp"), (REPLACE_ONE, "tight")],
+)
+def test_sampling_needs_less_noise_at_the_same_cost(cases, accountant, relation):
+    terms = cases.terms(public_records=5000, accountant=accountant, relation=relation)
+    whole = cases.method.plan(cases.config(), terms, target_epsilon=3.0)
+    config = cases.config(vector_records=250)
+    sampled = cases.method.plan(config, terms, target_epsilon=3.0)
+    event = sampled.stages[VECTORS]
+    assert isinstance(event, PoissonGaussianEvent)
+    assert event.sampling_probability == 0.05
+    assert epsilon_of(list(sampled.stages.values()), terms.delta, accountant) <= 3.0
+    stds = [vector_noise(plan, terms).noise_std(layers=1, records=1) for plan in (whole, sampled)]
+    assert stds[1] < 0.5 * stds[0]
+
+
+def test_a_sample_that_amplifies_nothing_is_refused(cases):
+    terms = cases.terms(public_records=5000, accountant="zcdp", relation=REPLACE_ONE)
+    plan = cases.method.plan(cases.config(vector_records=50), terms, target_epsilon=3.0)
+    assert "forgets the sampling" in plan.refusal
+
+
+def test_a_sample_of_all_records_is_no_sample(cases):
+    plan = cases.method.plan(cases.config(vector_records=400), cases.terms(), target_epsilon=3.0)
+    assert plan.parameters["sampling_probability"] == 1.0
+    assert (
+        plan.stages == cases.method.plan(cases.config(), cases.terms(), target_epsilon=3.0).stages
+    )
+
+
+def test_parts_that_are_left_out_are_not_charged(cases):
+    def stages(**changes):
+        return set(cases.method.plan(
+            cases.config(**changes), cases.terms(), target_epsilon=3.0
+        ).stages)  # fmt: skip
+
+    assert stages() == {SHOTS, VECTORS}
+    assert stages(use_vectors=False) == {SHOTS}
+    assert stages(use_fixed_shots=False) == stages(private_histogram=False) == {VECTORS}
+    free = cases.method.plan(
+        cases.config(use_vectors=False, use_fixed_shots=False), cases.terms(), target_epsilon=0.0
+    )
+    assert is_post_processing(free.event)
+    assert free.refusal is None
+
+
+def test_a_mechanism_with_less_noise_than_the_plans_event_is_refused(cases):
+    terms = cases.terms()
+    plan = cases.method.plan(cases.config(), terms, target_epsilon=3.0)
+    bent = replace(plan, parameters={**plan.parameters, "vector_noise_multiplier": 0.1})
+    assert vector_noise(plan, terms).event() == plan.stages[VECTORS]
+    with pytest.raises(UnaccountedReleaseError):
+        vector_noise(bent, terms)
+
+
+def test_noise_is_never_finer_than_what_is_charged():
+    noise = VectorNoise(
+        noise_multiplier=0.7, sampling_probability=1.0, relation=ADD_REMOVE, max_records_per_unit=1
+    )
+    mean = noise.mean(layers=3, dimensions=4, records=7)
+    assert mean.event().noise_multiplier >= 0.7
+    assert mean.event().noise_multiplier == pytest.approx(0.7)
+    assert noise.noise_std(layers=3, records=7) == pytest.approx(0.7 * math.sqrt(3) / 7)
+
+
+def test_private_text_never_goes_to_an_endpoint(cases):
+    terms = cases.terms(engine=ENDPOINT)
+    refusal = cases.method.plan(cases.config(prompt="base"), terms, target_epsilon=3.0).refusal
+    assert "private text" in refusal
+    assert "\n" not in refusal
+    shots_only = cases.config(prompt="base", use_vectors=False)
+    assert cases.method.plan(shots_only, terms, target_epsilon=3.0).refusal is None
+    document = cases.method.plan(cases.config(use_vectors=False), terms, target_epsilon=3.0)
+    assert "base or instruction" in document.refusal
+
+
+def test_a_sample_needs_a_declared_number_of_records(cases):
+    terms = cases.terms(public_records=None)
+    refused = cases.method.plan(cases.config(vector_records=5), terms, target_epsilon=3.0)
+    assert "declared number of records" in refused.refusal
+    assert not refused.stages
+    assert cases.method.plan(cases.config(), terms, target_epsilon=3.0).refusal is None
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"layers": (1, 1)}, "different numbers"),
+    ({"layers": (1, 2), "steering_layers": (3,)}, "released layers only"),
+    ({"layers": (1, 2, 3), "strengths": (1.0, 2.0)}, "one for each of 3"),
+    ({"candidates": 1, "shots": 2}, "shots <= candidates"),
+])  # fmt: skip
+def test_settings_that_do_not_fit_say_so(settings, words):
+    with pytest.raises(ValueError, match=words):
+        EpsVecConfig(**settings)

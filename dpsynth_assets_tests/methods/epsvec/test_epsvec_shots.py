@@ -1,0 +1,122 @@
+"""Fixed shots: who votes for what, what a neighbour moves, and what noise is drawn."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.epsvec.shots import (
+    FixedShots,
+    count_votes,
+    no_shots,
+    random_shots,
+    release_shots,
+)
+from dpsynth_assets.privacy import histogram
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+TEXTS = ("sea sea calm", "bread warm", "old hall", "sea calm", "bread bread", "hall quiet")
+CANDIDATES = pl.DataFrame({"label": [0, 0, 0, 1, 1, 1], "text": TEXTS})
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    scales = []
+    monkeypatch.setattr(
+        histogram, "discrete_gaussian", lambda counts, scale: scales.append(scale) or list(counts)
+    )
+    return scales
+
+
+def votes(cases, records):
+    private = cases.private(records)
+    embeddings = cases.embedder.embed(list(TEXTS))
+    return np.array(count_votes(private, CANDIDATES["label"].to_numpy(), embeddings, ("x", "y")))
+
+
+def test_a_record_votes_for_the_nearest_candidate_of_its_own_label(cases):
+    records = pl.DataFrame(
+        {
+            "text": ["the sea was calm", "warm bread", "the sea was calm", "bread"],
+            "label": ["x", "x", "y", "y"],
+        }
+    )
+    assert votes(cases, records).tolist() == [1, 1, 0, 1, 1, 0]
+
+
+def test_every_record_with_text_and_a_declared_label_votes_once(cases):
+    records = cases.records(30, null=(3, 4), labels=("x", "y", "undeclared"))
+    assert (
+        votes(cases, records).sum()
+        == records.filter((pl.col("text") != "") & (pl.col("label") != "undeclared")).height
+    )
+
+
+@pytest.mark.parametrize("gone", [0, 7])
+def test_a_record_more_or_less_moves_one_count_by_one(cases, gone):
+    records = cases.records(20)
+    others = records.filter(pl.col("record_id") != f"r{gone}")
+    moved = np.abs(votes(cases, records) - votes(cases, others))
+    assert moved.sum() == moved.max() == 1
+    nulled = records.with_columns(
+        pl.when(pl.col("record_id") == f"r{gone}").then(pl.lit("")).otherwise("text").alias("text")
+    )
+    assert votes(cases, nulled).tolist() == votes(cases, others).tolist()
+
+
+def test_a_record_replaced_by_one_of_another_label_moves_two_counts_by_one(cases):
+    records = cases.records(20)
+    changed = records.with_columns(
+        pl.when(pl.col("record_id") == "r0").then(pl.lit("y")).otherwise("label").alias("label")
+    )
+    moved = np.abs(votes(cases, records) - votes(cases, changed))
+    assert np.linalg.norm(moved) == pytest.approx(
+        histogram.l2_sensitivity(NeighboringRelation.REPLACE_ONE)
+    )
+
+
+def test_the_noise_that_is_charged_is_drawn_and_the_most_voted_are_kept(cases, noiseless):
+    records = pl.DataFrame(
+        {"text": ["bread warm"] * 3 + ["old hall"] * 2 + ["quiet hall"], "label": ["x"] * 5 + ["y"]}
+    )
+    release = release_shots(
+        cases.private(records), CANDIDATES, cases.embedder.embed(list(TEXTS)), cases.terms(),
+        shots=2, noise_std=4.5,
+    )  # fmt: skip
+    assert noiseless == [4.5]
+    assert release.cost.event.noise_multiplier == 4.5
+    assert release.value.shots[0] == ("bread warm", "old hall")
+    assert release.value.shots[1][0] == "hall quiet"
+    assert len(release.value.dp_counts) == len(TEXTS)
+    assert release.value.noisy
+
+
+def test_counts_are_noisy_when_they_are_released(cases):
+    def counts():
+        return release_shots(
+            cases.private(cases.records(30)), CANDIDATES, cases.embedder.embed(list(TEXTS)),
+            cases.terms(), shots=1, noise_std=1e6,
+        ).value.dp_counts  # fmt: skip
+
+    assert counts() != counts()
+
+
+def test_shots_without_a_histogram_read_nothing_and_are_public():
+    shots = random_shots(CANDIDATES, 2, 2, seed=1)
+    assert not shots.noisy
+    assert all(set(texts) <= set(TEXTS) for texts in shots.shots)
+    assert shots.shots == random_shots(CANDIDATES, 2, 2, seed=1).shots
+    assert any(shots.shots != random_shots(CANDIDATES, 2, 2, seed=s).shots for s in range(2, 9))
+    assert no_shots(2).shots == ((), ())
+
+
+def test_shots_survive_their_file(tmp_path):
+    shots = FixedShots(shots=(("a “b”",), ("c",)), dp_counts=(3, -1), noise_std=2.5)
+    shots.save(tmp_path)
+    assert FixedShots.load(tmp_path) == shots
+
+
+def test_missing_embeddings_are_refused_without_a_word_of_text(cases):
+    private = type(cases.private(cases.records(3)))(records=cases.records(3))
+    with pytest.raises(ValueError, match="one embedding") as error:
+        count_votes(private, np.zeros(1), np.zeros((1, 2)), ("x",))
+    assert "bread" not in str(error.value)

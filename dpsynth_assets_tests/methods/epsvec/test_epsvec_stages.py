@@ -1,0 +1,88 @@
+"""Stages: which there are, which are free, and which settings each depends on."""
+
+import dataclasses
+
+import pytest
+
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.methods.staged import Stage
+
+POOL, SHOTS, NEGATIVES, VECTORS = "candidate_pool", "fixed_shots", "negative_set", "dataset_vectors"
+ALL = (POOL, SHOTS, NEGATIVES, VECTORS)
+
+
+def stages(cases, **changes):
+    return {each.name: each for each in cases.method.stages(cases.config(**changes), cases.terms())}
+
+
+def settings(cases, stage, **changes):
+    config, terms = cases.config(**changes), cases.terms(accountant="zcdp")
+    parameters = cases.method.plan(config, terms, target_epsilon=3.0).parameters
+    return cases.method.stage_settings(stage, parameters)
+
+
+def test_the_method_is_registered():
+    assert REGISTRY["epsvec"].name == "epsvec"
+
+
+def test_candidates_and_negatives_read_nothing_private(cases):
+    made = stages(cases)
+    assert tuple(made) == ALL
+    assert [made[name].public for name in ALL] == [True, False, True, False]
+    assert made[SHOTS].needs_embeddings
+    assert made[VECTORS].after == (SHOTS, NEGATIVES)
+
+
+def test_ablations_have_fewer_or_freer_stages(cases):
+    assert tuple(stages(cases, use_vectors=False)) == (POOL, SHOTS)
+    assert tuple(stages(cases, use_fixed_shots=False)) == (NEGATIVES, VECTORS)
+    drawn = stages(cases, private_histogram=False)[SHOTS]
+    assert drawn.public
+    assert not drawn.needs_embeddings
+
+
+def test_a_public_stage_cannot_ask_for_private_inputs():
+    with pytest.raises(ValueError, match="read nothing private"):
+        Stage(name="pool", title="Pool.", public=True, needs_embeddings=True)
+
+
+@pytest.mark.parametrize("changes", [
+    {"rows": 99}, {"temperature": 0.7}, {"top_p": 0.9}, {"max_new_tokens": 40},
+    {"layers": (1, 2), "steering_layers": (1,), "strengths": (3.0,)}, {"rejection": {"rounds": 2}},
+])  # fmt: skip
+def test_settings_of_writing_ask_for_no_other_release(cases, changes):
+    kept = {"layers": changes["layers"]} if "layers" in changes else {}
+    for stage in ALL:
+        assert settings(cases, stage, **changes) == settings(cases, stage, **kept)
+
+
+@pytest.mark.parametrize(("changes", "first"), [
+    ({"candidates": 20}, POOL), ({"prompt": "base"}, POOL), ({"scaffold_temperature": 0.5}, POOL),
+    ({"max_document_tokens": 9}, POOL), ({"shots": 3}, SHOTS), ({"shots_share": 0.5}, SHOTS),
+    ({"negatives": 20}, NEGATIVES), ({"layers": (1,)}, NEGATIVES), ({"clip_bound": 2.0}, NEGATIVES),
+    ({"pairing": "mean"}, NEGATIVES), ({"vector_records": 20}, VECTORS),
+])  # fmt: skip
+def test_other_settings_ask_for_other_releases_from_the_stage_on_that_they_matter_to(
+    cases, changes, first
+):
+    changed = [settings(cases, stage, **changes) != settings(cases, stage) for stage in ALL]
+    assert changed == [place >= ALL.index(first) for place in range(len(ALL))]
+
+
+def test_public_inputs_are_those_that_settings_use(cases):
+    needs = cases.method.public_inputs
+    assert needs(cases.config()) == {"public_language_model", "text_embedder", "public_corpus"}
+    assert needs(cases.config(clip_bound=1.0, use_fixed_shots=False)) == {"public_language_model"}
+    judged = cases.config(rejection={"judge": "likelihood"})
+    assert "public_corpus" in cases.method.writing_inputs(judged)
+    assert cases.method.writing_inputs(cases.config()) == frozenset()
+
+
+def test_released_facts_hold_no_private_word(cases, engine, tmp_path):
+    records = cases.records(40).with_columns(text=cases.records(40)["text"] + " brackenbury")
+    _, public = cases.run(tmp_path, cases.config(), cases.private(records), cases.public(engine))
+    shown = str([dataclasses.asdict(each) for each in public.released.values()])
+    assert "brackenbury" not in shown
+    files = [p for each in public.released.values() for p in each.folder.rglob("*") if p.is_file()]
+    assert files
+    assert not any(b"brackenbury" in path.read_bytes() for path in files)

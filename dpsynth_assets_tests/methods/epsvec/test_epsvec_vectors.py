@@ -1,0 +1,271 @@
+"""Dataset vectors: what a neighbour moves, what noise is drawn, and that it is drawn once."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives
+from dpsynth_assets.methods.epsvec.plan import VectorNoise
+from dpsynth_assets.methods.epsvec.prompts import scaffold_of
+from dpsynth_assets.methods.epsvec.shots import no_shots
+from dpsynth_assets.methods.epsvec.states import (
+    StateReader,
+    default_layers,
+    reader_layers,
+    require_private_engine,
+)
+from dpsynth_assets.methods.epsvec.vectors import DatasetVectors, VectorTask, release_vectors
+from dpsynth_assets.models.engines import Capability, EngineError, Provenance
+from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
+from dpsynth_assets.privacy import vector_mean
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
+
+ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+CHOSEN = (2, 5)
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    """Steps of the lattice that noise was asked for; none is added."""
+    scales, sums = [], []
+
+    def draw(values, scale):
+        scales.append(scale)
+        sums.append(np.array(values))
+        return list(values)
+
+    monkeypatch.setattr(vector_mean, "discrete_gaussian", draw)
+    return scales, sums
+
+
+def reader_of(cases, engine, config, layers=CHOSEN):
+    return StateReader(
+        engine=engine,
+        scaffold=scaffold_of(config, cases.terms(), engine),
+        shots=no_shots(2).shots,
+        layers=layers,
+        max_tokens=config.max_document_tokens,
+    )
+
+
+def task_of(cases, engine, **changes):
+    """A task whose negatives are as planned, with little noise unless asked otherwise."""
+    settings = {"multiplier": 1e-3, "relation": ADD_REMOVE, "chance": 1.0, "salt": "s"} | changes
+    config = cases.config(pairing=settings.get("pairing", "paired"), records_per_pass=7)
+    reader = reader_of(cases, engine, config)
+    public = cases.public(engine)
+    noise = VectorNoise(
+        noise_multiplier=settings["multiplier"],
+        sampling_probability=settings["chance"],
+        relation=settings["relation"],
+        max_records_per_unit=1,
+    )
+    return VectorTask(
+        reader=reader,
+        negatives=make_negatives(reader, config, public, Provenance.PUBLIC, cases.silent),
+        noise=noise,
+        config=config,
+        terms=cases.terms(relation=settings["relation"], public_records=settings.get("records")),
+        salt=settings["salt"],
+    )
+
+
+def summed(cases, task, records, noiseless):
+    """The sum of stacked differences that noise would be added to, in clip bounds: (L, Y, d)."""
+    release_vectors(task, cases.private(records), cases.silent)
+    steps = noiseless[1][-1].reshape(2, 2, -1)
+    return steps * 2.0**-27  # Steps of a lattice for the bound 1.
+
+
+@pytest.mark.parametrize("pairing", ["paired", "mean"])
+@pytest.mark.parametrize("gone", [0, 9])
+def test_a_record_more_or_less_moves_only_its_label_and_each_layer_by_one_bound_at_most(
+    cases, engine, noiseless, pairing, gone
+):
+    task, records = task_of(cases, engine, pairing=pairing), cases.records(20)
+    with_it = summed(cases, task, records, noiseless)
+    without = summed(cases, task, records.filter(pl.col("record_id") != f"r{gone}"), noiseless)
+    moved = np.linalg.norm(with_it - without, axis=2)  # (L, Y)
+    assert (moved[:, gone % 2] > 0.05).all()
+    assert (moved[:, gone % 2] <= 1 + 1e-9).all()
+    assert (moved[:, 1 - gone % 2] == 0).all()
+    bound = stacked_l2_sensitivity(l2_bounds=(1.0, 1.0), records=1, relation=ADD_REMOVE)
+    assert np.linalg.norm(moved) <= bound
+
+
+def test_a_record_that_changes_its_label_moves_less_than_replacing_is_charged(
+    cases, engine, noiseless
+):
+    task, records = task_of(cases, engine), cases.records(20)
+    changed = records.with_columns(
+        pl.when(pl.col("record_id") == "r0").then(pl.lit("y")).otherwise("label").alias("label")
+    )
+    moved = summed(cases, task, records, noiseless) - summed(cases, task, changed, noiseless)
+    bound = stacked_l2_sensitivity(l2_bounds=(1.0, 1.0), records=1, relation=REPLACE_ONE)
+    assert 0 < np.linalg.norm(moved) <= math.sqrt(4) < bound
+
+
+def test_null_records_and_undeclared_labels_add_nothing(cases, engine, noiseless):
+    task = task_of(cases, engine, relation=ZERO_OUT)
+    records = cases.records(20, labels=("x", "y", "undeclared"))
+    null = cases.records(20, null=(3,), labels=("x", "y", "undeclared"))
+    declared = records.filter(pl.col("label") != "undeclared")
+    whole = summed(cases, task, records, noiseless)
+    assert (whole == summed(cases, task, declared, noiseless)).all()
+    gone = records.filter(pl.col("record_id") != "r3")
+    same = null.with_columns(
+        pl.when(pl.col("text") == "").then(pl.lit("")).otherwise(records["text"]).alias("text")
+    )
+    assert (summed(cases, task, same, noiseless) == summed(cases, task, gone, noiseless)).all()
+
+
+@pytest.mark.parametrize(("relation", "factor"), [(ADD_REMOVE, 1), (ZERO_OUT, 1), (REPLACE_ONE, 2)])
+def test_noise_covers_all_layers_together_whatever_the_labels(
+    cases, engine, noiseless, relation, factor
+):
+    task = task_of(cases, engine, multiplier=0.8, relation=relation)
+    release = release_vectors(task, cases.private(cases.records(10)), cases.silent)
+    (scale,), _ = noiseless
+    assert scale * 2.0**-27 == pytest.approx(0.8 * factor * math.sqrt(2), rel=1e-6)
+    assert release.cost.event.noise_multiplier == 0.8
+
+
+def test_the_divisor_does_not_turn_the_directions(cases, engine, noiseless):
+    records = cases.records(20)
+    one, many = (
+        release_vectors(
+            task_of(cases, engine, records=count), cases.private(records), cases.silent
+        ).value.directions
+        for count in (None, 1000)
+    )
+    np.testing.assert_allclose(one, many, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(one, axis=2), 1.0, atol=1e-6)
+
+
+def test_directions_point_from_negatives_to_records(cases, engine):
+    task, records = task_of(cases, engine, multiplier=1e-4, pairing="mean"), cases.records(200)
+    vectors = release_vectors(task, cases.private(records), cases.silent).value
+    for label, name in enumerate(("x", "y")):
+        texts = records.filter(pl.col("label") == name)["text"].to_list()
+        states = task.reader.read(label, texts) - task.negatives.states[label].mean(axis=0)
+        norms = np.linalg.norm(states, axis=2, keepdims=True)
+        clipped = states * np.minimum(1, task.negatives.clip_bounds[None, :, None] / norms)
+        for layer in range(2):
+            mean = clipped[:, layer].mean(axis=0)
+            cosine = vectors.directions[label, layer] @ mean / np.linalg.norm(mean)
+            assert cosine > 0.99
+    assert (vectors.signal_over_noise > 10).all()
+
+
+def test_directions_of_noise_alone_say_so(cases, engine):
+    task = task_of(cases, engine, multiplier=1e6)
+    vectors = release_vectors(task, cases.private(cases.records(10)), cases.silent).value
+    assert (vectors.signal_over_noise < 3).all()
+
+
+def test_every_release_draws_its_own_noise_and_a_stored_one_never_draws_again(
+    cases, engine, tmp_path
+):
+    task, private = task_of(cases, engine, multiplier=1.0), cases.private(cases.records(10))
+    first, second = (release_vectors(task, private, cases.silent).value for _ in range(2))
+    assert not np.array_equal(first.directions, second.directions)
+    first.save(tmp_path)
+    read = [DatasetVectors.load(tmp_path) for _ in range(2)]
+    assert all(np.array_equal(each.directions, first.directions) for each in read)
+    assert read[0].cost == {"type": "gaussian", "noise_multiplier": 1.0}
+    assert (read[0].layers, read[0].labels, read[0].model) == (CHOSEN, ("x", "y"), "words")
+
+
+def test_vectors_without_a_cost_are_not_read(cases, engine, tmp_path):
+    task = task_of(cases, engine)
+    vectors = release_vectors(task, cases.private(cases.records(4)), cases.silent).value
+    vectors.cost["type"] = "unknown"
+    vectors.save(tmp_path)
+    with pytest.raises(ValueError, match="event type"):
+        DatasetVectors.load(tmp_path)
+
+
+def test_a_sample_reads_each_record_with_its_probability(cases, engine, noiseless):
+    task, records = task_of(cases, engine, chance=0.25), cases.records(400)
+    engine.read.clear()
+    release_vectors(task, cases.private(records), cases.silent)
+    read = sum(len(texts) for texts in engine.read)
+    assert 40 < read < 180  # 100 expected; 7 standard deviations to either side.
+
+
+def test_every_record_passes_through_the_model_once_and_few_at_a_time(cases, engine):
+    task, records = task_of(cases, engine), cases.records(50)
+    engine.read.clear()
+    release_vectors(task, cases.private(records), cases.silent)
+    assert sum(map(len, engine.read)) == 50
+    assert max(map(len, engine.read)) <= task.config.records_per_pass == 7
+
+
+def test_partners_follow_from_the_record_alone(cases, engine):
+    from dpsynth_assets.methods.epsvec.negatives import references
+
+    task = task_of(cases, engine)
+    ids = [f"r{i}" for i in range(12)]
+    whole = references(task.negatives, 0, ids, "s", task.config)
+    assert (references(task.negatives, 0, ids[5:], "s", task.config) == whole[5:]).all()
+    assert not (references(task.negatives, 0, ids, "other", task.config) == whole).all()
+
+
+def test_clip_bounds_come_from_public_text_and_change_with_the_quantile(cases, engine):
+    def bounds(**changes):
+        config = cases.config(**changes)
+        public = cases.public(engine)
+        reader = reader_of(cases, engine, config)
+        return make_negatives(reader, config, public, Provenance.PUBLIC, cases.silent).clip_bounds
+
+    assert (bounds(clip_quantile=0.5) < bounds(clip_quantile=1.0)).all()
+    assert bounds(clip_bound=5.5).tolist() == [5.5, 5.5]
+    assert (bounds(pairing="mean") < bounds()).all()
+
+
+def test_negatives_survive_their_files(cases, engine, tmp_path):
+    made = task_of(cases, engine).negatives
+    made.save(tmp_path)
+    read = Negatives.load(tmp_path)
+    assert (read.texts, read.layers, read.model) == (made.texts, made.layers, made.model)
+    assert (read.clip_bounds == made.clip_bounds).all()
+    for before, after in zip(made.states, read.states, strict=True):
+        np.testing.assert_allclose(before, after, atol=1e-6)
+
+
+def test_states_are_means_over_the_texts_own_tokens_behind_the_prompt(cases, engine):
+    config = cases.config(max_document_tokens=4)
+    reader = reader_of(cases, engine, config)
+    own = engine.language_model.encode("the sea was calm today")[:4]
+    expected = engine.hidden_states([own], CHOSEN)
+    got = reader.read(1, ["the sea was calm today", ""])
+    for place, layer in enumerate(CHOSEN):
+        np.testing.assert_allclose(got[0, place], expected[layer][0], atol=1e-5)
+    assert (got[1] == 0).all()
+    assert engine.read[-1][0] == (*reader.scaffold.prefix(1, ()), *own)
+
+
+def test_the_block_of_layers_lies_where_the_papers_does():
+    assert default_layers(32) == (18, 19, 20, 21)
+    assert default_layers(4) == (2,)
+    assert default_layers(1) == (0,)
+
+
+def test_layers_and_texts_that_do_not_fit_the_model_are_refused(cases, engine):
+    with pytest.raises(EngineError, match="layers in"):
+        reader_layers((3, 99), engine)
+    engine.positions = 8
+    with pytest.raises(EngineError, match="prompt and text"):
+        reader_of(cases, engine, cases.config(max_document_tokens=20)).read(0, ["sea"])
+
+
+def test_engines_that_may_not_see_private_text_are_refused(engine):
+    require_private_engine(engine)
+    with pytest.raises(EngineError, match="private text never leaves"):
+        require_private_engine(OpenAiEndpoint("https://host/v1", "m"))
+    engine.capabilities = frozenset({Capability.HIDDEN_STATES})
+    with pytest.raises(EngineError):
+        require_private_engine(engine)

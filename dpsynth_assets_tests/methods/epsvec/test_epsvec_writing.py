@@ -1,0 +1,155 @@
+"""Rows: free, repeatable, as many of each label, steered where and as far as settings say."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.methods.epsvec.plan import SHOTS, VECTORS
+from dpsynth_assets.models.engines import Provenance
+from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+
+
+@pytest.fixture
+def released(cases, engine, tmp_path):
+    """A finished run on words: settings, plan and released inputs."""
+    config = cases.config(layers=(2, 5))
+    private = cases.private(cases.records(40))
+    return config, *cases.run(tmp_path / "stages", config, private, cases.public(engine))
+
+
+def write(cases, released, rows=6, **changes):
+    config, plan, public = released
+    config = type(config).model_validate(config.model_dump() | changes)
+    return cases.method.write(plan, config, cases.terms(), public, rows, cases.silent)
+
+
+def test_labels_take_turns_and_rows_have_words(cases, released):
+    corpus = write(cases, released, rows=7)
+    assert corpus.rows["label"].to_list() == ["x", "y"] * 3 + ["x"]
+    assert (corpus.rows["text"].str.len_chars() > 0).all()
+    assert corpus.facts["rows"] == 7
+
+
+def test_more_rows_begin_with_the_same_rows(cases, released):
+    few, many = write(cases, released, rows=4), write(cases, released, rows=40)
+    assert many.rows.height == 40
+    assert many.rows.head(4).equals(few.rows)
+
+
+def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases, released, engine):
+    bounds = dict(zip((2, 5), vectors_of(released).clip_bounds, strict=True))
+    write(cases, released, strengths=(0.5,))
+    vectors, strengths = engine.steering
+    assert strengths == pytest.approx({layer: 0.5 * bound for layer, bound in bounds.items()})
+    np.testing.assert_array_equal(vectors[5], vectors_of(released).directions[1, 1])
+    write(cases, released, steering_layers=(5,), strengths=(1.4,), strength_unit="absolute")
+    assert engine.steering[1] == {5: 1.4}
+    write(cases, released, steering_layers=(5, 2), strengths=(1.0, 2.0), strength_unit="absolute")
+    assert engine.steering[1] == {5: 1.0, 2: 2.0}
+
+
+def vectors_of(released):
+    from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
+
+    return DatasetVectors.load(released[2].released[VECTORS].folder)
+
+
+def test_layers_that_were_not_released_are_refused(cases, released):
+    with pytest.raises(ValueError, match="released layers"):
+        write(cases, released, layers=None, steering_layers=(7,))
+    with pytest.raises(ValueError, match="one for each of 2 layers"):
+        write(cases, released, layers=None, strengths=(1.0, 2.0, 3.0))
+
+
+def test_vectors_of_another_model_are_refused(cases, released, engine):
+    engine.name = "other"
+    with pytest.raises(ValueError, match="Expected the engine to run words"):
+        write(cases, released)
+
+
+def test_prompts_say_what_they_are_made_of(cases, released, engine):
+    assert [provenance for _, _, provenance in engine.asked] == (
+        [Provenance.PUBLIC] * 2 + [Provenance.RELEASED] * 2
+    )
+    engine.asked.clear()
+    write(cases, released)
+    assert {provenance for _, _, provenance in engine.asked} == {Provenance.RELEASED}
+
+
+def test_private_text_stands_in_no_prompt_that_is_written_from(cases, engine, tmp_path):
+    records = cases.records(40).with_columns(text=cases.records(40)["text"] + " brackenbury")
+    config = cases.config()
+    plan, public = cases.run(tmp_path, config, cases.private(records), cases.public(engine))
+    cases.method.write(plan, config, cases.terms(), public, 4, cases.silent)
+    token = engine.language_model.encode("brackenbury")[0]
+    assert any(token in text for texts in engine.read for text in texts)
+    assert not any(token in prompt for prompts, _, _ in engine.asked for prompt in prompts)
+
+
+def test_shots_that_no_record_chose_are_public(cases, engine, tmp_path):
+    config = cases.config(private_histogram=False)
+    plan, _ = cases.run(tmp_path, config, cases.private(cases.records(20)), cases.public(engine))
+    assert SHOTS not in plan.stages
+    assert {provenance for _, _, provenance in engine.asked} == {Provenance.PUBLIC}
+
+
+def test_fixed_shots_stand_before_negatives_records_and_rows_alike(cases, released, engine):
+    _, _, public = released
+    shots = (public.released[SHOTS].folder / "fixed_shots.json").read_text()
+    write(cases, released, rows=2)
+    (prompt,) = set(engine.asked[-2][0])
+    decoded = engine.language_model.decode(prompt)
+    assert sum(text in decoded for text in json.loads(shots)["shots"][0]) == 2
+    assert any(text[: len(prompt) - 1] == prompt[1:] for texts in engine.read for text in texts)
+
+
+def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):
+    from dpsynth_assets.methods.epsvec import writing
+    from dpsynth_assets.models.judging import Verdict
+
+    class Picky:
+        facts = {"judge": "picky"}  # noqa: RUF012
+
+        def judge(self, texts, progress=None):
+            return [Verdict("sea" not in text.split(), 1.0) for text in texts]
+
+    monkeypatch.setattr(writing, "open_judge", lambda settings, public: Picky())
+    corpus = write(cases, released, rows=12, rejection={"rounds": 20})
+    assert corpus.rows["label"].to_list() == ["x", "y"] * 6
+    assert not any("sea" in text.split() for text in corpus.rows["text"])
+    assert 0 < corpus.facts["acceptance_rate"] <= 1
+
+
+def test_strength_zero_writes_what_the_unsteered_model_writes(cases, toy_model, tmp_path):
+    engine = TransformersEngine(toy_model)
+    config = cases.config(layers=(0, 1))
+    private = cases.private(cases.records(20))
+    released = config, *cases.run(tmp_path, config, private, cases.public(engine))
+    plain = write(cases, released, use_vectors=False).rows
+    assert write(cases, released, strengths=(0.0,)).rows.equals(plain)
+    assert not write(cases, released, strengths=(2.0,)).rows.equals(plain)
+
+
+def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_model):
+    from dpsynth_assets.methods.epsvec.prompts import scaffold_of
+    from dpsynth_assets.methods.epsvec.states import StateReader
+
+    engine = TransformersEngine(toy_model)
+    config = cases.config(prompt="base", domain="visit", max_document_tokens=30)
+    scaffold = scaffold_of(config, cases.terms(), engine)
+    reader = StateReader(engine, scaffold, (("a warm hall",), ()), (0, 1), 30)
+    text = "the sea was calm"
+    got = reader.read(0, ["old bread", text])[1]
+    prefix, own = scaffold.prefix(0, ("a warm hall",)), scaffold.text_ids(text, 30)
+    counts = np.arange(len(prefix), len(prefix) + len(own) + 1)
+    sums = [
+        np.stack([
+            states[layer][0] for layer in (0, 1)
+            for states in [engine.hidden_states([(prefix + own)[:count]], (0, 1))]
+        ]) * count
+        for count in counts
+    ]  # fmt: skip
+    np.testing.assert_allclose(got, (sums[-1] - sums[0]) / len(own), atol=1e-4)
+    assert dataclasses.is_dataclass(reader)

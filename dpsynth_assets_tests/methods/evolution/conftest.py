@@ -1,0 +1,145 @@
+"""A toy cohort, a toy embedder and a writer that needs no model."""
+
+import hashlib
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.evolution.config import AugPeConfig
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+DIMENSION = 8
+WORDS = ("harbour", "bakery", "museum", "garden")
+
+
+class WordEmbedder:
+    """Embeds a text by the words it holds, and a little by everything else."""
+
+    name = "words"
+    dimension = DIMENSION
+
+    def embed(self, texts, progress=None):
+        del progress
+        rows = np.array([self._vector(text) for text in texts], dtype=np.float32)
+        return rows.reshape(len(texts), DIMENSION)
+
+    @staticmethod
+    def _vector(text):
+        vector = np.full(DIMENSION, 1e-3)
+        for place, word in enumerate(WORDS):
+            vector[place] += text.split().count(word)
+        noise = hashlib.sha256(text.encode()).digest()[: DIMENSION - len(WORDS)]
+        vector[len(WORDS) :] += np.frombuffer(noise, dtype=np.uint8) / 2560.0
+        return vector / np.linalg.norm(vector)
+
+
+class WordApi:
+    """Writes words: at random, or one word of a text anew. Remembers what it was asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    def random(self, labels, *, seed, progress=None):
+        self.calls.append(("random", seed, tuple(labels)))
+        rng = np.random.default_rng(seed)
+        if progress is not None:
+            progress(1.0)
+        return [" ".join(rng.choice(WORDS, 3)) + f" {label} {rng.integers(99)}" for label in labels]
+
+    def vary(self, texts, labels, *, degree, seed, progress=None):
+        self.calls.append(("vary", seed, tuple(texts)))
+        rng = np.random.default_rng(seed)
+        if progress is not None:
+            progress(1.0)
+        varied = []
+        for text in texts:
+            words = text.split()
+            words[int(rng.integers(3))] = str(rng.choice(WORDS))
+            varied.append(" ".join([*words[:-1], str(rng.integers(99))]))
+        return varied
+
+
+class Checkpoints:
+    """A checkpoint in a folder, which may die at a chosen save."""
+
+    def __init__(self, folder, dies_at=None):
+        self.folder, self.dies_at, self.saves = folder, dies_at, 0
+        self.folder.mkdir(exist_ok=True)
+
+    @property
+    def saved(self):
+        found = sorted(path for path in self.folder.iterdir() if path.name.startswith("saved"))
+        return found[-1] if found else None
+
+    def scratch(self):
+        place = self.folder / f"scratch{len(list(self.folder.iterdir()))}-{self.saves}"
+        place.mkdir()
+        return place
+
+    def save(self, scratch):
+        self.saves += 1
+        if self.saves == self.dies_at:
+            raise KeyboardInterrupt
+        number = len([path for path in self.folder.iterdir() if path.name.startswith("saved")])
+        scratch.rename(self.folder / f"saved{number:03d}")
+
+
+def make_records(counts, labels=("x", "y")):
+    rows = [
+        (f"visit to the {WORDS[number % 2]} {number}", label)
+        for label, count in zip(labels, counts, strict=True)
+        for number in range(count)
+    ]
+    return pl.DataFrame(
+        {
+            "record_id": [f"r{row}" for row in range(len(rows))],
+            "unit_id": [f"r{row}" for row in range(len(rows))],
+            "text": [text for text, _ in rows],
+            "label": [label for _, label in rows],
+        }
+    )
+
+
+def make_private(counts=(40, 20), labels=("x", "y")):
+    records = make_records(counts, labels)
+    embeddings = WordEmbedder().embed(records["text"].to_list())
+    return PrivateInputs(records=records, embeddings=embeddings)
+
+
+def make_terms(**changes):
+    settings = {
+        "cohort": "visits",
+        "relation": NeighboringRelation.ADD_REMOVE,
+        "unit": PrivacyUnit(),
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "accountant": "tight",
+        "labels": ("x", "y"),
+        "label_texts": ("visits by day", "visits by night"),
+    }
+    return CohortTerms(**settings | changes)
+
+
+def make_config(**changes):
+    settings = {"iterations": 3, "population": 6, "variations": 3, "rows": 10}
+    return AugPeConfig(**settings | changes)
+
+
+def make_public(**changes):
+    return PublicInputs(language_model=None, text_embedder=WordEmbedder(), seed=7, **changes)
+
+
+@pytest.fixture(autouse=True)
+def plans_of_this_test(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def api(monkeypatch):
+    writer = WordApi()
+    monkeypatch.setattr(
+        "dpsynth_assets.methods.evolution.method.open_api", lambda *arguments: writer
+    )
+    return writer

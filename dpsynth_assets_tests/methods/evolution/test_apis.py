@@ -1,0 +1,204 @@
+from types import SimpleNamespace
+
+import pytest
+
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.demo_corpus import public_rows
+from dpsynth_assets.methods.evolution.apis import (
+    EngineApi,
+    PublicModelApi,
+    label_variables,
+    open_api,
+    read_prompts,
+)
+from dpsynth_assets.methods.evolution.method import evolution_parameters, refusal_of
+from dpsynth_assets.methods.evolution.prompts import PromptError
+from dpsynth_assets.models.engines import Generation, Provenance
+from dpsynth_assets.models.language_model import load_language_model
+from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
+from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
+
+RANDOM = {"message_template": [{"content": "a {category} review, {stars} stars"}]}
+VARIATION = {"message_template": [{"content": "{masked_sample}|{word_count}|{sample}|{tone}"}],
+             "replacement_rules": [{"replacements": {"tone": ["calm", "loud"]}}]}  # fmt: skip
+LABELS = ("Bars | 5", "Hotels | 1")
+TERMS = make_terms(
+    labels=LABELS, label_texts=("five star bars", "bad hotels"), engine=EngineSpec(model="a/b")
+)
+
+
+def engine_config(**changes):
+    settings = {
+        "api": "engine",
+        "random_prompt": RANDOM,
+        "variation_prompt": VARIATION,
+        "prompt_variables": ("category", "stars"),
+    }
+    return make_config(**settings | changes)
+
+
+class EchoEngine:
+    """Says what it was asked, or nothing to prompts that hold `silence`."""
+
+    name = "echo"
+
+    def __init__(self):
+        self.asked = []
+
+    def generate(self, prompts, sampling, *, provenance=Provenance.PRIVATE, progress=None):
+        self.asked.append((list(prompts), sampling, provenance))
+        if progress is not None:
+            progress(1.0)
+        return [Generation("" if "silence" in p else f" {p} ", (), True) for p in prompts]
+
+
+@pytest.fixture
+def echo():
+    return EchoEngine()
+
+
+def open_with(echo, **changes):
+    return open_api(engine_config(**changes), TERMS, make_public(engine=echo))
+
+
+def test_random_texts_come_from_public_words_alone(echo):
+    api = open_with(echo)
+    assert isinstance(api, EngineApi)
+    assert api.random(LABELS, seed=1) == ["a Bars review, 5 stars", "a Hotels review, 1 stars"]
+    assert echo.asked[0][2] is Provenance.PUBLIC
+
+
+def test_variations_are_marked_as_released_and_told_the_text(echo):
+    (text,) = open_with(echo).vary(["one two three four"], LABELS[:1], degree=1.0, seed=1)
+    blanked, words, sample, tone = text.split("|")
+    assert (blanked, words, sample) == ("_ _ _ _", "4", "one two three four")
+    assert tone in ("calm", "loud")
+    assert echo.asked[0][2] is Provenance.RELEASED
+
+
+def test_lengths_may_follow_the_text(echo):
+    api = open_with(echo, tokens_per_word=1.5, max_new_tokens=5)
+    api.vary(["one two", "one two three four", "w"], [LABELS[0]] * 3, degree=0.1, seed=1)
+    assert echo.asked[0][1].limits(3) == [3, 5, 2]
+
+
+def test_where_nothing_is_written_the_text_stays(echo):
+    texts = open_with(echo).vary(["silence"], LABELS[:1], degree=0.01, seed=1)
+    assert texts == ["silence"]
+
+
+def test_a_row_is_asked_the_same_whatever_the_other_rows_are(echo):
+    api = open_with(echo, word_count_std=9.0)
+    texts = [f"one two three {n}" for n in range(6)]
+    together = api.vary(texts, [LABELS[0]] * 6, degree=0.5, seed=3)
+    assert api.vary(texts[:2], [LABELS[0]] * 2, degree=0.5, seed=3) == together[:2]
+
+
+def test_label_columns_are_named_in_their_order():
+    known = label_variables(engine_config(), TERMS)
+    assert known["Hotels | 1"] == {"label": "bad hotels", "category": "Hotels", "stars": "1"}
+    with pytest.raises(PromptError, match="each of 2 label columns"):
+        label_variables(engine_config(prompt_variables=("category",)), TERMS)
+
+
+def test_prompts_are_checked_before_anything_is_charged():
+    with pytest.raises(PromptError, match=r"random_prompt: .* got category, stars"):
+        read_prompts(engine_config(prompt_variables=()), TERMS)
+    assert "category" in refusal_of(engine_config(prompt_variables=()), TERMS, 1.0)
+    assert "no/such" in refusal_of(engine_config(random_prompt="no/such.json"), TERMS, 1.0)
+    assert "engine.model" in refusal_of(engine_config(), make_terms(), 1.0)
+    assert refusal_of(engine_config(), TERMS, 1.0) is None
+
+
+def test_a_prompt_is_known_by_its_content(tmp_path):
+    import json
+
+    (tmp_path / "r.json").write_text(json.dumps(RANDOM))
+    inline = evolution_parameters(engine_config(), TERMS)
+    read = evolution_parameters(engine_config(random_prompt=str(tmp_path / "r.json")), TERMS)
+    assert read == inline
+    other = {"message_template": [{"content": "another {category}"}]}
+    assert evolution_parameters(engine_config(random_prompt=other), TERMS) != inline
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"api": "engine"},
+        {"random_prompt": RANDOM},
+        {"variations": 1},
+        {"iterations": 0},
+        {"selection": "best"},
+        {"noise": 0},
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes):
+    with pytest.raises(ValueError, match=r"validation error"):
+        make_config(**changes)
+
+
+def test_a_chat_template_must_be_there_to_be_used(echo):
+    with pytest.raises(PromptError, match="chat template"):
+        open_with(echo, chat=True).random(LABELS[:1], seed=1)
+    tokenizer = SimpleNamespace(
+        chat_template="yes",
+        apply_chat_template=lambda messages, **_: f"<user>{messages[0]['content']}<bot>",
+    )
+    encode = SimpleNamespace(chat_template="yes", apply_chat_template=tokenizer.apply_chat_template)
+    echo.language_model = SimpleNamespace(tokenizer=_Callable(encode))
+    echo.generate = lambda prompts, *_, **__: [Generation(str(p), (), True) for p in prompts]
+    assert open_with(echo, chat=True).random(LABELS[:1], seed=1) == [
+        str([ord(c) for c in "<user>a Bars review, 5 stars<bot>"])
+    ]
+
+
+class _Callable:
+    """A tokenizer that writes one token a character."""
+
+    def __init__(self, inner):
+        self.chat_template, self.apply_chat_template = (
+            inner.chat_template,
+            inner.apply_chat_template,
+        )
+
+    def __call__(self, text, add_special_tokens):
+        assert not add_special_tokens
+        return {"input_ids": [ord(character) for character in text]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    import polars as pl
+
+    folder = tmp_path_factory.mktemp("toy")
+    settings = TrainingSettings(
+        vocabulary=400, width=32, heads=2, layers=2, feed_forward=48, token_budget=3000,
+        batch_tokens=512, sequence_tokens=(128,), threads=1,
+    )  # fmt: skip
+    train_language_model(pl.DataFrame(public_rows(100, seed=0)), folder, settings)
+    return load_language_model(folder, device="cpu")
+
+
+def model_api(model, **changes):
+    texts = dict(zip(LABELS, TERMS.label_texts, strict=True))
+    return PublicModelApi(model, texts, make_config(max_new_tokens=24, **changes))
+
+
+def test_the_public_model_varies_the_end_of_a_text_and_keeps_its_beginning(model):
+    text = public_rows(3, seed=1)[2]["text"]
+    tokens = model.encode(text)[:24]
+    for degree, kept in ((0.2, 0.7), (0.6, 0.1)):
+        texts = model_api(model).vary([text] * 12, [LABELS[0]] * 12, degree=degree, seed=5)
+        beginning = model.decode(tokens[: int(kept * len(tokens))])
+        assert all(varied.startswith(beginning.strip()) for varied in texts)
+        assert len(set(texts)) > 6
+
+
+def test_equal_seeds_write_equal_texts_whatever_else_is_written(model):
+    # A published backend pads short prompts without masking the padding.
+    api = model_api(model)
+    short, long = "Hello,", public_rows(3, seed=1)[2]["text"]
+    alone = api.vary([short], [LABELS[0]], degree=0.5, seed=3)
+    assert api.vary([short, long, ""], [LABELS[0]] * 3, degree=0.5, seed=3)[:1] == alone
+    assert api.random(LABELS, seed=4) == api.random(LABELS, seed=4)
+    assert api.random([], seed=4) == []

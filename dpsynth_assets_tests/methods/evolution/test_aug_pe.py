@@ -1,0 +1,243 @@
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.evolution.aug_pe import AugPe, PrivateVotes
+from dpsynth_assets.methods.evolution.aug_pe_plan import LABEL_STAGE, planned_voting
+from dpsynth_assets.methods.evolution.method import STAGE
+from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import flatten
+from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.evolution.conftest import (
+    Checkpoints,
+    WordEmbedder,
+    make_config,
+    make_private,
+    make_public,
+    make_terms,
+)
+
+METHOD = AugPe()
+
+
+def silent(share, message):
+    del share, message
+
+
+def plan_of(config=None, terms=None, epsilon=2.0):
+    return METHOD.plan(config or make_config(), terms or make_terms(), target_epsilon=epsilon)
+
+
+def released_by(folder, config=None, terms=None, private=None, epsilon=2.0, public=None, **options):
+    config, terms = config or make_config(), terms or make_terms()
+    return METHOD.release_stage(
+        options.get("stage", STAGE),
+        plan_of(config, terms, epsilon),
+        config,
+        terms,
+        private or make_private(),
+        public or make_public(),
+        Checkpoints(folder, options.get("dies_at")),
+        options.get("say", silent),
+    )
+
+
+def test_it_is_registered():
+    assert get_method("aug_pe").config_type().method == "aug_pe"
+
+
+@pytest.mark.parametrize("relation", NeighboringRelation)
+@pytest.mark.parametrize("accountant", ["tight", "zcdp"])
+@pytest.mark.parametrize("shares", ["equal", "released"])
+def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, accountant, shares):
+    unit = PrivacyUnit(column="customer", max_records=3)
+    terms = make_terms(relation=relation, accountant=accountant, unit=unit)
+    plan = plan_of(make_config(label_shares=shares), terms, epsilon=1.5)
+    assert plan.epsilon <= 1.5
+    assert plan.epsilon == pytest.approx(1.5, rel=1e-9)
+    assert epsilon_of([plan.event], terms.delta, accountant) == plan.epsilon
+    stages = epsilon_of(list(plan.stages.values()), terms.delta, accountant)
+    assert stages == pytest.approx(plan.epsilon, rel=1e-12)
+
+
+def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
+    terms, plan = make_terms(), plan_of(make_config(iterations=7), epsilon=1.0)
+    mu = math.sqrt(7) / plan.parameters["noise_std"]
+    assert gaussian_epsilon(mu, terms.delta) == pytest.approx(1.0, rel=1e-9)
+    assert len(flatten(plan.stages[STAGE])) == 7
+    user = make_terms(unit=PrivacyUnit(column="customer", max_records=4))
+    more = plan_of(make_config(iterations=7), user, epsilon=1.0)
+    assert more.parameters["noise_std"] == pytest.approx(4 * plan.parameters["noise_std"])
+
+
+def test_the_histogram_of_labels_takes_its_share_of_rho():
+    config = make_config(label_shares="released", label_budget_share=0.25)
+    plan = plan_of(config, make_terms(accountant="zcdp"))
+    labels, votes = (1 / e.noise_multiplier**2 for e in (
+        plan.stages[LABEL_STAGE], flatten(plan.stages[STAGE])[0]))  # fmt: skip
+    assert labels / (labels + config.iterations * votes) == pytest.approx(0.25)
+    assert [stage.name for stage in METHOD.stages(config, make_terms())] == [LABEL_STAGE, STAGE]
+
+
+def test_there_is_no_run_without_noise():
+    # Nine published scripts default to noise = 0, and nothing warns.
+    assert "target_epsilon > 0" in plan_of(epsilon=0.0).refusal
+    plan = plan_of(epsilon=1e6)
+    assert plan.parameters["noise_std"] == 1.0
+    with pytest.raises(ValueError, match="noise"):
+        make_config(noise=0)
+
+
+def test_a_population_needs_a_place_for_every_label():
+    assert "population >= 2" in plan_of(make_config(population=1)).refusal
+
+
+def test_the_population_is_released_with_noisy_votes_and_its_price(tmp_path, api):
+    release = released_by(tmp_path)
+    assert release.cost.event == plan_of().stages[STAGE]
+    assert [path.name for path in release.value.files.iterdir()] == ["generations.parquet"]
+    generations = pl.read_parquet(release.value.files / "generations.parquet")
+    assert generations["votes"].to_list() == [int(votes) for votes in generations["votes"]]
+    assert release.value.internal == {}
+
+
+def test_no_exact_count_reaches_anything_that_is_released(tmp_path, api):
+    # A published log writes the histogram without noise beside the noisy one.
+    told, exact = [], []
+    count = PrivateVotes.__call__
+
+    def watched(self, rounds, population, embeddings):
+        votes = count(self, rounds, population, embeddings)
+        exact.append(np.asarray(votes))
+        return votes
+
+    private = make_private((40, 20))
+    release = released_by(
+        tmp_path, private=private, epsilon=0.05, say=lambda *said: told.append(said)
+    )
+    words = json.dumps([release.value.facts, told]) + repr(private)
+    for text in private.records["text"]:
+        assert text not in words
+    generations = pl.read_parquet(release.value.files / "generations.parquet")
+    totals = generations.group_by("iteration").agg(pl.col("votes").sum())["votes"].to_list()
+    assert 60.0 not in totals  # 60 records vote; σ is 100 votes on each of 18 candidates
+    assert not {40, 20, 60} & {v for v in release.value.facts.values() if isinstance(v, int)}
+
+
+def test_sizes_of_labels_never_follow_true_counts(tmp_path, api):
+    release = released_by(tmp_path, private=make_private((55, 5)), epsilon=50.0)
+    generations = pl.read_parquet(release.value.files / "generations.parquet")
+    assert np.bincount(generations["label"], generations["survived"]).tolist() == [9, 9]
+
+
+def test_released_shares_of_labels_share_out_population_and_rows(tmp_path, api):
+    config = make_config(label_shares="released", population=10)
+    counted = released_by(
+        tmp_path / "a", config, private=make_private((90, 10)), epsilon=60.0, stage=LABEL_STAGE
+    )
+    assert counted.value.facts["dp_counts"] == pytest.approx([90, 10], abs=12)
+    earlier = Released(reservation="1", facts=counted.value.facts, folder=tmp_path)
+    public = make_public(released={LABEL_STAGE: earlier})
+    release = released_by(
+        tmp_path / "b", config, private=make_private((90, 10)), epsilon=60.0, public=public
+    )
+    generations = pl.read_parquet(release.value.files / "generations.parquet")
+    alive = np.bincount(generations["label"], generations["survived"])
+    assert alive[0] > 2 * alive[1] > 0
+    population = Released(reservation="2", facts={}, folder=release.value.files)
+    public = replace(public, released={LABEL_STAGE: earlier, STAGE: population})
+    corpus = METHOD.write(plan_of(config), config, make_terms(), public, 200, silent)
+    assert corpus.rows.height == 200
+    assert (corpus.rows["label"] == "x").sum() == pytest.approx(180, abs=25)
+
+
+def test_labels_without_a_declaration_and_empty_labels_give_no_vote():
+    terms = make_terms()
+    private = make_private((3, 2, 7), ("x", "y", "undeclared"))
+    plan = plan_of(terms=terms, epsilon=500.0)
+    votes = PrivateVotes(plan, make_config(), terms, private)
+    population = Population.random(("harbour", "bakery"), np.array([0, 0]))
+    totals = votes(0, population, WordEmbedder().embed(population.texts))
+    assert totals.sum() == pytest.approx(3, abs=12)
+
+
+def test_records_vote_within_their_label_for_what_they_resemble(monkeypatch):
+    monkeypatch.setattr(
+        "dpsynth_assets.privacy.histogram.discrete_gaussian", lambda counts, scale: counts
+    )
+    votes = PrivateVotes(plan_of(), make_config(), make_terms(), make_private((40, 20)))
+    texts = ("to the bakery", "to the harbour", "to the harbour", "to the bakery")
+    population = Population.random(texts, np.array([0, 0, 1, 1]))
+    found = votes(0, population, WordEmbedder().embed(texts))
+    assert found.tolist() == [20, 20, 10, 10]
+
+
+def test_rounds_are_released_in_order_and_never_twice():
+    plan, config, terms = plan_of(), make_config(), make_terms()
+    population = Population.random(("a", "b"), np.array([0, 1]))
+    embeddings = WordEmbedder().embed(population.texts)
+    votes = PrivateVotes(plan, config, terms, make_private())
+    votes(1, population, embeddings)  # a resumed run: one round is stored
+    with pytest.raises(UnaccountedReleaseError, match="round after"):
+        votes(1, population, embeddings)
+    votes(2, population, embeddings)
+    with pytest.raises(UnaccountedReleaseError):
+        votes(3, population, embeddings)
+
+
+def test_a_killed_run_goes_on_with_the_same_rounds(tmp_path, api):
+    with pytest.raises(KeyboardInterrupt):
+        released_by(tmp_path, dies_at=5)  # two rounds of votes are on disk
+    stored = pl.read_parquet(Checkpoints(tmp_path).saved / "generations.parquet")
+    release = released_by(tmp_path)
+    generations = pl.read_parquet(release.value.files / "generations.parquet")
+    assert generations.filter(pl.col("iteration") <= 2)["votes"].equals(stored["votes"])
+    assert release.value.facts["iterations"] == 3
+    assert release.cost.event == plan_of().stages[STAGE]
+
+
+def test_rounds_paid_for_under_one_plan_are_not_passed_off_as_anothers(tmp_path, api):
+    with pytest.raises(KeyboardInterrupt):
+        released_by(tmp_path, epsilon=8.0, dies_at=5)
+    for changed in (
+        {"epsilon": 0.5},
+        {"config": make_config(iterations=4), "epsilon": 8.0},
+        {"config": make_config(population=8), "epsilon": 8.0},
+    ):
+        with pytest.raises(UnaccountedReleaseError, match="this very plan"):
+            released_by(tmp_path, **changed)
+
+
+def test_a_plan_prices_its_own_settings_alone():
+    plan = plan_of()
+    with pytest.raises(UnaccountedReleaseError, match="Plan again"):
+        planned_voting(plan, make_config(iterations=9), make_terms(), 0)
+    cheaper = replace(plan, parameters={**plan.parameters, "noise_std": 1.5})
+    with pytest.raises(UnaccountedReleaseError, match="Plan again"):
+        planned_voting(cheaper, make_config(), make_terms(), 0)
+
+
+def test_more_rows_ask_for_no_other_release():
+    def settings(stage, **changes):
+        plan = plan_of(make_config(label_shares="released", **changes))
+        return METHOD.stage_settings(stage, plan.parameters)
+
+    assert settings(STAGE) == settings(STAGE, rows=9_000)
+    assert settings(STAGE) != settings(STAGE, population=9)
+    assert settings(LABEL_STAGE) == settings(LABEL_STAGE, population=9, temperature=0.5)
+
+
+def test_records_without_embeddings_are_refused_without_a_number(tmp_path, api):
+    private = replace(make_private(), embeddings=np.zeros((3, 8), np.float32))
+    with pytest.raises(ValueError, match="one embedding") as refusal:
+        released_by(tmp_path, private=private)
+    assert not any(character.isdigit() for character in str(refusal.value))

@@ -1,0 +1,199 @@
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.evolution.evolution import Evolution
+from dpsynth_assets.methods.evolution.generations import generation_facts, last_survivors
+from dpsynth_assets.methods.evolution.writing import write_rows
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets_tests.methods.evolution.conftest import (
+    Checkpoints,
+    WordApi,
+    WordEmbedder,
+    make_config,
+)
+
+IDENTITY = {"event": "T rounds", "settings": {"a": 1}}
+
+
+class Votes:
+    """Votes for `harbour`, and remembers the rounds it was asked for."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def __call__(self, rounds, population, embeddings):
+        self.rounds.append(rounds)
+        assert embeddings.shape == (population.size, WordEmbedder.dimension)
+        return np.array([text.split().count("harbour") for text in population.texts])
+
+
+def silent(share, message):
+    del share, message
+
+
+def evolve(folder, votes=None, api=None, identity=IDENTITY, dies_at=None, say=silent, **changes):
+    config = make_config(**changes)
+    evolution = Evolution(
+        config=config,
+        labels=("x", "y"),
+        sizes=np.array([4, 2]),
+        api=api or WordApi(),
+        embedder=WordEmbedder(),
+        seed=3,
+    )
+    return evolution.run(
+        votes or Votes(), identity=identity, checkpoint=Checkpoints(folder, dies_at), progress=say
+    )
+
+
+def test_survivors_come_closer_to_what_is_voted_for(tmp_path):
+    state = evolve(tmp_path / "a", iterations=6)
+    shares = [
+        np.mean([text.split().count("harbour") for text in frame["text"]])
+        for frame in state.generations.filter(pl.col("survived") > 0).partition_by(
+            "iteration", maintain_order=True
+        )
+    ]
+    assert shares == sorted(shares)
+    assert shares[-1] > shares[0]
+
+
+def test_every_generation_is_survivors_and_their_variations(tmp_path):
+    api = WordApi()
+    state = evolve(tmp_path / "a", api=api)
+    assert [len(call[2]) for call in api.calls] == [18, 12, 12]
+    for frame in state.generations.partition_by("iteration"):
+        assert np.bincount(frame["label"]).tolist() == [12, 6]
+        assert np.bincount(frame["label"], frame["survived"]).tolist() == [4, 2]
+    second = state.generations.filter(pl.col("iteration") == 2)
+    assert second["born"].to_list() == [0] * 6 + [1] * 12
+    assert second["parent"].to_list() == [*range(6), *np.repeat(range(6), 2)]
+
+
+def test_one_variation_takes_the_place_of_its_parent(tmp_path):
+    state = evolve(tmp_path / "a", variations=1, selection="sample")
+    second = state.generations.filter(pl.col("iteration") == 2)
+    assert second["born"].to_list() == [1] * 6
+    assert second["parent"].to_list() == list(range(6))
+
+
+def test_losers_are_forgotten_but_for_the_last_round(tmp_path):
+    generations = evolve(tmp_path / "a").generations
+    losers = generations.filter(pl.col("survived") == 0)
+    assert losers.filter(pl.col("iteration") < 3)["text"].is_null().all()
+    assert losers.filter(pl.col("iteration") == 3)["text"].is_not_null().all()
+
+
+def test_lookahead_votes_on_the_mean_of_variations(tmp_path):
+    api, seen = WordApi(), []
+
+    def vote(rounds, population, embeddings):
+        del rounds
+        seen.append((population.texts, embeddings))
+        return np.zeros(population.size)
+
+    evolve(tmp_path / "a", vote, api, lookahead=3, iterations=1)
+    texts, embeddings = seen[0]
+    looks = [call for call in api.calls if call[0] == "vary"]
+    assert [call[2] for call in looks] == [texts] * 3
+    assert len({call[1] for call in looks}) == 3
+    again = [
+        WordEmbedder().embed(WordApi().vary(texts, [""] * len(texts), degree=0.4, seed=call[1]))
+        for call in looks
+    ]
+    assert embeddings == pytest.approx(np.mean(again, axis=0), abs=1e-6)
+
+
+@pytest.mark.parametrize("dies_at", range(1, 7))
+def test_a_run_killed_at_any_step_goes_on_with_what_it_stored(tmp_path, dies_at):
+    votes, api = Votes(), WordApi()
+    whole = evolve(tmp_path / "whole", votes, api)
+    assert votes.rounds == [0, 1, 2]
+    first, second = Votes(), Votes()
+    with pytest.raises(KeyboardInterrupt):
+        evolve(tmp_path / "killed", first, dies_at=dies_at)
+    resumed = evolve(tmp_path / "killed", second)
+    assert resumed.generations.equals(whole.generations)
+    # Saves alternate: candidates, votes, candidates, ... The votes of a killed save are drawn anew.
+    stored = (dies_at - 1) // 2
+    assert second.rounds == list(range(stored, 3))
+    assert first.rounds[:stored] == list(range(stored))
+
+
+def test_a_finished_run_asks_for_no_further_votes(tmp_path):
+    evolve(tmp_path / "a")
+    votes, api = Votes(), WordApi()
+    evolve(tmp_path / "a", votes, api)
+    assert votes.rounds == []
+    assert api.calls == []
+
+
+def test_a_checkpoint_of_another_plan_is_refused(tmp_path):
+    # A published runner loads three rounds that cost ε = 10 and reports the new plan's ε = 0.5.
+    with pytest.raises(KeyboardInterrupt):
+        evolve(tmp_path / "a", dies_at=4)
+    votes = Votes()
+    with pytest.raises(UnaccountedReleaseError, match="this very plan"):
+        evolve(tmp_path / "a", votes, identity={**IDENTITY, "event": "T/2 rounds"})
+    assert votes.rounds == []
+
+
+def test_nothing_about_votes_is_shown_before_they_are_stored(tmp_path):
+    def shown(value):
+        told = []
+
+        def vote(rounds, population, embeddings):
+            del embeddings
+            return np.full(population.size, value) * (rounds == 0)
+
+        with pytest.raises(KeyboardInterrupt):
+            evolve(tmp_path / f"{value}", vote, dies_at=2, say=lambda *said: told.append(said))
+        return told
+
+    assert shown(1) == shown(5)
+    told = []
+    evolve(tmp_path / "b", say=lambda *said: told.append(said))
+    assert [share for share, _ in told] == sorted(share for share, _ in told)
+    assert any("entropy" in message for _, message in told)
+
+
+def test_facts_follow_the_rounds(tmp_path):
+    facts = generation_facts(evolve(tmp_path / "a").generations)
+    assert (facts["iterations"], facts["candidates"], facts["survivors"]) == (3, 18, 6)
+    assert facts["survivors_new"][0] == 1.0
+    assert len(facts["vote_entropy"]) == len(facts["votes_total"]) == 3
+
+
+def rows_of(state, sizes, api=None):
+    return write_rows(
+        last_survivors(state.generations), np.array(sizes), ("x", "y"), api or WordApi(),
+        make_config(), 5, silent,
+    )  # fmt: skip
+
+
+def test_rows_are_survivors_by_votes_and_then_their_variations_in_turn(tmp_path):
+    state, api = evolve(tmp_path / "a"), WordApi()
+    last = last_survivors(state.generations)
+    of_x = last.population.labels == 0
+    assert last.dp_votes[of_x].tolist() == sorted(last.dp_votes[of_x], reverse=True)
+    few = rows_of(state, (2, 1), api).rows
+    assert api.calls == []
+    assert few["text"].to_list() == [last.population.texts[place] for place in (0, 1, 4)]
+    many = rows_of(state, (9, 2)).rows
+    assert many["label"].to_list() == ["x"] * 9 + ["y"] * 2
+    assert many["parent"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 4, 5]
+    assert many["variation"].to_list() == [0] * 4 + [1] * 4 + [2] + [0] * 2
+    assert many["text"][0] == few["text"][0] != many["text"][4]
+
+
+def test_blank_rows_are_left_out(tmp_path):
+    class Silent(WordApi):
+        def vary(self, texts, labels, *, degree, seed, progress=None):
+            return [" "] * len(texts)
+
+    corpus = rows_of(evolve(tmp_path / "a"), (6, 2), Silent())
+    assert corpus.rows.height == 6
+    assert corpus.facts == {
+        "rows": 6, "blank_rows_left_out": 2, "survivors": 6, "variations": 2
+    }  # fmt: skip

@@ -1,0 +1,414 @@
+"""Laws of SecPE: what is planned and charged, what is read, and how representatives vote."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.base import MethodPlan
+from dpsynth_assets.methods.evolution import SecPe
+from dpsynth_assets.methods.evolution.config import EvolutionConfig
+from dpsynth_assets.methods.evolution.generations import read_generations
+from dpsynth_assets.methods.evolution.method import STAGE
+from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.secpe import _OF_EVOLUTION
+from dpsynth_assets.methods.evolution.secret_clusters import (
+    Representatives,
+    public_clusters,
+    release_representatives,
+)
+from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
+from dpsynth_assets.methods.evolution.secret_plan import CLUSTER_STAGE
+from dpsynth_assets.methods.evolution.secret_votes import (
+    RepresentativeVotes,
+    nearest_votes,
+    quota_votes,
+)
+from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
+from dpsynth_assets.privacy.secret_protection import posterior_of_events
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.methods.evolution.conftest import (
+    WORDS,
+    Checkpoints,
+    make_private,
+    make_public,
+    make_terms,
+)
+
+EMAIL = SecretBudget(kind="email", prior=1e-4, posterior=1e-3, max_records=2)
+NAME = SecretBudget(kind="name", prior=1e-2, posterior=5e-2, max_records=3)
+PUBLIC = pl.DataFrame(
+    {
+        "text": [f"{WORDS[row % 4]} {row}" for row in range(40)],
+        "label": ["x" if row < 30 else "y" for row in range(40)],
+    }
+)
+
+
+def promise(*budgets, **changes):
+    return SecretPromise(budgets=budgets or (EMAIL, NAME), **changes)
+
+
+def terms(**changes):
+    return make_terms(**{"secrets": promise(), **changes})
+
+
+def config(**changes):
+    settings = {"clusters": 3, "iterations": 3, "population": 6, "variations": 3, "rows": 10}
+    return SecPeConfig(**settings | changes)
+
+
+def plan(settings=None, known=None):
+    return SecPe().plan(settings or config(), known or terms(), target_epsilon=0.0)
+
+
+def released(settings=None, known=None, private=None, made=None):
+    settings, known = settings or config(), known or terms()
+    clusters = public_clusters(settings, known, make_public(public_records=PUBLIC))
+    private = private or make_private()
+    return release_representatives(
+        clusters, made or plan(settings, known), settings, known, private
+    )
+
+
+# ------------------------------------------------------------------------------------- plan
+
+
+def test_every_kind_keeps_its_own_bound():
+    made = plan()
+    for budget in (EMAIL, NAME):
+        assert posterior_of_events([made.event], budget.prior) <= budget.posterior
+        assert made.parameters["posteriors"][budget.kind] <= budget.posterior
+    assert (made.guarantee, made.epsilon) == (GuaranteeType.SECRET, None)
+    assert list(made.stages) == [CLUSTER_STAGE]
+
+
+def test_the_noise_is_the_least_that_some_kind_needs():
+    reached = plan().parameters["posteriors"]
+    used = [reached["email"] / EMAIL.posterior, reached["name"] / NAME.posterior]
+    assert max(used) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_the_plan_counts_the_most_records_of_any_kind_for_all():
+    assert plan().event.shifts[-1] == pytest.approx(3 * np.sqrt(2))
+
+
+def test_a_share_leaves_room_for_other_releases():
+    half = plan(config(secret_share=0.5))
+    assert posterior_of_events([half.event, half.event], EMAIL.prior) <= EMAIL.posterior
+    assert posterior_of_events([plan().event] * 2, EMAIL.prior) > EMAIL.posterior
+
+
+def test_sampling_is_amplified_under_removal_and_never_under_substitution():
+    def noise(relation):
+        few = config(sampling_probability=0.05, noise_floor=1e-3)
+        return plan(few, terms(secrets=promise(relation=relation))).parameters["noise_std"]
+
+    assert noise(NeighboringRelation.ADD_REMOVE) < plan().parameters["noise_std"]
+    assert noise(NeighboringRelation.REPLACE_ONE) > plan().parameters["noise_std"]
+
+
+def test_the_noise_floor_stops_a_release_that_would_publish_a_secret_rarely():
+    rare = config(sampling_probability=1e-4)
+    assert plan(rare).parameters["noise_std"] == 1.0
+    none = plan(config(sampling_probability=1e-4, noise_floor=1e-6))
+    assert none.parameters["noise_std"] == 1e-6  # (p, r) alone asks for nothing.
+
+
+def test_without_declared_secrets_there_is_nothing_to_promise():
+    refused = plan(known=make_terms())
+    assert refused.event is None
+    assert "Declare kinds of secrets" in refused.refusal
+
+
+def test_a_plan_reads_no_record_and_is_found_again(monkeypatch):
+    made = plan()
+    monkeypatch.setattr(
+        "dpsynth_assets.methods.evolution.secret_plan.shared_noise_std",
+        lambda **_: pytest.fail("calibrated twice"),
+    )
+    assert plan().event == made.event
+
+
+def test_the_ledger_can_keep_the_parameters():
+    assert json.loads(json.dumps(plan().parameters)) == plan().parameters
+
+
+# --------------------------------------------------------------------------- records as well
+
+
+def record_level(target, **changes):
+    settings = config(record_level=True, **changes)
+    return SecPe().plan(settings, terms(), target_epsilon=target)
+
+
+def test_records_may_be_paid_for_by_the_same_release():
+    made = record_level(2.0)
+    assert made.guarantee is GuaranteeType.DP
+    assert made.epsilon == pytest.approx(epsilon_of([made.event], 1e-5, "tight"))
+    assert made.epsilon <= 2.0
+    assert made.parameters["noise_std"] > plan().parameters["noise_std"]
+
+
+def test_secrets_keep_their_noise_where_records_would_need_less():
+    made = record_level(50.0)
+    assert made.parameters["noise_std"] == plan().parameters["noise_std"]
+    assert made.epsilon < 50.0
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.3])
+def test_group_privacy_of_the_record_event_is_the_secrets_own_event(probability):
+    changes = {"sampling_probability": probability, "noise_floor": 5.0}
+    of_records = record_level(50.0, **changes).event
+    of_secrets = plan(config(**changes)).event
+    assert posterior_of_events([of_records], EMAIL.prior, occurrences=3) == pytest.approx(
+        posterior_of_events([of_secrets], EMAIL.prior), rel=1e-6
+    )
+
+
+def test_records_without_a_share_of_the_budget_are_refused():
+    assert "Give it a share" in record_level(0.0).refusal
+
+
+def test_a_release_for_records_too_is_drawn_under_its_event():
+    settings = config(record_level=True)
+    made = record_level(2.0)
+    assert released(settings, made=made).counts.shape == (1, 6)
+    with pytest.raises(UnaccountedReleaseError):
+        released(settings, made=plan())
+
+
+# ------------------------------------------------------------------------- public incidence
+
+
+@pytest.fixture
+def incidence(tmp_path):
+    rows = [("r0", "a"), ("r1", "a"), ("r1", "b"), ("r2", "b"), ("r3", "c")]
+    path = tmp_path / "incidence.parquet"
+    pl.DataFrame(
+        {"record_id": [r for r, _ in rows], "secret": [s for _, s in rows], "kind": "email"}
+    ).write_parquet(path)
+    return path
+
+
+def test_declared_incidence_is_sampled_by_the_linear_program(incidence):
+    known = terms(secrets=promise(EMAIL, public_incidence=str(incidence)))
+    made = plan(known=known)
+    # r1 shares both of its secrets: the program leaves it out, so one record of a secret remains.
+    assert made.event.shifts[-1] == pytest.approx(np.sqrt(2))
+    assert (
+        made.parameters["noise_std"]
+        < plan(known=terms(secrets=promise(EMAIL))).parameters["noise_std"]
+    )
+    assert released(known=known).counts.shape == (1, 6)
+
+
+def test_another_incidence_is_another_plan(incidence):
+    known = terms(secrets=promise(EMAIL, public_incidence=str(incidence)))
+    before = plan(known=known).parameters["public_incidence"]
+    pl.read_parquet(incidence).head(2).write_parquet(incidence)
+    assert plan(known=known).parameters["public_incidence"] != before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop("kind"), "Expected columns"),
+        (lambda table: table.with_columns(kind=pl.lit("phone")), "of kind 'phone'"),
+        (lambda table: table.with_columns(secret=pl.lit("one")), "in 4 records"),
+    ],
+)
+def test_an_incidence_that_contradicts_the_declaration_is_refused(incidence, change, message):
+    change(pl.read_parquet(incidence)).write_parquet(incidence)
+    known = terms(secrets=promise(EMAIL, public_incidence=str(incidence)))
+    assert message in plan(known=known).refusal
+
+
+def test_a_missing_incidence_is_refused(tmp_path):
+    known = terms(secrets=promise(public_incidence=str(tmp_path / "none.parquet")))
+    assert "public incidence" in plan(known=known).refusal
+
+
+# ------------------------------------------------------------------------------------ clusters
+
+
+def test_public_clusters_stand_for_their_label():
+    clusters = public_clusters(config(), terms(), make_public(public_records=PUBLIC))
+    assert clusters.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert clusters.counts[:3].sum() == 30
+    assert clusters.counts[3:].sum() == 10
+    light = public_clusters(config(public_weight=0.01), terms(), make_public(public_records=PUBLIC))
+    assert light.counts.tolist() == [1.0] * 6
+
+
+def test_a_label_without_documents_is_clustered_over_all():
+    known = terms(labels=("x", "z"), label_texts=("x", "z"))
+    clusters = public_clusters(config(), known, make_public(public_records=PUBLIC))
+    assert clusters.counts[3:].sum() == 40
+
+
+def test_released_counts_hold_the_records_of_their_label():
+    known = terms(secrets=promise(SecretBudget(kind="k", prior=0.1, posterior=0.9, max_records=1)))
+    quiet = config(noise_floor=1e-6, sampling_probability=1e-3)
+    made = plan(quiet, known)
+    assert made.parameters["noise_std"] == 1e-6
+    # The law of a probability of one would need noise; the mechanism refuses another event.
+    with pytest.raises(UnaccountedReleaseError):
+        released(config(noise_floor=1e-6), known, made=made)
+    everyone = released(config(), terms()).label_counts(2)
+    noise = plan().parameters["noise_std"] * np.sqrt(3)
+    assert everyone == pytest.approx([40, 20], abs=7 * noise)
+
+
+def test_records_of_an_undeclared_label_and_no_records_at_all_are_no_error():
+    private = make_private(counts=(5, 5), labels=("x", "unknown"))
+    assert released(private=private).counts.shape == (1, 6)
+    assert released(private=make_private(counts=(0, 0))).counts.shape == (1, 6)
+
+
+def test_several_releases_are_charged_together():
+    settings = config(releases=3)
+    assert plan(settings).event.steps == 3
+    assert released(settings).centres.shape[0] == 3
+
+
+def test_what_was_released_is_read_back_as_it_was(tmp_path):
+    before = released()
+    before.save(tmp_path)
+    after = Representatives.load(tmp_path)
+    assert all((getattr(before, name) == value).all() for name, value in vars(after).items())
+
+
+# --------------------------------------------------------------------------------------- votes
+
+CENTRES = np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
+CANDIDATES = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.7, 0.3]], dtype=np.float32)
+
+
+def representatives(counts, labels=(0, 0)):
+    return Representatives(
+        centres=CENTRES[None],
+        counts=np.array([counts], dtype=float),
+        labels=np.array(labels),
+        public_counts=np.zeros(2),
+    )
+
+
+def population(labels):
+    return Population.random([str(place) for place in range(len(labels))], np.array(labels))
+
+
+def test_a_representative_gives_its_count_to_the_nearest_candidate():
+    votes = nearest_votes(
+        CENTRES, np.array([6.0, 4.0]), np.zeros(2), CANDIDATES, np.zeros(4, dtype=int)
+    )
+    assert votes.tolist() == [6, 0, 4, 0]
+
+
+def test_a_quota_divides_the_count_over_the_share_of_the_survivors():
+    assert quota_votes(CENTRES, np.array([6.0, 2.0]), CANDIDATES, 4).tolist() == [2, 2, 2, 2]
+    assert quota_votes(CENTRES, np.array([6.0, 4.0]), CANDIDATES, 2).tolist() == [6, 0, 4, 0]
+    assert quota_votes(CENTRES, np.zeros(2), CANDIDATES, 2).tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("voting", ["nearest", "quota"])
+def test_votes_stay_within_the_label_and_negative_counts_give_none(voting):
+    vote = RepresentativeVotes(
+        representatives([5.0, -3.0], labels=(0, 1)), voting=voting, sizes=np.array([1, 1])
+    )
+    votes = vote(0, population([0, 1, 1, 0]), CANDIDATES)
+    assert votes.tolist() == [5, 0, 0, 0]
+
+
+def test_iterations_take_the_releases_in_turn():
+    both = Representatives(
+        centres=np.stack([CENTRES, CENTRES]),
+        counts=np.array([[1.0, 0.0], [0.0, 1.0]]),
+        labels=np.zeros(2, dtype=int),
+        public_counts=np.zeros(2),
+    )
+    vote = RepresentativeVotes(both, voting="nearest", sizes=np.array([2]))
+    texts = population([0] * 4)
+    assert [int(vote(t, texts, CANDIDATES).argmax()) for t in range(3)] == [0, 2, 0]
+
+
+# -------------------------------------------------------------------------------------- stages
+
+
+def run(tmp_path, api, settings, private=None):
+    method, known = SecPe(), terms()
+    made = plan(settings, known)
+    public = make_public(public_records=PUBLIC)
+    checkpoint = Checkpoints(tmp_path / "checkpoint")
+    release = method.release_stage(
+        CLUSTER_STAGE,
+        made,
+        settings,
+        known,
+        private or make_private(),
+        public,
+        checkpoint,
+        lambda *_: None,
+    )
+    clusters = Released(reservation="1", facts=release.value.facts, folder=release.value.files)
+    public = make_public(public_records=PUBLIC, released={CLUSTER_STAGE: clusters})
+    population = method.prepare_stage(
+        STAGE, made, settings, known, public, tmp_path / "population", lambda *_: None
+    )
+    return release, population, public, made
+
+
+def test_only_the_clusters_cost_and_only_they_read_records(tmp_path, api):
+    release, population, _, made = run(tmp_path, api, config())
+    assert release.cost.event == made.stages[CLUSTER_STAGE]
+    assert release.cost.guarantee is GuaranteeType.SECRET
+    paid, free = SecPe().stages(config(), terms())
+    assert (paid.public, paid.needs_embeddings, paid.needs_secrets) == (False, True, True)
+    assert (free.public, free.needs_embeddings, free.needs_secrets) == (True, False, False)
+    assert population.facts["iterations"] == 3
+
+
+def test_a_population_evolves_and_its_rows_are_free(tmp_path, api):
+    settings = config(label_shares="released")
+    _, population, public, made = run(tmp_path, api, settings)
+    assert read_generations(population.files)["iteration"].max() == 3
+    stage = Released(reservation="2", facts=population.facts, folder=population.files)
+    public = make_public(released={**public.released, STAGE: stage})
+    corpus = SecPe().write(made, settings, terms(), public, 12, lambda *_: None)
+    assert corpus.rows.height == 12
+
+
+def test_facts_show_no_dp_and_internal_numbers_stay_internal(tmp_path, api):
+    private = make_private()
+    secrets = pl.DataFrame({"record": [0, 1, 2], "secret": [4, 4, 5]})
+    private = type(private)(records=private.records, embeddings=private.embeddings, secrets=secrets)
+    release, *_ = run(tmp_path, api, config(), private)
+    assert release.value.facts["dp_guarantee"] == "none"
+    assert release.value.internal == {"most_records_of_a_detected_secret": 2}
+    assert "most_records" not in json.dumps(release.value.facts)
+
+
+def test_settings_of_the_evolution_do_not_pay_again():
+    parameters = plan().parameters
+    stage = SecPe().stage_settings(CLUSTER_STAGE, parameters)
+    other = plan(config(iterations=7, population=8, voting="nearest")).parameters
+    assert SecPe().stage_settings(CLUSTER_STAGE, other) == stage
+    assert SecPe().stage_settings(STAGE, other) != SecPe().stage_settings(STAGE, parameters)
+    assert set(EvolutionConfig.model_fields) <= _OF_EVOLUTION
+
+
+def test_an_event_that_was_not_planned_is_not_drawn():
+    made = plan()
+    other = MethodPlan(
+        guarantee=made.guarantee,
+        event=made.event,
+        parameters={**made.parameters, "noise_std": 0.5},
+        stages=made.stages,
+    )
+    with pytest.raises(UnaccountedReleaseError, match="another"):
+        released(made=other)

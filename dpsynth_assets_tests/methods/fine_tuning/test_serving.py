@@ -1,0 +1,125 @@
+"""Released generators written from by an engine or a judge: same cells, no new charge."""
+
+from dataclasses import replace
+
+import pytest
+
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
+from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
+from dpsynth_assets.methods.fine_tuning.generation import STAGE
+from dpsynth_assets.methods.fine_tuning.serving import GeneratorWeights, open_writer
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+
+SMALL = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
+HOW = {"top_p": 0.95, "temperature": 1.0, "seed": 3, "max_new_tokens": 16, "batch_rows": 4}
+CONDITIONS = ["Document Type: note", "Keywords: bakery", "Document Type: note", ""]
+
+
+@pytest.fixture
+def folders(generator, language_model):
+    return {"encoder_decoder": generator.source, "decoder_only": language_model.source}
+
+
+def corpus(cases, public, method, config, folder, **terms):
+    released = Released(reservation="r", facts={}, folder=folder)
+    plan = method.plan(config, cases.terms(**terms), target_epsilon=4.0)
+    return method.write(
+        plan,
+        config,
+        cases.terms(**terms),
+        replace(public, released={STAGE: released}),
+        config.rows,
+        cases.silent,
+    )
+
+
+def test_an_engine_serves_the_released_folder_and_not_its_own_model(folders):
+    engine = EngineSpec(model="some/other-model", device="cpu")
+    with open_writer(folders["decoder_only"], engine, device="cpu", batch_rows=7) as (writer, name):
+        assert name == "transformers"
+        assert isinstance(writer.engine, TransformersEngine)
+        assert writer.engine.language_model.source == folders["decoder_only"]
+        assert writer.engine._batch_rows == 7
+        first = writer.generate(CONDITIONS, **HOW, progress=None)
+        assert writer.generate(CONDITIONS, **HOW, progress=None) == first
+        assert first[0] != first[2]  # one condition, two places
+        assert writer.generate(CONDITIONS, **HOW | {"seed": 4}, progress=None) != first
+
+
+def test_a_served_generator_writes_what_its_weights_do(folders):
+    """Greedy text equals the packed decoder's: same prompt, same end token."""
+    generator = load_conditional_generator(folders["decoder_only"], device="cpu")
+    how = HOW | {"top_p": 1e-6, "max_new_tokens": 12}
+    ours = generator.generate(CONDITIONS, **how)
+    with open_writer(
+        folders["decoder_only"], EngineSpec(device="cpu"), device="cpu", batch_rows=4
+    ) as (writer, _):
+        theirs = writer.generate(CONDITIONS, **how, progress=None)
+    assert [text.split("  ")[0] for text in theirs] == [text.split("  ")[0] for text in ours]
+
+
+def test_documents_of_released_weights_end_with_the_tokenizers_end_token(folders):
+    weights = GeneratorWeights(folders["decoder_only"])
+    assert weights.end_token_id == weights.tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        EngineSpec(kind="vllm"),
+        EngineSpec(kind="openai", model="m", base_url="https://host/v1"),
+    ],
+)
+def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, engine):
+    made = corpus(
+        cases, public, Ctcl(), CtclConfig(**SMALL), folders["encoder_decoder"], engine=engine
+    )
+    assert made.facts["engine_kind"] == "transformers"
+    assert made.rows.height + made.facts["blank_rows_left_out"] == 12
+
+
+def test_documents_stay_within_the_models_positions(folders):
+    positions = load_conditional_generator(folders["decoder_only"]).config.max_position_embeddings
+    with open_writer(
+        folders["decoder_only"], EngineSpec(device="cpu"), device="cpu", batch_rows=4
+    ) as (writer, _):
+        how = HOW | {"max_new_tokens": positions}
+        assert writer.generate(["Document Type: note"], **how, progress=None)
+
+
+def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders):
+    config = DpFineTuningConfig(**SMALL, architecture="decoder_only")
+    judged = config.model_copy(
+        update={"rejection": RejectionSettings(lowest_quantile=0.3, public_texts=40, rounds=12)}
+    )
+    folder = folders["decoder_only"]
+    plain = corpus(cases, public, DpFineTuning(), config, folder)
+    kept = corpus(cases, public, DpFineTuning(), judged, folder)
+    assert kept.facts["judge"] == "likelihood"
+    assert 0 < kept.facts["acceptance_rate"] <= 1
+    assert kept.facts["rows"] == 12 - kept.facts["places_left_empty"]
+    assert kept.facts["mean_score_accepted"] >= kept.facts["threshold_lowest"]
+    if kept.rows.height == plain.rows.height == 12:
+        assert kept.rows["label"].equals(plain.rows["label"])
+    assert set(kept.rows["text"]) & set(plain.rows["text"])  # the first round is the same
+
+
+@pytest.mark.parametrize("method", [Ctcl(), DpFineTuning()])
+def test_a_judge_is_free_and_changes_nothing_a_paid_stage_depends_on(cases, method):
+    plain = method.config_type(**SMALL)
+    judged = method.config_type(**SMALL, rejection={"judge": "likelihood"})
+    assert "rejection" in method.free_settings
+    assert method.public_inputs(plain) == method.public_inputs(judged)
+    assert method.writing_inputs(plain) == frozenset()
+    assert method.writing_inputs(judged) == {"public_language_model", "public_corpus"}
+    one, two = (method.plan(each, cases.terms(), target_epsilon=4.0) for each in (plain, judged))
+    assert one.stages == two.stages
+    fixed = [
+        {k: v for k, v in plan.parameters.items() if k not in method.free_settings}
+        for plan in (one, two)
+    ]
+    assert fixed[0] == fixed[1]

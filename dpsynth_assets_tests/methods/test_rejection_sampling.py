@@ -1,0 +1,167 @@
+"""Rejection sampling keeps places, order and bounds, and tells what it did."""
+
+import polars as pl
+import pytest
+from pydantic import ValidationError
+
+from dpsynth_assets.methods.base import PublicInputs
+from dpsynth_assets.methods.rejection_sampling import (
+    RejectionSettings,
+    open_judge,
+    round_seed,
+    write_accepted,
+)
+from dpsynth_assets.models.judging import JudgeError, Verdict
+
+
+class Digits:
+    """Accepts texts whose last digit is at least 5."""
+
+    facts = {"judge": "digits", "threshold": 5}  # noqa: RUF012
+
+    def __init__(self):
+        self.seen = []
+
+    def judge(self, texts, progress=None):
+        self.seen += texts
+        scores = [int(text[-1]) for text in texts]
+        if progress is not None:
+            progress(1.0)
+        return [Verdict(score >= 5, float(score)) for score in scores]
+
+
+class Writer:
+    """Row of a place: improves by one with each round."""
+
+    def __init__(self, start=lambda place: place):
+        self.start, self.rounds = start, []
+
+    def __call__(self, places, round_number, progress):
+        self.rounds.append(list(places))
+        progress(1.0, "rows written")
+        return [f"place {place}: {self.start(place) + round_number}" for place in places]
+
+
+def silent(_share, _message):
+    pass
+
+
+def accept(rows, *, rounds=10, writer=None, progress=silent, judge=None):
+    writer = writer or Writer()
+    settings = RejectionSettings(rounds=rounds)
+    return *write_accepted(writer, judge or Digits(), rows, settings, progress), writer
+
+
+def test_every_place_keeps_its_first_accepted_row_in_order():
+    rows, _, _ = accept(8)
+    assert rows == [f"place {n}: {max(n, 5)}" for n in range(8)]
+
+
+def test_only_places_without_a_row_are_written_again():
+    _, _, writer = accept(8)
+    assert writer.rounds[0] == list(range(8))
+    assert writer.rounds[1] == [0, 1, 2, 3, 4]
+    assert writer.rounds[-1] == [0]
+    assert len(writer.rounds) == 6
+
+
+def test_rounds_are_bounded_and_empty_places_are_told():
+    rows, facts, writer = accept(8, rounds=3)
+    assert rows[:3] == [None, None, None]
+    assert None not in rows[3:]
+    assert len(writer.rounds) == 3
+    assert facts["places_left_empty"] == 3
+
+
+def test_facts_count_candidates_and_carry_the_judges_own():
+    _, facts, _ = accept(8)
+    assert facts["candidates"] == 8 + 5 + 4 + 3 + 2 + 1
+    assert facts["acceptance_rate"] == round(8 / 23, 4)
+    assert facts["rounds"] == 6
+    assert facts["places_left_empty"] == 0
+    assert facts["threshold"] == 5
+    assert facts["mean_score_accepted"] == pytest.approx((6 * 5 + 6 + 7) / 8)
+    assert facts["mean_score_candidates"] < facts["mean_score_accepted"]
+
+
+def test_the_same_writer_and_judge_give_the_same_rows():
+    first, second = (
+        accept(30, rounds=2, writer=Writer(lambda p: p % 7)),
+        accept(30, rounds=2, writer=Writer(lambda p: p % 7)),
+    )
+    assert first[:2] == second[:2]
+
+
+def test_rows_without_a_word_are_rejected_unseen():
+    def blank_first(places, round_number, _progress):
+        return [" \n" if round_number == 0 and place else "9" for place in places]
+
+    judge = Digits()
+    rows, facts, _ = accept(3, writer=blank_first, judge=judge)
+    assert rows == ["9"] * 3
+    assert facts["unscored"] == 2
+    assert judge.seen == ["9"] * 3
+
+
+def test_candidates_may_be_more_than_text():
+    def pairs(places, round_number, _progress):
+        return [(f"{place + round_number}", place) for place in places]
+
+    rows, _ = write_accepted(
+        pairs, Digits(), 3, RejectionSettings(), silent, text_of=lambda row: row[0]
+    )
+    assert [row[1] for row in rows] == [0, 1, 2]
+
+
+def test_progress_never_falls_and_ends_at_one():
+    shares = []
+    accept(8, progress=lambda share, _: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert shares[0] >= 0
+
+
+def test_no_accepted_row_at_all_is_an_error_in_one_line():
+    with pytest.raises(JudgeError, match="got none in 6 candidates; lower") as raised:
+        accept(3, rounds=2)
+    assert "place" not in str(raised.value)
+
+
+def test_the_first_round_draws_as_without_a_judge_and_others_anew():
+    assert round_seed(41, 0) == 41
+    seeds = {round_seed(seed, number) for seed in (41, 42) for number in range(20)}
+    assert len(seeds) == 40
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(ValidationError, match="lowest_quantile < highest_quantile"):
+        RejectionSettings(lowest_quantile=0.5, highest_quantile=0.5)
+    with pytest.raises(ValidationError, match="take judge: rubric"):
+        RejectionSettings(engine={"kind": "transformers"})
+
+
+def test_a_judge_reads_only_what_it_needs():
+    rubric = RejectionSettings(judge="rubric", engine={"model": "owner/judge"})
+    assert rubric.public_inputs() == frozenset()
+    assert "public_corpus" in RejectionSettings().public_inputs()
+    assert RejectionSettings(judge="rubric").public_inputs() == {"public_language_model"}
+
+
+def test_a_judge_without_model_text_or_engine_says_what_is_missing():
+    nothing = PublicInputs(language_model=None)
+    with pytest.raises(JudgeError, match="public_language_model"):
+        open_judge(RejectionSettings(), nothing)
+    with pytest.raises(JudgeError, match="public_corpus"):
+        open_judge(RejectionSettings(), PublicInputs(language_model=object()))
+    with pytest.raises(JudgeError, match=r"write rejection\.engine"):
+        open_judge(RejectionSettings(judge="rubric"), nothing)
+
+
+def test_the_datasets_engine_judges_where_none_is_declared():
+    class Engine:
+        name = "given"
+
+    public = PublicInputs(language_model=None, engine=Engine(), public_records=pl.DataFrame())
+    judge = open_judge(RejectionSettings(judge="rubric", min_overall=3), public)
+    assert judge.facts["judge_model"] == "given"
+    assert judge.facts["threshold_overall"] == 3

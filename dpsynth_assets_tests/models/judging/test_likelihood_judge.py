@@ -1,0 +1,96 @@
+"""The likelihood judge scores what the model says of a text's own tokens, against public text."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.models.judging import JudgeError, LikelihoodJudge
+
+
+@pytest.fixture(scope="module")
+def public(toy_documents):
+    return toy_documents["text"].to_list()[:60]
+
+
+@pytest.fixture(scope="module")
+def judge(toy_model, public):
+    return LikelihoodJudge(toy_model, public, lowest_quantile=0.1, max_text_tokens=64)
+
+
+def by_hand(model, text, bound=64):
+    """Token by token, one text at a time."""
+    start = model.document_format.prompt_ids(model, "", (), 1)
+    ids = model.encode(text)[:bound]
+    total = 0.0
+    for place, token in enumerate(ids):
+        rows = torch.tensor([[*start, *ids[:place]]])
+        total += float(model.model(rows).logits[0, -1].double().log_softmax(0)[token])
+    return total / len(ids)
+
+
+def test_scores_are_mean_log_probabilities_whatever_shares_the_batch(judge, toy_model, public):
+    scores = judge.log_likelihoods(public)
+    for row in (0, 17, 59):
+        assert scores[row] == pytest.approx(by_hand(toy_model, public[row]), abs=1e-4)
+    assert (scores < 0).all()
+    np.testing.assert_allclose(judge.log_likelihoods(public[::-1])[::-1], scores, atol=1e-4)
+
+
+def test_thresholds_are_quantiles_of_public_text(judge, public):
+    scores = judge.log_likelihoods(public)
+    assert judge.lowest == pytest.approx(np.quantile(scores, 0.1), abs=1e-4)
+    assert judge.highest == pytest.approx(scores.max(), abs=1e-4)
+    accepted = [verdict.accepted for verdict in judge.judge(public)]
+    assert sum(accepted) == pytest.approx(0.9 * len(public), abs=1)
+
+
+def test_noise_is_rejected_and_so_is_what_has_no_token(judge):
+    noise = "§¶ŧ→ŋđ" * 8
+    verdicts = judge.judge([noise, ""])
+    assert not any(verdict.accepted for verdict in verdicts)
+    assert verdicts[0].score is not None
+    assert verdicts[1].score is None
+
+
+def test_what_is_likelier_than_public_text_is_rejected(toy_model, public):
+    """An upper quantile turns down loops: the likeliest public texts stand for them."""
+    judge = LikelihoodJudge(toy_model, public, lowest_quantile=0, highest_quantile=0.5)
+    scores = judge.log_likelihoods(public)
+    accepted = np.array([verdict.accepted for verdict in judge.judge(public)])
+    assert not accepted[scores > judge.highest].any()
+    assert accepted[scores <= judge.highest].all()
+
+
+def test_facts_state_thresholds(judge, toy_model):
+    assert judge.facts["judge"] == "likelihood"
+    assert judge.facts["judge_model"] == toy_model.name
+    assert judge.facts["threshold_lowest"] == pytest.approx(judge.lowest, abs=1e-4)
+    assert judge.facts["threshold_texts"] == 60
+
+
+def test_progress_grows_to_one(judge, public):
+    shares = []
+    judge.judge(public, shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_long_and_many_texts_stay_within_one_passs_bounds(judge, monkeypatch, public):
+    sizes = []
+    real = judge._forward
+    monkeypatch.setattr(judge, "_forward", lambda rows: sizes.append(rows) or real(rows))
+    judge.log_likelihoods(public * 5)
+    assert sum(map(len, sizes)) == 300
+    assert max(len(rows) * max(map(len, rows)) for rows in sizes) <= 4096
+    assert len(sizes) < 12
+
+
+@pytest.mark.parametrize(
+    ("texts", "quantiles", "message"),
+    [(9, (0.1, 1.0), "at least 10 public texts"), (60, (0.5, 0.5), "lowest_quantile < highest")],
+)
+def test_what_gives_no_threshold_is_refused(toy_model, public, texts, quantiles, message):
+    with pytest.raises(JudgeError, match=message):
+        LikelihoodJudge(
+            toy_model, public[:texts], lowest_quantile=quantiles[0], highest_quantile=quantiles[1]
+        )

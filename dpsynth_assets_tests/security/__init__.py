@@ -1,0 +1,1 @@
+"""What must never leave: leaks, hostile input, keys, links, and a read-only web server."""

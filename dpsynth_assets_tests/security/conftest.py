@@ -1,0 +1,45 @@
+"""A sensitive store with two records, with and without a key."""
+
+import base64
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.resources.sealing import KEY_VARIABLE
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+TEXTS = ["Ottoline Brackenbury called", "Zaphod has gout"]
+RECORDS = pl.DataFrame(
+    {
+        "record_id": ["record-a", "record-b"],
+        "unit_id": ["user-1", "user-2"],
+        "text": TEXTS,
+        "label": ["", ""],
+    }
+)
+EMBEDDINGS = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def key(byte):
+    return base64.b64encode(bytes([byte]) * 32).decode()
+
+
+def fill(store):
+    store.write_records("letters", "source", RECORDS)
+    store.write_embeddings("letters", "source", EMBEDDINGS, "v1")
+    store.write_internal("letters", "mean_internal.json", f'"{TEXTS[0]}"')
+    store.write_internal_table("letters", "non_private_corpus", RECORDS)
+    return store
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    return fill(SensitiveStore(root=str(tmp_path / "sensitive")))
+
+
+@pytest.fixture
+def sealed(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, key(1))
+    return fill(SensitiveStore(root=str(tmp_path / "sealed")))

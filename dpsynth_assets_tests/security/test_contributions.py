@@ -1,0 +1,147 @@
+"""Which releases used a record: an answer for who knows its id, and nothing about any other."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets_tests.security.conftest import RECORDS
+
+REQUEST = SimpleNamespace(event=GaussianEvent(noise_multiplier=1.0))
+
+
+class LedgerOf:
+    def is_open(self, reservation_id):
+        return True
+
+
+def read(store, reservation):
+    store.read_for_release(
+        "letters",
+        ledger=LedgerOf(),
+        reservation=SimpleNamespace(id=reservation, request=REQUEST),
+        with_embeddings=False,
+    )
+
+
+@pytest.fixture
+def table(store):
+    read(store, "first")
+    store.write_records("letters", "source", RECORDS.head(1))
+    read(store, "second")
+    return store.contributions("letters")
+
+
+def reservations(reads):
+    return [each.reservation for each in reads]
+
+
+def test_a_release_notes_whom_it_reads_before_its_mechanism_sees_them(table):
+    assert reservations(table.reads_of("record", "record-a")) == ["first", "second"]
+    assert reservations(table.reads_of("record", "record-b")) == ["first"]
+    assert reservations(table.reads_of("unit", "user-2")) == ["first"]
+
+
+def test_an_absent_id_and_an_id_of_the_other_kind_give_the_same_answer(table):
+    for kind, name in (("record", "nobody"), ("unit", "nobody"), ("unit", "record-a")):
+        assert table.reads_of(kind, name) == []
+
+
+def test_no_reads_give_the_answer_of_an_absent_id(store):
+    assert store.contributions("letters").reads_of("record", "record-a") == []
+
+
+def test_the_table_holds_no_id_and_is_the_owners_alone(table, store):
+    folder = Path(store.root) / "letters" / "contributions"
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(paths) == 5  # Key, two populations, two reads.
+    for path in paths:
+        assert path.stat().st_mode & 0o777 == 0o600
+        content = path.read_bytes()
+        assert not [i for i in (b"record-a", b"user-1") if i in content]
+    for path in (folder, folder / "reads"):
+        assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_hashes_of_two_datasets_are_unrelated(store):
+    for dataset in ("one", "two"):
+        store.folder(dataset)
+        store.contributions(dataset).note("r", RECORDS)
+    first, second = (
+        pl.read_parquet(next((Path(store.root) / name / "contributions").glob("*.parquet")))
+        for name in ("one", "two")
+    )
+    assert not set(first["record"]) & set(second["record"])
+
+
+def test_equal_populations_are_kept_once(store):
+    for reservation in ("first", "second", "third"):
+        read(store, reservation)
+    folder = Path(store.root) / "letters" / "contributions"
+    assert len(list(folder.glob("*.parquet"))) == 1
+    assert len(store.contributions("letters").reads()) == 3
+
+
+def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, monkeypatch, store):
+    from typer.testing import CliRunner
+
+    from dpsynth_assets.cli import audit_trail
+    from dpsynth_assets.cli.main import app
+    from dpsynth_assets.datasets import PrivateDatasetSpec
+    from dpsynth_assets.privacy.guarantees import GuaranteeType
+    from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
+    from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    spec = PrivateDatasetSpec.model_validate(
+        {
+            "name": "letters",
+            "source": {"path": "a.csv"},
+            "columns": {"id": "id"},
+            "budget": {"epsilon": 4, "delta": 1e-6},
+            "methods": [{"method": "mean_uniform"}],
+        }
+    )
+    monkeypatch.setattr(audit_trail, "find_cohort", lambda name: spec)
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
+    reservation = ledger.reserve(
+        ReleaseRequest(
+            cohort="letters",
+            dataset="letters",
+            asset="letters/mean/candidate_corpus",
+            mechanism="mean",
+            guarantee=GuaranteeType.DP,
+            event=REQUEST.event,
+            parameters={},
+            code_version="1",
+            data_version="d7",
+        ),
+        BudgetTerms(
+            epsilon=8.0,
+            delta=1e-6,
+            accountant="zcdp",
+            relation=NeighboringRelation.ADD_REMOVE,
+            unit=PrivacyUnit(),
+            accepts_ex_post=False,
+        ),
+    )
+    home_store = SensitiveStore()
+    home_store.folder("letters")
+    home_store.contributions("letters").note(reservation.id, RECORDS)
+
+    def ask(*arguments, **options):
+        result = CliRunner().invoke(app, ["audit", "used-by", "letters", *arguments], **options)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    (use,) = json.loads(ask("--record", "-", "--json", input="record-a\n"))["releases"]
+    assert (use["method"], use["data_version"], use["cohort"]) == ("mean", "d7", "letters")
+    assert use["state"] == "charged only"
+    assert "record-b" not in json.dumps(use)
+    absent = ask("--record", "nobody")
+    assert absent == ask("--unit", "nobody") == "Not in the source of any release.\n"

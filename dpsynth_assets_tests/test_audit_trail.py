@@ -1,0 +1,325 @@
+"""The audit trail tells every spend, follows every file, and notices every disagreement."""
+
+import csv
+import io
+import json
+import os
+from dataclasses import dataclass
+from html.parser import HTMLParser
+
+import dagster as dg
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.assets.audit_trail import audit_trail, write_trail, written_files
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_trail import to_csv, to_json
+from dpsynth_assets.resources.release_store import ReleaseStore
+
+TERMS = BudgetTerms(
+    epsilon=8.0,
+    delta=1e-6,
+    accountant="zcdp",
+    relation=NeighboringRelation.ADD_REMOVE,
+    unit=PrivacyUnit(),
+    accepts_ex_post=True,
+)
+HISTOGRAM, CORPUS = "letters/shared/cluster_histogram", "letters/mean/candidate_corpus"
+ROWS = pl.DataFrame({"text": ["synthetic one", "synthetic two"]})
+
+
+def request(asset, event, **changes):
+    fields = {
+        "cohort": "letters",
+        "dataset": "letters",
+        "asset": asset,
+        "mechanism": "mean",
+        "guarantee": GuaranteeType.DP,
+        "event": event,
+        "parameters": {"clip_bound": 10},
+        "code_version": "c1",
+        "data_version": "d1",
+        "run_id": "run-of-" + asset,
+    }
+    return ReleaseRequest(**(fields | changes))
+
+
+@dataclass
+class Installation:
+    ledger: Ledger
+    store: ReleaseStore
+    instance: dg.DagsterInstance
+    histogram: str
+    corpus: str
+
+    def trail(self):
+        return audit_trail("letters", self.ledger, self.store, self.instance)
+
+    def findings(self):
+        return [(found.kind, found.subject) for found in self.trail().findings]
+
+    def report(self, asset, **metadata):
+        key = dg.AssetKey(asset.split("/"))
+        self.instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata))
+
+    def report_spend(self, asset, event, reservation, **changes):
+        shown = {
+            "dpsynth/ledger_reservation": reservation,
+            "dpsynth/accounting_event": dg.MetadataValue.json(event_to_json(event)),
+            "dpsynth/guarantee": "dp",
+            "dpsynth/reused": False,
+        }
+        self.report(asset, **(shown | changes))
+
+    def publish(self):
+        folder = home().released / "letters" / "mean"
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        ROWS.write_parquet(folder / "data" / "train-00000-of-00001.parquet")
+        (folder / "README.md").write_text("card")
+        self.report(
+            "letters/mean/corpus",
+            **{"dpsynth/ledger_reservation": self.corpus, "dpsynth/epsilon": 7.0},
+            **written_files(folder),
+        )
+        return folder
+
+
+HISTOGRAM_EVENT = GaussianEvent(noise_multiplier=20.0)
+CORPUS_EVENT = BoundedRangeEvent(eta=0.05, count=100)
+
+
+@pytest.fixture
+def installation(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    monkeypatch.setenv("DAGSTER_REDACT_USER_CODE_ERRORS", "1")
+    umask = os.umask(0o077)
+    ledger, store = Ledger(home().ledger_url), ReleaseStore()
+
+    def release(asked):
+        reservation = ledger.reserve(asked, TERMS)
+        digest, uri = store.save(reservation.id, {"rows": 2}, ROWS)
+        ledger.commit(reservation, artifact_digest=digest, artifact_uri=uri)
+        return reservation.id
+
+    histogram = release(request(HISTOGRAM, HISTOGRAM_EVENT))
+    inputs = {"inputs": {"cluster_histogram": histogram, "language_model": "abc"}}
+    corpus = release(request(CORPUS, CORPUS_EVENT, parameters=inputs))
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = Installation(ledger, store, instance, histogram, corpus)
+        made.report_spend(HISTOGRAM, HISTOGRAM_EVENT, histogram)
+        made.report_spend(CORPUS, CORPUS_EVENT, corpus)
+        made.publish()
+        yield made
+    os.umask(umask)
+
+
+def test_records_that_agree_give_no_finding(installation):
+    trail = installation.trail()
+    assert trail.findings == ()
+    assert trail.agrees
+    assert trail.ledger_head == installation.ledger.head()
+
+
+def test_every_spend_is_told_whole(installation):
+    first, second = installation.trail().spends
+    assert (first.asset, second.asset) == (HISTOGRAM, CORPUS)
+    assert second.run_id == "run-of-" + CORPUS
+    assert (second.mechanism, second.code_version, second.data_version) == ("mean", "c1", "d1")
+    assert json.loads(second.event)["type"] == "bounded_range"
+    assert second.guarantee == "dp"
+    assert second.epsilon_cumulative > first.epsilon_cumulative > 0
+    assert second.epsilon_cumulative + second.epsilon_remaining == pytest.approx(8.0)
+    assert second.state == "released"
+    assert second.recorded_at > first.recorded_at
+
+
+def test_a_file_leads_to_its_materialisation_its_charge_and_every_charge_behind_it(installation):
+    files = {file.path: file for file in installation.trail().files}
+    rows = files["letters/mean/data/train-00000-of-00001.parquet"]
+    assert rows.asset == "letters/mean/corpus"
+    assert rows.reservation == installation.corpus
+    assert rows.entries == (1, 3)
+    assert rows.entry == 3
+    assert {file.problem for file in files.values()} == {""}
+
+
+def test_a_statement_leads_to_the_charges_it_covers(installation):
+    path = home().released / "letters" / "privacy_statement.md"
+    path.write_text("all of it")
+    head = installation.ledger.head()
+    installation.report(
+        "letters/audit/privacy_statement", **{"dpsynth/ledger_head": head}, **written_files(path)
+    )
+    (statement,) = [f for f in installation.trail().files if f.path.endswith("statement.md")]
+    assert statement.entries == (1, 3)
+    assert statement.problem == ""
+
+
+def test_a_released_file_of_unknown_hash_is_reported(installation):
+    folder = home().released / "letters" / "mean"
+    (folder / "README.md").write_text("card, edited")
+    (folder / "extra.csv").write_text("who wrote this?")
+    assert installation.findings() == [
+        ("released file", "letters/mean/README.md"),
+        ("released file", "letters/mean/extra.csv"),
+    ]
+
+
+def test_rows_replaced_together_with_a_forged_materialisation_are_reported(installation):
+    folder = home().released / "letters" / "mean"
+    name = "letters/mean/data/train-00000-of-00001.parquet"
+    ROWS.with_columns(text=pl.lit("something else")).write_parquet(home().released / name)
+    installation.report(
+        "letters/mean/corpus",
+        **{"dpsynth/ledger_reservation": installation.corpus},
+        **written_files(folder),
+    )
+    assert installation.findings() == [("released file", name)]
+
+
+def test_a_release_without_a_materialisation_is_reported(installation):
+    installation.instance.wipe_assets([dg.AssetKey(HISTOGRAM.split("/"))])
+    assert installation.findings() == [("ledger -> event log", HISTOGRAM)]
+
+
+def test_a_charge_whose_run_died_is_told_and_is_no_disagreement(installation):
+    installation.ledger.reserve(request(CORPUS, CORPUS_EVENT, release="2"), TERMS)
+    trail = installation.trail()
+    assert trail.spends[-1].state == "charged only"
+    assert trail.findings == ()
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"dpsynth/ledger_reservation": "0" * 32},
+        {"dpsynth/accounting_event": dg.MetadataValue.json(event_to_json(HISTOGRAM_EVENT))},
+        {"dpsynth/guarantee": "ex-post"},
+        {"dpsynth/epsilon": 0.001},
+    ],
+    ids=["unknown charge", "other event", "other guarantee", "smaller ε"],
+)
+def test_a_materialisation_that_claims_what_the_ledger_does_not_say_is_reported(
+    installation, claim
+):
+    installation.report_spend(CORPUS, CORPUS_EVENT, installation.corpus, **claim)
+    assert installation.findings() == [("event log -> ledger", CORPUS)]
+
+
+def test_a_materialisation_that_borrows_another_methods_charge_is_reported(installation):
+    other = "letters/median/candidate_corpus"
+    installation.report_spend(other, HISTOGRAM_EVENT, installation.histogram)
+    assert installation.findings() == [("event log -> ledger", other)]
+
+
+def test_a_materialisation_that_shows_a_price_and_no_charge_is_reported(installation):
+    installation.report("letters/forged/corpus", **{"dpsynth/epsilon": 9.0})
+    assert installation.findings() == [("event log -> ledger", "letters/forged/corpus")]
+
+
+def test_an_altered_and_a_missing_stored_release_are_reported(installation):
+    (installation.store.folder(installation.corpus) / "facts.json").write_text("{}")
+    assert ("stored release", CORPUS) in installation.findings()
+    installation.store.folder(installation.histogram).rename(home().root / "away")
+    assert ("stored release", HISTOGRAM) in installation.findings()
+
+
+def test_a_broken_chain_is_reported(installation, monkeypatch):
+    report = installation.ledger.verify(witnessed_head="f" * 64)
+    assert not report.ok
+    monkeypatch.setattr(Ledger, "verify", lambda self: report)
+    assert [found.kind for found in installation.trail().findings] == ["ledger chain"]
+
+
+def test_realised_ex_post_bounds_are_no_part_of_the_trail(installation):
+    asked = request(CORPUS, None, guarantee=GuaranteeType.EX_POST, release="3")
+    reservation = installation.ledger.reserve(asked, TERMS)
+    digest, uri = installation.store.save(reservation.id, {}, ROWS)
+    installation.ledger.commit(
+        reservation, artifact_digest=digest, artifact_uri=uri, ex_post_epsilon=5.4321987
+    )
+    trail = installation.trail()
+    for text in (to_csv(trail), to_json(trail), audit_page(trail)):
+        assert "5.432" not in text
+
+
+def test_cells_that_a_spreadsheet_would_run_begin_with_a_quote(installation):
+    hostile = '=HYPERLINK("http://evil")'
+    installation.ledger.reserve(
+        request(CORPUS, CORPUS_EVENT, release=hostile, code_version="+1", data_version="@SUM(1)"),
+        TERMS,
+    )
+    row = list(csv.DictReader(io.StringIO(to_csv(installation.trail()))))[-1]
+    assert row["release"] == "'" + hostile
+    assert row["code_version"] == "'+1"
+    assert row["data_version"] == "'@SUM(1)"
+    assert float(row["epsilon_cumulative"]) > 0
+
+
+class _Addresses(HTMLParser):
+    """Collects tags, and every attribute that would load something."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.loaded = set(), []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.loaded += [value for name, value in attrs if name in {"src", "href", "action"}]
+
+
+def test_the_page_is_self_contained_and_escapes_what_it_shows(installation):
+    installation.ledger.reserve(
+        request(CORPUS, CORPUS_EVENT, release="<script>alert(1)</script>"), TERMS
+    )
+    page = audit_page(installation.trail())
+    seen = _Addresses()
+    seen.feed(page)
+    assert not seen.loaded
+    assert "script" not in seen.tags
+    assert "default-src 'none'" in page
+    assert installation.ledger.head() in page
+
+
+def test_written_trails_are_their_owners_alone(installation):
+    folder = write_trail(installation.trail())
+    files = sorted(folder.glob("audit_trail.*"))
+    assert [file.suffix for file in files] == [".csv", ".html", ".json"]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert json.loads((folder / "audit_trail.json").read_text())["agrees"] is True
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["audit", *arguments])
+
+
+def test_the_command_takes_a_cohort_or_a_command(installation, tmp_path):
+    shown = command("letters", "--json")
+    trail = json.loads(shown.stdout)
+    assert [spend["asset"] for spend in trail["spends"]] == [HISTOGRAM, CORPUS]
+    # The event log of this command's own Dagster home is empty.
+    assert {found["kind"] for found in trail["findings"]} >= {"ledger -> event log"}
+    assert shown.exit_code == 1
+    written = command("cohort", "letters", "--format", "html", "--output", str(tmp_path / "a.html"))
+    assert written.exit_code == 1
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+    assert command("list").exit_code == 0
+    assert command("--help").exit_code == 0
+
+
+def test_an_unknown_cohort_is_one_line(installation):
+    from dpsynth_assets.privacy.errors import PrivacyError
+
+    result = command("leters")
+    assert isinstance(result.exception, PrivacyError)
+    assert "'leters'" in str(result.exception)

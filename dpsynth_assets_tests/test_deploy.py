@@ -1,0 +1,305 @@
+"""The files of `deploy/` are valid, agree with one another, and keep what is private in."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z_]+)(?::\?)?\}")
+
+
+def read(name):
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def variables_of_example():
+    lines = (DEPLOY / "env.example").read_text().splitlines()
+    return {line.split("=")[0] for line in lines if line and not line.startswith("#")}
+
+
+def values_in(tree):
+    """Every scalar of a YAML tree."""
+    if isinstance(tree, dict):
+        return [value for part in tree.values() for value in values_in(part)]
+    if isinstance(tree, list):
+        return [value for part in tree for value in values_in(part)]
+    return [tree]
+
+
+@pytest.fixture
+def production(tmp_path, monkeypatch):
+    """A DAGSTER_HOME with the production file, and its variables set."""
+    pytest.importorskip("dagster_postgres")
+    pytest.importorskip("dagster_aws")
+    for name in variables_of_example():
+        monkeypatch.setenv(name, "5432" if name.endswith("PORT") else "value")
+    (tmp_path / "dagster.yaml").write_text((DEPLOY / "dagster.yaml").read_text())
+    return tmp_path
+
+
+def test_dagster_accepts_every_line_of_the_instance(production):
+    from dagster._core.instance.config import dagster_instance_config
+    from dagster._core.instance.ref import InstanceRef
+
+    config, _ = dagster_instance_config(str(production))
+    assert config["run_monitoring"]["free_slots_after_run_end_seconds"] > 0
+    assert config["concurrency"]["pools"] == {"granularity": "op", "default_limit": 1}
+    reference = InstanceRef.from_dir(str(production))
+    manager = reference.compute_logs_data.rehydrate(type(reference.compute_log_manager))
+    assert type(manager).__name__ == "S3ComputeLogManager"
+    assert reference.storage_data.class_name == "DagsterPostgresStorage"
+    assert type(reference.run_coordinator).__name__ == "QueuedRunCoordinator"
+
+
+def test_the_example_for_a_laptop_is_accepted_too(tmp_path):
+    from dagster._core.instance.config import dagster_instance_config
+
+    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml.example").read_text())
+    config, _ = dagster_instance_config(str(tmp_path))
+    assert config["run_retries"]["enabled"] is False
+
+
+def test_every_variable_is_in_the_example(tmp_path):
+    known = variables_of_example()
+    asked = set(VARIABLE.findall((DEPLOY / "compose.yaml").read_text()))
+    asked |= set(re.findall(r"\{env: ([A-Z_]+)\}", (DEPLOY / "dagster.yaml").read_text()))
+    asked |= set(re.findall(r"\\getenv \w+ ([A-Z_]+)", (DEPLOY / "databases.sql").read_text()))
+    assert asked <= known
+
+
+def test_no_secret_is_written_down():
+    for line in (DEPLOY / "env.example").read_text().splitlines():
+        if re.search(r"(PASSWORD|SECRET|KEY)\w*=", line):
+            assert line.endswith("="), line
+    assert "password:" not in (DEPLOY / "helm" / "values.yaml").read_text().lower()
+
+
+def test_compose_refers_only_to_what_it_declares():
+    compose = read("compose.yaml")
+    services = compose["services"]
+    for name, service in services.items():
+        assert set(service.get("depends_on", {})) <= set(services), name
+        assert set(service.get("networks", [])) <= set(compose["networks"]), name
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / source).exists(), source
+            else:
+                assert source in compose["volumes"], source
+        healthy = [d for d, c in service.get("depends_on", {}).items() if "healthy" in str(c)]
+        assert all("healthcheck" in services[dependency] for dependency in healthy), name
+        build = service.get("build")
+        assert build is None or (DEPLOY / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_the_web_ui_is_published_to_this_machine_alone():
+    services = read("compose.yaml")["services"]
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert ports == ["127.0.0.1:3000:3000"]
+    assert read("helm/values.yaml")["ingress"] == {"enabled": False}
+
+
+def test_the_image_installs_extras_and_copies_files_that_exist():
+    text = (DEPLOY / "Dockerfile").read_text()
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    (extras,) = re.findall(r"pip install '\.\[([\w,]+)\]'", text)
+    assert set(extras.split(",")) <= set(setup["options.extras_require"])
+    for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+
+
+def test_workspaces_name_the_code_that_is_served():
+    (entry,) = read("workspace.yaml")["load_from"]
+    server = entry["grpc_server"]
+    assert server["host"] in read("compose.yaml")["services"]
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    assert f'"{server["port"]}", "-m", "dpsynth_assets.definitions"' in dockerfile
+
+
+CHART = {
+    "dagsterWebserver",
+    "dagster-user-deployments",
+    "postgresql",
+    "generatePostgresqlPasswordSecret",
+    "rabbitmq",
+    "redis",
+    "flower",
+    "ingress",
+    "imagePullSecrets",
+    "computeLogManager",
+    "scheduler",
+    "runLauncher",
+    "pythonLogs",
+    "dagsterDaemon",
+    "concurrency",
+    "telemetry",
+    "serviceAccount",
+    "global",
+    "retention",
+    "additionalInstanceConfig",
+}
+DEPLOYMENT = {
+    "name",
+    "image",
+    "dagsterApiGrpcArgs",
+    "port",
+    "env",
+    "envConfigMaps",
+    "envSecrets",
+    "includeConfigInLaunchedRuns",
+    "resources",
+    "volumes",
+    "volumeMounts",
+    "podSecurityContext",
+    "securityContext",
+    "nodeSelector",
+    "tolerations",
+    "labels",
+}
+
+
+def snake(value):
+    """Keys of the chart as the instance writes them; Kubernetes' own parts stay as they are."""
+    return {re.sub(r"(?<!^)(?=[A-Z])", "_", key).lower(): part for key, part in value.items()}
+
+
+def test_helm_values_use_the_chart_s_keys():
+    values = read("helm/values.yaml")
+    assert set(values) <= CHART
+    for deployment in values["dagster-user-deployments"]["deployments"]:
+        assert set(deployment) <= DEPLOYMENT
+        names = {volume["name"] for volume in deployment["volumes"]}
+        assert {mount["name"] for mount in deployment["volumeMounts"]} <= names
+        assert {"DPSYNTH_HOME", "DPSYNTH_EXECUTOR"} <= set(deployment["env"])
+    chosen = values["runLauncher"]["type"]
+    assert list(values["runLauncher"]["config"]) == [chosen[0].lower() + chosen[1:]]
+    chosen = values["computeLogManager"]["type"]
+    assert list(values["computeLogManager"]["config"]) == [chosen[0].lower() + chosen[1:]]
+    assert values["dagsterDaemon"]["runRetries"] == {"enabled": False}
+
+
+def accepted(schema, config):
+    from dagster._config import process_config
+
+    result = process_config(schema, config)
+    assert result.success, [error.message for error in result.errors]
+
+
+def test_dagster_s_own_classes_accept_what_helm_gives_them():
+    launchers = pytest.importorskip("dagster_k8s")
+    logs = pytest.importorskip("dagster_aws.s3.compute_log_manager")
+    from dagster._config import resolve_to_config_type
+
+    values = read("helm/values.yaml")
+    launcher = snake(values["runLauncher"]["config"]["k8sRunLauncher"])
+    launcher["env_secrets"] = [secret["name"] for secret in launcher["env_secrets"]]
+    instance = {"service_account_name": "dagster", "instance_config_map": "dagster-instance"}
+    accepted(
+        resolve_to_config_type(launchers.K8sRunLauncher.config_type()),
+        {**instance, "postgres_password_secret": "s", "dagster_home": "/d", **launcher},
+    )
+    accepted(
+        resolve_to_config_type(logs.S3ComputeLogManager.config_type()),
+        snake(values["computeLogManager"]["config"]["s3ComputeLogManager"]),
+    )
+    from dagster._core.instance.config import dagster_instance_config_schema
+
+    concurrency = values["concurrency"]
+    monitoring = snake(values["dagsterDaemon"]["runMonitoring"])
+    accepted(
+        resolve_to_config_type(dagster_instance_config_schema()),
+        {
+            "run_monitoring": monitoring,
+            "concurrency": {
+                "pools": snake(concurrency["pools"]),
+                "runs": snake(concurrency["runs"]),
+            },
+        },
+    )
+
+
+def test_volumes_and_mounts_of_the_code_server_reach_the_run_workers():
+    context = pytest.importorskip("dagster_k8s.container_context")
+    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
+    made = context.K8sContainerContext.create_from_config(
+        {
+            "k8s": {
+                "env_vars": [f"{name}={value}" for name, value in deployment["env"].items()],
+                "env_secrets": [secret["name"] for secret in deployment["envSecrets"]],
+                "volumes": [
+                    {"name": "home", "persistent_volume_claim": {"claim_name": "dpsynth-home"}},
+                    {"name": "datasets", "config_map": {"name": "dpsynth-datasets"}},
+                ],
+                "volume_mounts": [
+                    {"name": mount["name"], "mount_path": mount["mountPath"]}
+                    for mount in deployment["volumeMounts"]
+                ],
+                "resources": deployment["resources"],
+            }
+        }
+    )
+    assert len(made.server_k8s_config.pod_spec_config) + len(made.run_k8s_config.pod_spec_config)
+
+
+def test_helm_claims_are_the_ones_that_are_made():
+    made = list(yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text()))
+    claims = {part["metadata"]["name"] for part in made if "Claim" in part["kind"]}
+    asked = re.findall(r"claimName: ([\w-]+)", (DEPLOY / "helm" / "values.yaml").read_text())
+    assert set(asked) <= claims
+    for part in made:
+        if part["kind"] == "Deployment":
+            labels = part["spec"]["template"]["metadata"]["labels"]
+            assert part["spec"]["selector"]["matchLabels"] == labels
+            (service,) = [other for other in made if other["kind"] == "Service"]
+            assert service["spec"]["selector"] == labels
+
+
+@pytest.mark.parametrize("name", ["local", "kubernetes"])
+def test_executors_accept_their_run_configuration(name, monkeypatch):
+    import dagster as dg
+
+    if name == "kubernetes":
+        pytest.importorskip("dagster_k8s")
+    from dpsynth_assets.resources.executors import declared_executor
+    from dpsynth_assets.tags import GPU_OP_TAGS
+
+    monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
+
+    @dg.asset(op_tags=GPU_OP_TAGS)
+    def model_step() -> None: ...
+
+    defs = dg.Definitions(assets=[model_step], executor=declared_executor())
+    job = defs.resolve_implicit_global_asset_job_def()
+    assert dg.validate_run_config(job, read("executors.yaml")[name])
+
+
+def test_gpu_tags_are_what_kubernetes_reads():
+    job = pytest.importorskip("dagster_k8s.job")
+    from dpsynth_assets.tags import GPU_OP_TAGS
+
+    config = job.UserDefinedDagsterK8sConfig.from_dict(GPU_OP_TAGS["dagster-k8s/config"])
+    assert config.container_config["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("slurm", "local"), ("ray", "extra `ray`")])
+def test_an_executor_that_is_not_there_says_what_to_do(name, remedy, monkeypatch):
+    import importlib.util
+
+    from dpsynth_assets.resources.executors import declared_executor
+
+    if name == "ray" and importlib.util.find_spec("dagster_ray"):
+        pytest.skip("dagster-ray is installed")
+    monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
+    with pytest.raises(ValueError, match=remedy):
+        declared_executor()
+
+
+def test_nothing_is_pulled_by_a_moving_tag():
+    tags = [v for name in ("compose.yaml", "helm/values.yaml") for v in values_in(read(name))]
+    assert not [tag for tag in tags if isinstance(tag, str) and tag.endswith((":latest", "latest"))]

@@ -1,0 +1,156 @@
+"""Corpora written through a real vLLM: the same rows as through transformers, at no charge."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.demo_corpus import public_rows
+from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PublicInputs
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.prompts import scaffold_of
+from dpsynth_assets.methods.epsvec.shots import FixedShots
+from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
+from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
+from dpsynth_assets.methods.fine_tuning import DpFineTuning
+from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
+from dpsynth_assets.methods.fine_tuning.generation import STAGE
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.models.judging import EngineJudge, JudgeError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+PLAN = MethodPlan(guarantee=GuaranteeType.DP, event=None, parameters={})
+ROWS = 24
+LABELS = ("billing", "delivery")
+
+
+def silent(_share, _message):
+    pass
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return pl.DataFrame(public_rows(60, seed=4))
+
+
+def cohort_terms(engine):
+    return CohortTerms(
+        cohort="tickets",
+        relation=NeighboringRelation.ADD_REMOVE,
+        unit=PrivacyUnit(),
+        epsilon=8.0,
+        delta=1e-5,
+        accountant="zcdp",
+        labels=LABELS,
+        label_texts=LABELS,
+        engine=engine,
+    )
+
+
+def fine_tuned_corpus(folder, language_model, documents, engine, **changes):
+    """What the corpus asset of a decoder-only generator writes."""
+    config = DpFineTuningConfig(
+        architecture="decoder_only", rows=ROWS, max_document_tokens=24, **changes
+    )
+    terms = cohort_terms(engine)
+    public = PublicInputs(
+        language_model=language_model,
+        public_records=documents,
+        released={STAGE: Released(reservation="r", facts={}, folder=folder)},
+        seed=5,
+    )
+    return DpFineTuning().write(PLAN, config, terms, public, ROWS, silent)
+
+
+VLLM = EngineSpec(kind="vllm", cache_gib=0.25, batch_rows=8)
+TRANSFORMERS = EngineSpec(device="cpu")
+
+
+def test_a_fine_tuned_generator_writes_the_same_rows_through_both(
+    folder, language_model, documents
+):
+    """Same seeds, same draws: a row may differ where rounding moves it across a boundary."""
+    ours, theirs = (
+        fine_tuned_corpus(folder, language_model, documents, engine)
+        for engine in (VLLM, TRANSFORMERS)
+    )
+    assert (ours.facts["engine_kind"], theirs.facts["engine_kind"]) == ("vllm", "transformers")
+    assert ours.rows["label"].equals(theirs.rows["label"])
+    pairs = zip(ours.rows["text"], theirs.rows["text"], strict=True)
+    assert sum(one == two for one, two in pairs) >= ROWS - 2
+    assert ours.rows["text"].n_unique() > ROWS // 2
+
+
+def test_a_judged_fine_tuned_corpus_through_vllm_keeps_its_shares(
+    folder, language_model, documents
+):
+    rejection = RejectionSettings(lowest_quantile=0.1, rounds=12)
+    made = fine_tuned_corpus(folder, language_model, documents, VLLM, rejection=rejection)
+    assert made.facts["judge"] == "likelihood"
+    assert made.facts["mean_score_accepted"] >= made.facts["threshold_lowest"]
+    assert made.facts["rows"] == ROWS - made.facts["places_left_empty"]
+    shares = made.rows["label"].value_counts()["count"]
+    assert shares.max() - shares.min() <= made.facts["places_left_empty"]
+
+
+def steered_corpus(engine, documents, strength, rejection=None):
+    """What the corpus asset of EPSVec writes: released vectors, fixed shots and, maybe, a judge."""
+    config = EpsVecConfig(
+        layers=(1,),
+        strengths=(strength,),
+        strength_unit="absolute",
+        temperature=1.0,
+        max_new_tokens=24,
+        rejection=rejection,
+    )
+    texts = documents["text"].to_list()
+    states = engine.hidden_states(texts, [1])[1]
+    gap = states[:30].mean(0) - states[30:].mean(0)
+    vectors = DatasetVectors(
+        directions=np.stack([gap, -gap])[:, None] / np.linalg.norm(gap),
+        layers=(1,),
+        labels=LABELS,
+        clip_bounds=np.ones(1),
+        signal_over_noise=np.ones((2, 1)),
+        model=engine.name,
+        cost={},
+    )
+    terms = cohort_terms(TRANSFORMERS)
+    writer = Writer(
+        engine=engine,
+        scaffold=scaffold_of(config, terms, engine),
+        shots=FixedShots(shots=(tuple(texts[:2]), tuple(texts[2:4])), dp_counts=(9, 8)),
+        vectors=vectors,
+        config=config,
+        labels=LABELS,
+        seed=9,
+    )
+    public = PublicInputs(language_model=engine.language_model, public_records=documents)
+    return write_corpus(writer, public, ROWS, silent)
+
+
+def test_a_steered_corpus_equals_transformers(vllm_engine, transformers_engine, documents):
+    ours, theirs = (
+        steered_corpus(engine, documents, 1.5) for engine in (vllm_engine, transformers_engine)
+    )
+    assert ours.rows["label"].equals(theirs.rows["label"])
+    pairs = zip(ours.rows["text"], theirs.rows["text"], strict=True)
+    assert sum(one == two for one, two in pairs) >= ROWS - 2
+    plain = steered_corpus(vllm_engine, documents, 0.0)
+    assert not ours.rows.equals(plain.rows)
+
+
+def test_a_steered_and_judged_corpus_through_vllm_keeps_its_shares(vllm_engine, documents):
+    rejection = RejectionSettings(lowest_quantile=0.1, rounds=12)
+    made = steered_corpus(vllm_engine, documents, 1.0, rejection)
+    assert made.facts["mean_score_accepted"] >= made.facts["threshold_lowest"]
+    assert 0 < made.facts["acceptance_rate"] <= 1
+    assert made.rows.height == ROWS - made.facts["places_left_empty"]
+
+
+def test_a_model_too_small_to_judge_says_so_through_vllm(vllm_engine):
+    judge = EngineJudge(vllm_engine, max_text_tokens=40)
+    with pytest.raises(JudgeError, match="take an instruction-tuned model"):
+        judge.judge(["The parcel came late.", "The bill was wrong."])

@@ -1,0 +1,113 @@
+"""A small house for the web UI: one public base, and two cohorts that a walk can finish.
+
+`letters` goes from public data to evaluation. `memos` is stopped by its release gate: its list of
+canaries names a phrase that the public model knows, so its corpus is bound to contain it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from dpsynth_assets_tests.end_to_end.conftest import documents
+
+COHORT = "letters"
+BLOCKED = "memos"
+METHOD = "mean_clustered"
+BLOCKED_METHOD = "mean_uniform"
+BASE = "letter_base"
+TICK_EVERY_MINUTE = "* * * * *"
+PHRASE_TAKEN_FOR_A_CANARY = "kind regards from the hills"
+
+_MODEL = {
+    "vocabulary": 400,
+    "width": 32,
+    "layers": 2,
+    "heads": 2,
+    "feed_forward": 64,
+    "token_budget": 50_000,
+    "sequence_tokens": [96],
+}
+_DECODING = {
+    "expected_batch_size": 40,
+    "max_batches": 3,
+    "max_document_tokens": 40,
+    "max_example_tokens": 40,
+    "min_tokens_for_new_document": 8,
+    "temperature": 1.0,
+}
+
+
+def build_house(folder: Path) -> Path:
+    """Writes sources and dataset files; returns the folder for DPSYNTH_DATASETS."""
+    documents(400, seed=1).write_parquet(folder / "public.parquet")
+    for name, seed, tone in ((COHORT, 2, "I am upset that "), (BLOCKED, 3, "I hear that ")):
+        _with_ids(documents(400, seed=seed, tone=tone)).write_ndjson(folder / f"{name}.jsonl")
+    (folder / "canaries.txt").write_text(PHRASE_TAKEN_FOR_A_CANARY + "\n")
+    datasets = folder / "datasets"
+    datasets.mkdir()
+    _declare(datasets / "base.yaml", "PublicData", _base(folder))
+    _declare(datasets / "letters.yaml", "PrivateDataset", _letters(folder))
+    _declare(datasets / "memos.yaml", "PrivateDataset", _memos(folder))
+    return datasets
+
+
+def _with_ids(records: pl.DataFrame) -> pl.DataFrame:
+    return records.with_row_index("number").select(
+        "text", "label", pl.format("T{}", "number").alias("id")
+    )
+
+
+def _declare(path: Path, component: str, attributes: dict[str, Any]) -> None:
+    declaration = {"type": f"dpsynth_assets.components.{component}", "attributes": attributes}
+    path.write_text(yaml.safe_dump(declaration, sort_keys=False))
+
+
+def _base(folder: Path) -> dict[str, Any]:
+    return {
+        "name": BASE,
+        "description": "Letters of a tiny public grammar.",
+        "source": {"path": str(folder / "public.parquet")},
+        "columns": {"labels": ["label"]},
+        "language_model": {"settings": _MODEL},
+        "clusters": {"count": 6},
+    }
+
+
+def _cohort(folder: Path, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "source": {"path": str(folder / f"{name}.jsonl")},
+        "columns": {"labels": ["label"], "id": "id"},
+        "public_facts": {"labels": {"label": ["billing", "delivery"]}},
+        "held_out_fraction": 0.25,
+        "public_data": BASE,
+        "owners": ["team:privacy"],
+    }
+
+
+def _letters(folder: Path) -> dict[str, Any]:
+    return _cohort(folder, COHORT) | {
+        "description": "Letters to one invented organisation.",
+        "budget": {"epsilon": 15.0, "delta": 1e-5},
+        "cluster_histogram": {"budget_share": 0.1, "clusters_per_label": 2},
+        "methods": [{"method": METHOD, "settings": _DECODING}],
+        "evaluation": {"rows": 40, "references": False},
+        "schedule": {"cron": TICK_EVERY_MINUTE},
+    }
+
+
+def _memos(folder: Path) -> dict[str, Any]:
+    cohort = _cohort(folder, BLOCKED)
+    cohort["public_facts"]["records"] = 300
+    return cohort | {
+        "description": "Memos whose release gate is bound to fire.",
+        "budget": {"epsilon": 15.0, "delta": 1e-5},
+        "methods": [{"method": BLOCKED_METHOD, "settings": _DECODING}],
+        "evaluation": {
+            "canaries": str(folder / "canaries.txt"),
+            "references": False,
+            "rows": 40,
+        },
+    }

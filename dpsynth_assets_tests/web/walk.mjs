@@ -1,0 +1,227 @@
+// A newcomer's walk through the web UI. Each step looks for what a person would look for, saves a
+// picture, and prints one line of JSON. Run by `test_walk.py` and by `make pictures`.
+//
+//   node walk.mjs '{"url": ..., "output": ..., "chromium": ..., "playwright": ...,
+//                   "cohort": ..., "blocked": ..., "method": ..., "base": ...}'
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+
+const plan = JSON.parse(process.argv[2]);
+const { chromium } = createRequire(join(plan.playwright, 'package.json'))('playwright-core');
+const SWITCHES = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+  '--disable-background-networking', '--disable-component-update', '--disable-sync'];
+const VIEWPORT = { width: 1440, height: 960 };
+const PICTURE_WIDTH = 1280;
+const PATIENCE = plan.patience_seconds * 1000;
+const RUN_PATIENCE = plan.run_patience_seconds * 1000;
+
+// ---- what a person does -------------------------------------------------------------------------
+
+const visible = (page, text, options) =>
+  page.getByText(text, options).filter({ visible: true }).first();
+
+async function see(page, ...texts) {
+  for (const text of texts) await visible(page, text).waitFor({ timeout: PATIENCE });
+}
+
+async function seeExactly(page, ...texts) {
+  for (const text of texts) await visible(page, text, { exact: true }).waitFor({ timeout: PATIENCE });
+}
+
+async function leftToRight(page, ...names) {
+  const edges = [];
+  for (const name of names) {
+    const places = page.getByText(name, { exact: true }).filter({ visible: true });
+    edges.push((await places.last().boundingBox()).x);
+  }
+  const sorted = [...edges].sort((a, b) => a - b);
+  if (String(edges) !== String(sorted)) throw new Error(`${names} stand at ${edges}`);
+}
+
+async function select(page, query) {
+  await page.goto(`${plan.url}/asset-groups~${encodeURIComponent(query)}`);
+  await page.getByRole('button', { name: /Materialize all/ }).waitFor({ timeout: PATIENCE });
+}
+
+async function expand(page, query, ...groups) {
+  const expanded = groups.map((group) => `global@global:${group}`).join(',');
+  const where = `/asset-groups~${encodeURIComponent(query)}?expanded=${encodeURIComponent(expanded)}`;
+  await page.goto(plan.url + where);
+}
+
+// Folds the side bars away, once for all following pages.
+async function makeRoom(page) {
+  await visible(page, 'Hide navigation').click();
+  await page.locator('button:has([aria-label=panel_show_right])').first().click();
+}
+
+const openAsset = (page, key, view = 'overview') =>
+  page.goto(`${plan.url}/assets/${key}?view=${view}`);
+
+// Starts a run of what is selected and returns its id, as the UI's own request tells it.
+async function materialise(page) {
+  const answer = page.waitForResponse(async (response) => {
+    const asked = response.request().postData() ?? '';
+    return response.url().includes('/graphql') && asked.includes('LaunchPipelineExecution');
+  }, { timeout: PATIENCE });
+  await page.getByRole('button', { name: /Materialize all/ }).click();
+  // Asked only where something upstream was never made.
+  const sure = page.getByRole('button', { name: 'Confirm' });
+  await Promise.race([answer, sure.click({ timeout: PATIENCE }).catch(() => null)]);
+  const launched = JSON.stringify(await (await answer).json());
+  return /"(?:id|runId)":"([0-9a-f-]{36})"/.exec(launched)[1];
+}
+
+async function openLaunchpad(page) {
+  const button = page.getByRole('button', { name: 'Materialize' }).first();
+  await button.locator('xpath=following::button[1]').click();
+  await visible(page, 'Open launchpad').click();
+  await page.locator('[role=dialog] .CodeMirror').first().waitFor({ timeout: PATIENCE });
+}
+
+const write = (page, text) => page.evaluate((value) => {
+  [...document.querySelectorAll('[role=dialog] .CodeMirror')][0].CodeMirror.setValue(value);
+}, text);
+
+// ---- the walk -----------------------------------------------------------------------------------
+
+const { cohort, blocked, method, base } = plan;
+const candidate = `${cohort}/${method}/candidate_corpus`;
+const whole = `+key:"${cohort}/evaluation/evaluation_report"`;
+let run;
+
+const STEPS = {
+  async graph(page) {
+    await page.goto(`${plan.url}/asset-groups`);
+    await seeExactly(page, 'public', cohort, blocked);
+    await see(page, 'Materialize all');
+    await leftToRight(page, 'public', cohort);
+  },
+
+  async data_flow(page) {
+    await makeRoom(page);
+    await expand(page, whole, 'public', `public/${base}`, cohort, `${cohort}/shared`, `${cohort}/${method}`);
+    await seeExactly(page, 'public_corpus', 'private_records', 'cluster_histogram', 'corpus');
+    await leftToRight(page, 'private_records', 'cluster_histogram', 'candidate_corpus', 'corpus', 'evaluation');
+  },
+
+  async privacy_levels(page) {
+    const query = `key:"${cohort}/shared/private_records" or key:"${cohort}/shared/cluster_histogram"`
+      + ` or key:"${candidate}"`;
+    await expand(page, query, cohort, `${cohort}/shared`, `${cohort}/${method}`);
+    await seeExactly(page, 'sensitive', 'released', 'opendp', 'PyTorch');
+  },
+
+  async mechanism_explained(page) {
+    await openAsset(page, candidate);
+    await see(page, 'Amin et al. 2025', 'dpsynth/privacy: released', 'Source code', 'mean.py');
+    const paper = page.getByRole('link', { name: 'Amin et al. 2025' }).first();
+    const address = await paper.getAttribute('href');
+    if (!address.startsWith('https://arxiv.org/abs/')) throw new Error(`the paper is at ${address}`);
+  },
+
+  async materialise(page) {
+    await select(page, whole);
+    run = await materialise(page);
+    await page.goto(`${plan.url}/runs/${run}`);
+    await see(page, /assets$/, /checks$/);
+  },
+
+  async progress(page) {
+    await visible(page, /(left|took \d+ s|reserved)$/).waitFor({ timeout: RUN_PATIENCE });
+  },
+
+  async finished(page) {
+    await visible(page, 'Success', { exact: true }).waitFor({ timeout: RUN_PATIENCE });
+    await see(page, 'Succeeded');
+  },
+
+  async spend(page) {
+    await openAsset(page, candidate);
+    await see(page, 'dpsynth/epsilon', 'dpsynth/delta', 'dpsynth/guarantee', 'dpsynth/epsilon_remaining');
+    await visible(page, 'Description').scrollIntoViewIfNeeded();
+  },
+
+  async corpus(page) {
+    await openAsset(page, `${cohort}/${method}/corpus`);
+    await see(page, 'dpsynth/epsilon', 'dpsynth/epsilon_remaining', 'dpsynth/samples');
+    const samples = page.locator('tr', { hasText: 'dpsynth/samples' }).locator('table').first();
+    await samples.waitFor({ timeout: PATIENCE });
+    await visible(page, 'dpsynth/epsilon', { exact: true }).scrollIntoViewIfNeeded();
+  },
+
+  async plots(page) {
+    await openAsset(page, `${cohort}/shared/cluster_histogram`);
+    await see(page, 'dpsynth/plot');
+    await page.getByText('Show Markdown').filter({ visible: true }).last().click();
+    await page.locator('[role=dialog] img').waitFor({ timeout: PATIENCE });
+  },
+
+  async evaluation(page) {
+    await openAsset(page, `${cohort}/evaluation/evaluation_report`);
+    await see(page, 'dpsynth/privacy: internal', 'MAUVE');
+  },
+
+  async launchpad_refuses(page) {
+    await openAsset(page, candidate);
+    await openLaunchpad(page);
+    const op = candidate.replaceAll('/', '__');
+    await write(page, `ops:\n  ${op}:\n    config:\n      epsilon: 3\n`);
+    await see(page, /unexpected config entry "epsilon"/);
+  },
+
+  async blocked(page) {
+    await select(page, `key:"${blocked}/shared/*" or key:"${blocked}/${plan.blocked_method}/*"`);
+    run = await materialise(page);
+    await page.goto(`${plan.url}/runs/${run}`);
+    await visible(page, 'Failure', { exact: true }).waitFor({ timeout: RUN_PATIENCE });
+  },
+
+  async blocking_check(page) {
+    await openAsset(page, `${blocked}/${plan.blocked_method}/candidate_corpus`, 'checks');
+    await seeExactly(page, 'no_canary');
+    await visible(page, 'no_canary', { exact: true }).click();
+    await see(page, 'No planted canary occurs in the corpus.', /Failed/);
+  },
+
+  async downstream_stopped(page) {
+    await openAsset(page, `${blocked}/${plan.blocked_method}/corpus`);
+    await see(page, 'Never materialized');
+  },
+
+  async schedule(page) {
+    await page.goto(`${plan.url}/automation`);
+    await seeExactly(page, plan.schedule);
+    await page.goto(`${plan.url}/locations/dpsynth_assets/schedules/${plan.schedule}`);
+    await see(page, 'Every minute');
+    await page.getByRole('switch').or(page.locator('input[type=checkbox]')).first().click({ force: true });
+    await see(page, 'Running');
+  },
+
+  async skip_reason(page) {
+    await visible(page, 'Skipped').waitFor({ timeout: RUN_PATIENCE });
+    await see(page, /remaining/);
+  },
+};
+
+const browser = await chromium.launch({ executablePath: plan.chromium, args: SWITCHES });
+const page = await browser.newPage({
+  viewport: VIEWPORT,
+  deviceScaleFactor: PICTURE_WIDTH / VIEWPORT.width,
+});
+page.setDefaultTimeout(PATIENCE);
+for (const [index, [name, step]] of Object.entries(STEPS).entries()) {
+  if (plan.only && !plan.only.includes(name)) continue;
+  const started = Date.now();
+  const picture = join(plan.output, `${String(index + 1).padStart(2, '0')}_${name}.png`);
+  let failure = null;
+  try {
+    await step(page);
+    await page.waitForTimeout(plan.settle_seconds * 1000);
+  } catch (error) {
+    failure = String(error).split('\n')[0];
+  }
+  await page.screenshot({ path: picture });
+  console.log(JSON.stringify({ step: name, picture, seconds: (Date.now() - started) / 1000, failure }));
+}
+await browser.close();

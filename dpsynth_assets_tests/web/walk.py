@@ -1,0 +1,197 @@
+"""Runs the walk: a house, `make ui` in it, and headless Chromium that clicks through it."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from dpsynth_assets_tests.web import house
+
+ROOT = Path(__file__).parents[2]
+PLAYWRIGHT = "playwright-core@1.65.1"
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("make", "node", "npm")
+START_SECONDS = 240
+STEP_SECONDS = 60
+RUN_SECONDS = 1500
+STOP_SECONDS = 20
+
+
+class MissingToolError(RuntimeError):
+    """The walk cannot be made on this machine; the message says what to install."""
+
+
+@dataclass(frozen=True)
+class Browser:
+    """What drives the browser."""
+
+    chromium: str
+    playwright: Path
+
+
+@dataclass(frozen=True)
+class Ui:
+    """A served UI: its address, and the session its processes are in."""
+
+    url: str
+    session: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of the walk came to."""
+
+    name: str
+    picture: Path
+    seconds: float
+    failure: str | None
+
+
+def find_browser() -> Browser:
+    """Chromium of the system, and playwright-core from the cache, installed there once.
+
+    Raises:
+        MissingToolError: If a program is missing, or npm cannot install playwright-core.
+    """
+    chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    if chromium is None:
+        raise MissingToolError("no chromium: apt-get install chromium")
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        raise MissingToolError(f"no {' and no '.join(missing)}: apt-get install make nodejs npm")
+    return Browser(chromium, _playwright())
+
+
+def _playwright() -> Path:
+    given = os.environ.get("DPSYNTH_PLAYWRIGHT")
+    if given:
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    folder = cache / "dpsynth_assets" / PLAYWRIGHT.replace("@", "-")
+    if not (folder / "node_modules" / "playwright-core").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+        command += ["--prefix", str(folder), PLAYWRIGHT]
+        if subprocess.run(command, check=False, timeout=180).returncode != 0:
+            raise MissingToolError(f"npm could not install {PLAYWRIGHT} from its registry")
+    return folder
+
+
+def walk_through(folder: Path, output: Path, browser: Browser) -> list[Step]:
+    """Builds a house in `folder`, serves it, walks through it; pictures go to `output`."""
+    output.mkdir(parents=True, exist_ok=True)
+    with open_ui(folder) as ui:
+        steps, browsing = _walk(ui.url, browser, output)
+        facts = {
+            "processor_seconds_of_the_browser": round(browsing),
+            "processor_seconds_of_dagster": round(processor_seconds(ui.session)),
+            "steps": [asdict(step) | {"picture": step.picture.name} for step in steps],
+        }
+    (output / "walk.json").write_text(json.dumps(facts, indent=2))
+    return steps
+
+
+@contextmanager
+def open_ui(folder: Path) -> Iterator[Ui]:
+    """Serves a new house with `make ui` on a free port."""
+    datasets = house.build_house(folder)
+    port = _free_port()
+    environment = os.environ | {
+        "DPSYNTH_HOME": str(folder / "home"),
+        "DAGSTER_HOME": str(folder / "home" / "dagster"),
+        "DPSYNTH_DATASETS": str(datasets),
+        "OMP_NUM_THREADS": "1",
+    }
+    environment.pop("DPSYNTH_LEDGER_URL", None)
+    # This interpreter's environment is set up already, whatever the age of its stamp.
+    installed = f"{sys.prefix}/.installed"
+    command = ["make", "-o", installed, "ui", f"VENV={sys.prefix}", f"PORT={port}"]
+    with (folder / "ui.log").open("w") as log:
+        server = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            _wait_until_served(port, server, folder / "ui.log")
+            yield Ui(f"http://127.0.0.1:{port}", server.pid)
+        finally:
+            _stop(server)
+
+
+def _walk(url: str, browser: Browser, output: Path) -> tuple[list[Step], float]:
+    """Steps, and the browser's processor seconds."""
+    plan = {
+        "url": url,
+        "output": str(output),
+        "chromium": browser.chromium,
+        "playwright": str(browser.playwright),
+        "cohort": house.COHORT,
+        "method": house.METHOD,
+        "blocked": house.BLOCKED,
+        "blocked_method": house.BLOCKED_METHOD,
+        "base": house.BASE,
+        "schedule": f"regenerate_{house.COHORT}_schedule",
+        "patience_seconds": STEP_SECONDS,
+        "run_patience_seconds": RUN_SECONDS,
+        "settle_seconds": 1.5,
+    }
+    command = ["node", str(Path(__file__).with_name("walk.mjs")), json.dumps(plan)]
+    steps = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as walker:
+        for line in walker.stdout or ():
+            row = json.loads(line)
+            steps.append(Step(row["step"], Path(row["picture"]), row["seconds"], row["failure"]))
+            browsing = processor_seconds(walker.pid)
+    return steps, browsing
+
+
+def processor_seconds(session: int) -> float:
+    """Processor time of the processes of a session, and of those they have waited for (Linux)."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                ticks += sum(int(field) for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def _wait_until_served(port: int, server: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/server_info", timeout=10):
+                return
+        except (URLError, OSError):
+            if server.poll() is not None:
+                break
+            time.sleep(1)
+    raise RuntimeError(f"Expected `make ui` to answer, got:\n{log.read_text()[-4000:]}")
+
+
+def _stop(server: subprocess.Popen) -> None:
+    """Ends the server and all it started."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, sign)
+            server.wait(STOP_SECONDS)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
