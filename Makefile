@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: setup demo test test-vllm ui check lint types bench where clean-demo
+.PHONY: setup demo test test-vllm ui auditors check lint types bench pictures where clean-demo
 
 setup: $(STAMP)
 
@@ -38,6 +38,9 @@ ui: setup  ## web UI and daemon on http://127.0.0.1:3000
 	@test -f $(DAGSTER_HOME)/dagster.yaml || cp dagster.yaml.example $(DAGSTER_HOME)/dagster.yaml
 	umask 077 && $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $(or $(PORT),3000)
 
+auditors: setup  ## the same web UI, which changes nothing, on http://127.0.0.1:3001
+	$(BIN)/dagster-webserver --read-only -w workspace.yaml -h 127.0.0.1 -p $(or $(PORT),3001)
+
 check: setup lint types test  ## what a pull request must pass
 
 lint:
@@ -50,6 +53,9 @@ types:
 
 bench: setup  ## side-by-side measurements; see docs/benchmarks.md
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+pictures: setup  ## the README's pictures, from a walk through the web UI (needs chromium, node)
+	$(BIN)/python -m dpsynth_assets_tests.web.pictures docs/pictures
 
 where:  ## lines of a paper's pseudo-code in order: make where TAG=amin2024
 	@test -n "$(TAG)" || { echo "usage: make where TAG=amin2024"; exit 2; }

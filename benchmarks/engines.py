@@ -7,8 +7,9 @@ Each engine runs in a process of its own on one thread. A shared machine's clock
 even its processor time changes with what runs beside it: so processor time is compared, and the
 engines take turns, one round each, on the same fresh prompts; a ratio is the median of the rounds'
 ratios. In a round the calls of `generate` alternate between steered and unsteered, and so do single
-passes. Pooled hidden states of 500 documents: rows that passed through the model (one a document,
-and filler), and memory beyond it.
+passes of the model (steps of vLLM, its scheduler included), which say best what steering costs.
+Pooled hidden states of 500 documents: rows that passed through the model (one a document, and
+filler), and memory beyond it.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def summary(rounds: list[dict]) -> dict:
     cpu = statistics.median(each["unsteered"] for each in rounds)
     wall = statistics.median(each["wall"] for each in rounds)
     tokens = statistics.mean(each["tokens"] for each in rounds)
-    over = statistics.median(each["steered"] / each["unsteered"] for each in rounds)
+    over = statistics.median(each["steered"] for each in rounds) / cpu
     return {
         "mean new tokens": round(tokens, 1),
         "steered / unsteered processor time a token": round(over, 3),
@@ -132,6 +133,8 @@ def once(engine, language_model, arguments) -> dict:
     figures = states(engine, language_model, draw, arguments)
     if arguments.engine == "transformers":
         figures |= steps(language_model, prompts(language_model, 0, arguments), engine, arguments)
+    else:
+        figures |= vllm_steps(engine, prompts(language_model, 0, arguments), arguments)
     return figures | {"rows": arguments.rows}
 
 
@@ -222,6 +225,43 @@ def steps(language_model, rows, engine, arguments) -> dict:
     return {
         "processor ms a pass of all rows": round(1e3 * cpu["unsteered"], 2),
         "steered / unsteered pass": round(cpu["steered"] / cpu["unsteered"], 3),
+    }
+
+
+def vllm_steps(engine, rows, arguments) -> dict:
+    """Whole steps of vLLM that decode all rows, scheduler included, steered and not in turn."""
+    from vllm import SamplingParams
+
+    core, vectors = engine._llm.llm_engine, directions(engine)
+    seconds: dict = {False: [], True: []}
+    step, taken = core.step, []
+
+    def timed_step():
+        steered = len(taken) % 2 == 1
+        if steered:
+            engine._call("dpsynth_steer", vectors)
+        start = time.process_time()
+        told = step()
+        seconds[steered].append(time.process_time() - start)
+        taken.append(steered)
+        if steered:
+            engine._call("dpsynth_release")
+        return told
+
+    core.step = timed_step
+    parameters = SamplingParams(
+        temperature=0, max_tokens=arguments.tokens, ignore_eos=True, detokenize=False
+    )
+    try:
+        for _ in range(max(1, 2 * arguments.passes // arguments.tokens)):
+            engine._run(rows, [parameters.clone() for _ in rows])
+    finally:
+        core.step = step
+        engine._llm.reset_prefix_cache()
+    cpu = {steered: statistics.median(values) for steered, values in seconds.items()}
+    return {
+        "processor ms a step of all rows": round(1e3 * cpu[False], 2),
+        "steered / unsteered step": round(cpu[True] / cpu[False], 3),
     }
 
 

@@ -49,7 +49,8 @@ VARIANTS = {
 TEMPERATURES = (0.6, 0.8, 1.0, 1.2, 1.4)
 STRENGTHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 RECORD_COUNTS = (50, 100, 200, 500, 1000)
-SCORES = ("mauve", "accuracy")
+SCORES = ("mauve", "energy", "accuracy")
+NAMES = ("MAUVE", "energy distance", "accuracy")
 
 
 def main() -> None:
@@ -98,7 +99,7 @@ def table2(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, a
         return scores(rows, cohort, base)
 
     lines.append(["real records as shots", "∞", *measured(results, "table2 real", real_shots)])
-    return table(["Table 2", "ε", "MAUVE", "accuracy"], lines)
+    return table(["Table 2", "ε", *NAMES], lines)
 
 
 def figure5(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, arguments) -> str:
@@ -114,7 +115,7 @@ def figure5(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, 
             ),
         )
         lines.append([count, *found])
-    return table(["records (Figure 5)", "MAUVE", "accuracy"], lines)
+    return table(["records (Figure 5)", *NAMES], lines)
 
 
 def figure8(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, arguments) -> str:
@@ -135,8 +136,8 @@ def figure8(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, 
                 ),
             )
         lines.append(line)
-    header = ["temperature (Figure 8)", "MAUVE", "accuracy", "MAUVE, β = 0", "accuracy, β = 0"]
-    return table(header, lines)
+    unsteered = [f"{name}, β = 0" for name in NAMES]
+    return table(["temperature (Figure 8)", *NAMES, *unsteered], lines)
 
 
 def figure9(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, arguments) -> str:
@@ -158,9 +159,9 @@ def figure9(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, 
                     base,
                 ),
             )
-            line.append(None if found is None else found.get("mauve"))
+            line += shown(found)
         lines.append(line)
-    header = [f"MAUVE, layers {b[0]} to {b[-1]}" for b in blocks]
+    header = [f"{name}, layers {b[0]} to {b[-1]}" for b in blocks for name in NAMES]
     return table(["strength (Figure 9)", *header], lines)
 
 

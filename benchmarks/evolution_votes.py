@@ -18,7 +18,6 @@ else, and compares a sample with a search in float64.
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -229,7 +228,7 @@ def vote(folder: Path) -> None:
     from dpsynth_assets.methods.evolution.votes import nearest_candidates
 
     parts = loaded(folder, "r")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    before = peak_gib()
     cpu, wall, found = timed(lambda: nearest_candidates(*parts))
     np.save(folder / "votes.npy", found)
     print(
@@ -237,11 +236,17 @@ def vote(folder: Path) -> None:
             {
                 "seconds": wall,
                 "processor_seconds": cpu,
-                "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+                "peak_gib": peak_gib(),
                 "before_gib": before,
             }
         )
     )
+
+
+def peak_gib() -> float:
+    """Peak resident memory of this process; `ru_maxrss` would include its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 2**20
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     PYTHONPATH=. python benchmarks/schedules.py [--cohorts 200] [--charges 8]
 
 Half of the cohorts are dataset files with a schedule each, the others are windows of one parted
-dataset, all in a temporary folder. The ledger is filled with the charges that cohorts have made, and
-ticks are evaluated as the code server does. `ledger check` is what a step does before it may read:
-open the ledger, verify its chain and reserve. Nothing private is read; no model is loaded.
+dataset, all in a temporary folder. The ledger is filled with the charges that cohorts have made,
+and ticks are evaluated as the code server does. `ledger check` is what a step does before it may
+read: open the ledger, verify its chain, reserve. Nothing private is read; no model is loaded.
 """
 
 import argparse
@@ -152,6 +152,13 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
             assert len(data.run_requests or []) == 5, data.skip_message
 
         report(f"sensor tick over {windows} windows (best of 3)", sense, 3)
+        assets = len(loaded[0].resolve_asset_graph().get_all_asset_keys())
+        seen = dg.evaluate_automation_conditions(defs=loaded[0], instance=instance)
+
+        def follow() -> None:
+            dg.evaluate_automation_conditions(defs=loaded[0], instance=instance, cursor=seen.cursor)
+
+        report(f"automation tick over {assets} assets, nothing new", follow)
 
     check(Ledger, home().ledger_url, names)
 
@@ -184,7 +191,7 @@ def check(ledger_type: type, url: str, names: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cohorts", type=int, default=200)
-    parser.add_argument("--charges", type=int, default=8, help="charges each cohort has made")
+    parser.add_argument("--charges", type=int, default=4, help="charges each cohort has made")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         declared = Path(folder) / "datasets"

@@ -22,7 +22,10 @@ GATE: dict[str, str] = {
     "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
     "ledger_chain_valid": "Every ledger entry hashes to what the next entry recorded.",
     "corpus_not_empty": "The corpus has at least one row of text.",
-    "no_canary": "No planted canary occurs in the corpus.",
+    "no_canary": (
+        "No planted canary occurs in the corpus: a code that was hidden in the private records, so "
+        "that copying shows."
+    ),
     "no_verbatim_private_span": (
         "No long span that is particular to one or two private units occurs verbatim."
     ),

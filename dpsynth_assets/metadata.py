@@ -119,9 +119,11 @@ def spend_metadata(
         "dpsynth/in_words": in_words(
             str(request.guarantee),
             cost.get("dpsynth/epsilon_with_inputs"),
-            terms,
-            spend.epsilon,
-            remaining,
+            delta=terms.delta,
+            unit=terms.unit.describe(),
+            budget=terms.epsilon,
+            spent=spend.epsilon,
+            remaining=remaining,
         ),
         "dpsynth/guarantee": str(request.guarantee),
         **cost,
@@ -153,24 +155,32 @@ def _secret(guarantee: GuaranteeType, spend: CohortSpend) -> dict[str, Any]:
 
 
 def in_words(
-    guarantee: str, epsilon: float | None, terms: BudgetTerms, spent: float, remaining: float
+    guarantee: str,
+    epsilon: float | None,
+    *,
+    delta: float,
+    unit: str,
+    budget: float,
+    spent: float,
+    remaining: float,
 ) -> str:
     """A release in two sentences, for a reader to whom the numbers below them mean little.
 
     Args:
         guarantee: Its kind.
         epsilon: ε of the release with all it builds on; None where it has none.
-        terms: The cohort's budget.
+        delta: δ of the cohort.
+        unit: Whose presence is hidden.
+        budget: ε of the cohort's budget.
         spent: ε of everything the cohort was charged, shown rounded up.
         remaining: What is left of the budget, shown rounded down.
     """
     if epsilon is None:
         held = f"Not (ε, δ)-DP: its guarantee is {guarantee}."
     else:
-        pair = f"({_up(epsilon)}, {terms.delta:g})"
-        held = f"With all it builds on: {pair}-DP for {terms.unit.describe()}."
+        held = f"With all it builds on: ({_up(epsilon)}, {delta:g})-DP for {unit}."
     left = f"{math.floor(remaining * 100) / 100:.2f}"
-    return f"{held} Of the budget of ε = {terms.epsilon:g}, {_up(spent)} is spent, {left} is left."
+    return f"{held} Of the budget of ε = {budget:g}, {_up(spent)} is spent, {left} is left."
 
 
 def _up(epsilon: float) -> str:

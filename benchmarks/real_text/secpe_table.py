@@ -79,6 +79,7 @@ class Size:
     clusters: int
     rows: int
     words: int
+    public_documents: int
     model: TrainingSettings
 
 
@@ -89,9 +90,24 @@ def _model(width: int, layers: int, tokens: int) -> TrainingSettings:
 
 
 SIZES = {
-    "tiny": Size(400, 200, 2, 24, 2, 2, 2, 60, 30, _model(64, 2, 100_000)),
-    "small": Size(4_000, 900, 4, 200, 3, 3, 4, 600, 300, _model(128, 4, 3_000_000)),
+    "tiny": Size(400, 200, 2, 24, 2, 2, 2, 60, 30, 300, _model(64, 2, 100_000)),
+    "small": Size(4_000, 900, 4, 200, 3, 3, 4, 600, 300, 3_000, _model(128, 4, 3_000_000)),
 }
+
+
+class Remembering:
+    """An embedder that embeds a text once: public documents are clustered for every corpus."""
+
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self._embedder, self._known = embedder, {}
+        self.name, self.dimension = embedder.name, embedder.dimension
+
+    def embed(self, texts, progress=None):
+        """See `TextEmbedder.embed`."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new:
+            self._known.update(zip(new, self._embedder.embed(new, progress), strict=True))
+        return np.stack([self._known[text] for text in texts])
 
 
 class Bench:
@@ -114,7 +130,7 @@ class Bench:
             "text",
             label.alias("label"),
         )
-        embedder = TextEmbedder(max_tokens=64)
+        embedder = Remembering(TextEmbedder(max_tokens=64))
         private, held = records.head(size.records), records.tail(size.held_out)
         self.private = PrivateInputs(
             records=private, embeddings=embedder.embed(private["text"].to_list())
@@ -124,7 +140,7 @@ class Bench:
         model, _ = trained_model(
             prose, work / f"model-{size.model.token_budget}", size.model, "cpu"
         )
-        sample = prose.sample(min(2_000, prose.height), seed=0).select("text", "label")
+        sample = prose.sample(size.public_documents, seed=0).select("text", "label")
         self.public = PublicInputs(
             language_model=model, text_embedder=embedder, public_records=sample, seed=1
         )

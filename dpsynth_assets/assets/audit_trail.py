@@ -152,28 +152,29 @@ def _rewritten(
 
     This leads from the rows to the ledger without the event log, which could be forged.
     """
-    import polars as pl
-
     paid = {spend.reservation for spend in spends if spend.state == RELEASED_STATE}
     latest = {event.asset: event for event in sorted(events, key=lambda e: e.storage_id)}
     for event in latest.values():
-        rows = [name for name in event.files if name.endswith(".parquet")]
-        if event.reservation not in paid or not store.has(event.reservation or ""):
+        if event.reservation is None or event.reservation not in paid:
             continue
-        for name in rows:
-            path = home().released / name
-            if not path.exists():
-                message = "Expected the published rows, got no file. Publish again, which is free."
-                yield Finding(kind=FILE, subject=name, message=message)
-                continue
-            try:
-                _, sealed = store.load(event.reservation or "")
-                same = sealed is not None and sealed["text"].equals(pl.read_parquet(path)["text"])
-            except (StoreUnavailableError, pl.exceptions.PolarsError, OSError):
-                same = False
-            if not same:
-                message = "Expected the texts of the stored release, got other rows. Publish again."
-                yield Finding(kind=FILE, subject=name, message=message)
+        for name in event.files:
+            if name.endswith(".parquet") and store.has(event.reservation):
+                message = _rows_problem(store, event.reservation, home().released / name)
+                if message is not None:
+                    yield Finding(kind=FILE, subject=name, message=message)
+
+
+def _rows_problem(store: ReleaseStore, reservation: str, path: Path) -> str | None:
+    import polars as pl
+
+    if not path.exists():
+        return "Expected the published rows, got no file. Publish again, which is free."
+    try:
+        _, sealed = store.load(reservation)
+        same = sealed is not None and sealed["text"].equals(pl.read_parquet(path)["text"])
+    except (StoreUnavailableError, pl.exceptions.PolarsError, OSError):
+        same = False
+    return None if same else "Expected the texts of the stored release, got other rows."
 
 
 def write_trail(trail: AuditTrail) -> Path:

@@ -27,6 +27,7 @@ from dpsynth_assets.metadata import code_of, code_references, spend_metadata
 from dpsynth_assets.methods.base import GenerationMethod, PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -285,6 +286,8 @@ def describe(planned: PlannedMethod) -> str:
         spend = f"Drawing it charges ε = {plan.epsilon:.3g}, counted alone; drawn once, it is kept."
     elif not planned.method.spends:
         spend = "Charges nothing itself: it builds on other releases."
+    elif plan.guarantee is GuaranteeType.SECRET:
+        spend = "Charges the secrets' bound and no ε: it protects declared secrets, no record."
     else:
         spend = "Charges no DP budget: its guarantee is ex-post only."
     refusal = f" Refuses: {plan.refusal}" if plan.refusal else ""

@@ -42,7 +42,7 @@ class ScoredModel:
     def row(self) -> dict[str, Any]:
         """Its row in the report's table: there are no rows of text to score."""
         return {
-            "name": f"{self.name} (model)",
+            "name": f"{self.name} model",
             "guarantee": self.guarantee,
             "epsilon": self.epsilon,
             "delta": self.delta,

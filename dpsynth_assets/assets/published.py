@@ -16,7 +16,7 @@ from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.methods.planning import PlannedMethod
-from dpsynth_assets.paths import Folder, home
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
@@ -96,13 +96,19 @@ def publish_copy(folder: Path) -> str | None:
     """Copies a folder under `released/` to DPSYNTH_PUBLISH_URL; returns where it lies now.
 
     Its label goes first and comes back last: what has no label there is not published.
+
+    Raises:
+        StoreUnavailableError: The place is out of reach; the folder itself is published already.
     """
     place = home().published
     if place is None:
         return None
     target = place.joinpath(*folder.relative_to(home().released).parts)
     try:
-        _copy(folder, target)
+        if isinstance(target, Path):
+            _copy(folder, target)
+        else:
+            upload(folder, target, last=LABEL_FILE)
     except Exception as error:  # noqa: BLE001 - object stores raise kinds of their own
         raise StoreUnavailableError(
             f"The corpus is in {folder}, but cannot be copied to {target} "
@@ -112,10 +118,7 @@ def publish_copy(folder: Path) -> str | None:
     return str(target)
 
 
-def _copy(folder: Path, target: Folder) -> None:
-    if not isinstance(target, Path):
-        upload(folder, target, last=LABEL_FILE)
-        return
+def _copy(folder: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     with written_whole(target) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)

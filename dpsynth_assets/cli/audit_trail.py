@@ -3,9 +3,8 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -33,9 +32,7 @@ class TrailFormat(StrEnum):
 class CohortOrCommand(TyperGroup):
     """A group whose first word may be a cohort: `dpsynth audit tickets`."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Takes a first word that names no command for a cohort."""
         if args and args[0] not in self.commands:
             args = ["cohort", *args]

@@ -139,8 +139,8 @@ def profile_columns(path: str) -> list[ColumnProfile]:
 
 def kept_share(path: str, column: str, bound: int) -> float:
     """Share of records that remain if at most `bound` of each unit are used."""
-    counts = read_rows(path)[column].drop_nulls().value_counts()["count"]
-    return float(counts.clip(upper_bound=bound).sum() / max(1, counts.sum()))
+    counts = [int(count) for count in read_rows(path)[column].drop_nulls().value_counts()["count"]]
+    return sum(min(count, bound) for count in counts) / max(1, sum(counts))
 
 
 def read_rows(path: str) -> pl.DataFrame:

@@ -15,10 +15,12 @@ from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
     PublicDataSpec,
+    cohorts_of,
     dataset_folders,
     find_dataset_files,
     load_dataset_files,
     parse_dataset_file,
+    register_complete,
     repeated_names,
 )
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
@@ -79,6 +81,27 @@ def list_datasets(as_json: Json = False) -> None:
     Console().print(table)
 
 
+@app.command()
+def cohorts(as_json: Json = False) -> None:
+    """Register files and windows that are complete, and list the cohorts of parted datasets.
+
+    What the sensor of a parted dataset does, without its runs: reads no record and spends nothing.
+    """
+    specs = [file.spec for file in load_dataset_files(dataset_folders())]
+    known: dict[str, list[str]] = {}
+    for spec in specs:
+        if isinstance(spec, PrivateDatasetSpec) and spec.cohorts is not None:
+            register_complete(spec.name, spec.cohorts, spec.source)
+            known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
+    if as_json:
+        typer.echo(json.dumps(known, indent=2))
+        return
+    for dataset, names in known.items():
+        typer.echo(f"{dataset}: {', '.join(names) or 'no cohort is complete yet'}")
+    if not known:
+        typer.echo("No dataset file declares cohorts.")
+
+
 def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Asks the method registry about each method's name and settings; the caller names the file."""
     if importlib.util.find_spec("dpsynth_assets.methods.registry") is None:
@@ -95,6 +118,29 @@ def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
         )
         for index, method in enumerate(spec.methods)
         for message in check_settings(method.method, method.settings)
+    ] or _row_problems(spec)
+
+
+def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Checks that a schedule asks for rows of some corpus whose rows are free."""
+    from dpsynth_assets.methods.registry import get_method
+    from dpsynth_assets.methods.staged import StagedMethod
+
+    schedule = spec.schedule
+    if schedule is None or schedule.rows is None:
+        return []
+    chosen = [m for m in spec.methods if not schedule.methods or m.key in schedule.methods]
+    methods = [get_method(entry.method) for entry in chosen]
+    if any(isinstance(method, StagedMethod) and method.writes_corpus for method in methods):
+        return []
+    return [
+        Problem(
+            file="",
+            field="schedule.rows",
+            expected="a corpus whose rows cost nothing among those that are made",
+            got=", ".join(entry.key for entry in chosen),
+            remedy="Their rows follow from the budget: drop rows, or name another corpus.",
+        )
     ]
 
 

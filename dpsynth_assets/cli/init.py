@@ -70,11 +70,11 @@ def init(  # noqa: PLR0913 - options are arguments
     values of columns that look like labels are written as a comment, for you to confirm.
     """
     target = _target(name, folder, force=force)
+    labels = label or []
     try:
         profiles = profile_columns(_absolute(source))
         found = suggest(profiles)
-        wanted = {"text": text, "unit": unit, "labels": label or []}
-        _check_columns(profiles, [text, *([] if unit == "record" else [unit]), *wanted["labels"]])
+        _check_columns(profiles, [text, "" if unit == "record" else unit, *labels])
     except SourceError as problem:
         _refuse(str(problem))
     choices = Choices(
@@ -83,8 +83,8 @@ def init(  # noqa: PLR0913 - options are arguments
         id=found.id,
         unit=None if unit == "record" else unit or found.unit,
         max_records=max_records,
-        labels=_confirmed(profiles, wanted["labels"]),
-        suggested={p.name: p.label_values for p in found.labels if p.name not in wanted["labels"]},
+        labels=_confirmed(profiles, labels),
+        suggested={p.name: p.label_values for p in found.labels if p.name not in labels},
         suggested_unit=found.possible_unit,
         epsilon=epsilon,
         delta=delta,

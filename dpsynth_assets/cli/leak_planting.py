@@ -13,9 +13,9 @@ LABELS = ("billing", "delivery")
 PUBLIC_WORDS = ("regards", "parcel", "invoice", "shows too much")
 """Words that a corpus is bound to contain: a list of canaries that names them closes its gate."""
 
-RECORDS = 150
+RECORDS = 100
 CANARIES_A_TEXT = 6
-SET_ASIDE = 100
+SET_ASIDE = 150
 _CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ23456789"
 _CODE_CHARACTERS = 16
 _BODIES = {
@@ -78,7 +78,7 @@ def plant(folder: Path) -> Planted:
     (folder / "private.jsonl").write_text("\n".join([*lines, *broken]))
     torn = [f'"{_code(codes)},{_code(codes)}' for _ in range(SET_ASIDE)]
     (folder / "torn.csv").write_text("\n".join(["text,id", *torn]))
-    public = [{"text": _letter(number), "label": _label(number)} for number in range(300)]
+    public = [{"text": _letter(number), "label": _label(number)} for number in range(160)]
     (folder / "public.jsonl").write_text("\n".join(json.dumps(row) for row in public))
     (folder / "words.txt").write_text("\n".join(PUBLIC_WORDS))
     return Planted(folder, tuple(codes))

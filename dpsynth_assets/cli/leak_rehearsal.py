@@ -2,13 +2,16 @@
 
 Everything a run may write is caught below one folder: Dagster's home with its event database, the
 debug log of every Python logger, standard output and error (also of native code), stores, reports,
-cards and released files. Then all of it is searched.
+cards and released files. Then all of it is searched, for the canaries and for the keys that the
+environment held. The sensitive store is encrypted, so it is searched too.
 """
 
+import base64
 import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +26,7 @@ from dpsynth_assets.cli.leak_planting import (
     public_base,
     torn_cohort,
 )
+from dpsynth_assets.resources.sealing import KEY_VARIABLE
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -42,8 +46,8 @@ class Rehearsal:
 
     Attributes:
         runs: Name of each run -> whether it succeeded.
-        report: The scan of everything they wrote.
-        control: The scan of the sensitive store, which has to find canaries.
+        report: The scan of everything they wrote, the encrypted sensitive store included.
+        control: The scan of the store's records once decrypted, which has to find canaries.
     """
 
     runs: Mapping[str, bool]
@@ -66,13 +70,30 @@ def rehearse(folder: Path, *, everything: bool = True) -> Rehearsal:
     """
     planted = plant(folder)
     home = folder / "home"
-    with _house(home), _everything_written(home / "logs"):
-        runs = dict(_runs(planted, home, everything=everything))
+    keys = {
+        KEY_VARIABLE: base64.b64encode(secrets.token_bytes(32)).decode(),
+        "OPENAI_API_KEY": f"sk-{secrets.token_hex(16)}",
+    }
+    with _house(home, keys):
+        with _everything_written(home / "logs"):
+            runs = dict(_runs(planted, home, everything=everything))
+        decrypted = _decrypted_records(folder / "control")
+    searched_for = (*planted.canaries, *keys.values())
     return Rehearsal(
         runs=runs,
-        report=scan_folders([home], planted.canaries, exclude=[home / "sensitive"]),
-        control=scan_folders([home / "sensitive"], planted.canaries),
+        report=scan_folders([home], searched_for),
+        control=scan_folders([decrypted], searched_for),
     )
+
+
+def _decrypted_records(folder: Path) -> Path:
+    """The records of the store as mechanisms read them, in a folder of their own."""
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    private = SensitiveStore().read_internal(COHORT, "source", purpose="internal evaluation")
+    folder.mkdir(mode=0o700)
+    private.records.write_parquet(folder / "source.parquet")
+    return folder
 
 
 def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[str, bool]]:
@@ -179,9 +200,10 @@ def _faulty_models() -> dict[str, Any]:
 
 
 @contextmanager
-def _house(home: Path) -> Iterator[None]:
-    """A house of its own, set up as every command sets up Dagster's home."""
+def _house(home: Path, keys: Mapping[str, str]) -> Iterator[None]:
+    """A house of its own, set up as every command sets up Dagster's home, encrypted."""
     settings = {
+        **keys,
         "DPSYNTH_HOME": str(home),
         "DAGSTER_HOME": str(home / "dagster"),
         "DAGSTER_REDACT_USER_CODE_ERRORS": "1",
@@ -213,7 +235,9 @@ def _everything_written(logs: Path) -> Iterator[None]:
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     try:
-        with ExitStack() as stack, (logs / OUTPUT_LOG).open("wb") as output:
+        with ExitStack() as stack, (logs / OUTPUT_LOG).open("a", buffering=1) as output:
+            stack.enter_context(redirect_stdout(output))
+            stack.enter_context(redirect_stderr(output))
             for descriptor in (1, 2):
                 stack.enter_context(_redirected(descriptor, output.fileno()))
             yield

@@ -42,9 +42,34 @@ def _facts(planned: Any, rounds: int) -> dict[str, Any]:
         "neighboring_relation": str(planned.budget.relation),
         "privacy_unit": planned.budget.unit.describe(),
         "rounds": rounds,
+        "monthly_epsilon": planned.budget.monthly_epsilon,
+        "rounds_a_month": _rounds_a_month(planned, rounds),
         "total_epsilon": planned.total_epsilon,
         "releases": rows,
     }
+
+
+def _rounds_a_month(planned: Any, rounds: int) -> int | None:
+    """How many rounds of the whole plan one month's allowance holds; None without an allowance."""
+    from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
+
+    terms = planned.budget
+    if terms.monthly_epsilon is None:
+        return None
+
+    def fits(count: int) -> bool:
+        events = planned.events * count
+        if terms.accountant == "tight":
+            return bool(epsilon_of(events, terms.delta, "tight") <= terms.monthly_epsilon)
+        return bool(
+            filter_epsilon(events, terms.delta, terms.monthly_epsilon) <= terms.monthly_epsilon
+        )
+
+    low, high = 0, rounds
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def _histogram_row(histogram: Any) -> dict[str, Any]:
@@ -122,6 +147,11 @@ def _print(facts: dict[str, Any]) -> None:
         f"{facts['budget_epsilon']:g} for {facts['rounds']} round(s) at δ = {facts['delta']:g} "
         f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
     )
+    if facts["monthly_epsilon"] is not None:
+        console.print(
+            f"A calendar month (UTC) may come to ε = {facts['monthly_epsilon']:g}: "
+            f"{facts['rounds_a_month']} whole round(s) of this plan."
+        )
     if facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"
         console.print(_table(title, facts["undeclared"], with_share=False))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -44,7 +45,7 @@ def purge(
         unfinished=unfinished,
         contributions=contributions,
     )
-    removed = [str(path) for path in remove(SensitiveStore(), rule, is_open, dry_run=dry_run)]
+    removed = [str(path) for path in remove(SensitiveStore(), rule, waiting(), dry_run=dry_run)]
     if as_json:
         typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}, indent=2))
         return
@@ -66,13 +67,18 @@ def seconds_of(age: str) -> float:
     return float(int(match[1]) * _SECONDS[match[2]])
 
 
-def is_open(reservation: str) -> bool:
-    """Whether the ledger still waits for this reservation's release; True where it cannot tell."""
+def waiting() -> Callable[[str], bool]:
+    """Tells whether the ledger still waits for a reservation's release.
+
+    Where the ledger cannot be read every reservation counts as waiting: what it paid for stays.
+    """
     url = home().ledger_url
     path = sqlite_path(url)
     if path is not None and not path.exists():
-        return True
+        return lambda _: True
     try:
-        return Ledger(url).is_open(reservation)
+        ledger = Ledger(url)
+        ledger.head()
     except PrivacyError:
-        return True
+        return lambda _: True
+    return ledger.is_open

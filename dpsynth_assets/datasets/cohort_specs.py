@@ -1,7 +1,6 @@
-"""The declaration of one cohort of a parted dataset: that of its file, with a part of its source."""
+"""The declaration of one cohort of a parted dataset: its file's, with a part of the source."""
 
 from pathlib import Path
-from typing import Self
 
 from dpsynth_assets.datasets.cohort_registry import known_cohorts
 from dpsynth_assets.datasets.cohort_windows import Window
@@ -31,7 +30,7 @@ class CohortSpec(PrivateDatasetSpec):
     part: CohortPart
 
     @classmethod
-    def of(cls, spec: PrivateDatasetSpec, key: str) -> Self:
+    def of(cls, spec: PrivateDatasetSpec, key: str) -> "CohortSpec":
         """The cohort `key` of a dataset that declares `cohorts`.
 
         The parts of the declaration were validated with the file, so nothing is validated again.

@@ -22,7 +22,10 @@ KEY_CHARACTERS = 24
 
 _PLACEHOLDERS = {"year": r"\d{4}", "month": r"\d{2}", "day": r"\d{2}", "number": r"\d{1,8}"}
 _BRACES = re.compile(r"\{(\w*)\}")
-_OWN = {"file": ("pattern", "settle_minutes"), "window": ("column", "period", "first", "delay_days")}
+_OWN = {
+    "file": ("pattern", "settle_minutes"),
+    "window": ("column", "period", "first", "delay_days"),
+}
 _NEEDED = {"file": ("pattern",), "window": ("column", "period", "first")}
 
 

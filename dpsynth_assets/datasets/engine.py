@@ -27,7 +27,10 @@ _FOREIGN = {
     "vllm": ("device", *_ENDPOINT_ONLY),
     "openai": _VLLM_ONLY + _LOCAL_ONLY,
 }
-"""Fields that mean nothing to an engine; written all the same they are an error, never ignored."""
+"""Fields that mean nothing to an engine: another value than the default is an error, not ignored.
+
+The default is no error, so that a declaration written out in full reads back as it was.
+"""
 
 Price = Annotated[float, Field(ge=0)]
 
@@ -98,7 +101,7 @@ class EngineSpec(Declaration):
     @model_validator(mode="after")
     def _fields_fit_kind(self) -> Self:
         for name in _FOREIGN[self.kind]:
-            if name in self.model_fields_set:
+            if getattr(self, name) != type(self).model_fields[name].default:
                 refuse(name, f"no {name} for kind: {self.kind}", "one", "Drop it, or change kind.")
         return self
 

@@ -148,6 +148,8 @@ def _located_parts(spec: PrivateDatasetSpec | PublicDataSpec, file: Path) -> dic
         if spec.evaluation.canaries is not None:
             canaries = locate(spec.evaluation.canaries, file)
             located["evaluation"] = spec.evaluation.model_copy(update={"canaries": canaries})
+        if spec.secrets is not None:
+            located["secrets"] = spec.secrets.located(lambda path: locate(path, file))
         return located
     if isinstance(spec.source, list):
         parts = [(part, _resolved(part.source, file)) for part in spec.source]

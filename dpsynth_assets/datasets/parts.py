@@ -53,7 +53,7 @@ class ColumnsSpec(Declaration):
         default=None,
         ge=1,
         description="Longest text used, in characters (>= 1), a public constant; longer records "
-        "are set aside. None: no limit.",
+        "are set aside. None: a million.",
     )
 
     @model_validator(mode="after")

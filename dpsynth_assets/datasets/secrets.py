@@ -1,6 +1,7 @@
 """What a dataset file declares about secrets: what counts as one, and what each is promised."""
 
 import re
+from collections.abc import Callable
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -176,6 +177,16 @@ class SecretsSpec(Declaration):
             ),
             public_incidence=self.public_incidence or "",
         )
+
+    def located(self, locate: Callable[[str], str]) -> "SecretsSpec":
+        """A copy whose relative paths were found by `locate`."""
+        kinds = [
+            kind if kind.path is None else kind.model_copy(update={"path": locate(kind.path)})
+            for kind in self.kinds
+        ]
+        incidence = self.public_incidence
+        found = None if incidence is None else locate(incidence)
+        return self.model_copy(update={"kinds": kinds, "public_incidence": found})
 
     @model_validator(mode="after")
     def _kinds_differ(self) -> Self:

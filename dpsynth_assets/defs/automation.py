@@ -11,6 +11,7 @@ def automation() -> dg.Definitions:
             dg.AutomationConditionSensorDefinition(
                 "follow_releases",
                 target=dg.AssetSelection.all(),
+                minimum_interval_seconds=120,  # A tick over hundreds of cohorts takes a while.
                 default_status=dg.DefaultSensorStatus.STOPPED,
                 description=(
                     "Publishes, scores and states what new releases lead to. Never asks for an "

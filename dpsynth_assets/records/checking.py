@@ -94,7 +94,7 @@ def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
         got = "no rows" if judged.is_empty() else f"{judged.height} rows, all set aside"
         remedy = "Fill the source, or point source.path at the right file."
         problems.append(_problem(path, "source.path", "at least one usable record", got, remedy))
-    declared = spec.public_facts.records
+    declared = None if spec.cohorts else spec.public_facts.records  # Of each cohort, not of all.
     if declared is not None and judged.height != declared:
         expected = f"{declared} records, as public_facts.records says"
         remedy = "Correct public_facts.records, or name the version it counts."

@@ -61,8 +61,11 @@ def refuse_links_away(files: list[Path], below: Path) -> None:
         SourceError: A file is a link out of `below`.
     """
     inside = below.resolve()
+    # The Hugging Face cache links `snapshots/<revision>/…` to `blobs/` beside it.
+    snapshots = [folder for folder in inside.parents if folder.name == "snapshots"]
+    allowed = [inside, *(folder.parent / "blobs" for folder in snapshots)]
     for file in files:
-        if not file.resolve().is_relative_to(inside):
+        if not any(file.resolve().is_relative_to(folder) for folder in allowed):
             raise SourceError(
                 field="source.path",
                 expected=f"files that lie in {below}",

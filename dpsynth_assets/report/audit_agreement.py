@@ -31,8 +31,7 @@ class Materialised:
         reservation: Charge it names; None where it names none.
         event: Accounting event it shows; None where it shows none.
         guarantee: Guarantee it shows; None where it shows none.
-        epsilon: ε it shows.
-        accountant: Accountant of that ε.
+        epsilon: ε it shows; None where it shows none.
         ledger_head: Last ledger entry it covers, for a statement.
         files: File below the released folder -> SHA-256.
     """

@@ -120,11 +120,11 @@ def survivors_by_birth_plot(generations: "pl.DataFrame") -> bytes:
              for r in rounds],
             dtype=float,
         )  # fmt: skip
-        name = "random texts" if birth == 0 else f"variations after round {birth}"
+        name = "random" if birth == 0 else f"after {birth}"
         axes.bar(rounds, counts, 0.7, bottom=below, color=COLORS[index % len(COLORS)], label=name)
         below += counts
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel="round", ylabel="survivors")
+    axes.set_xticks(rounds)
+    axes.set(xlabel="round (colours: after which round written)", ylabel="survivors")
     add_legend(axes, len(births))
     return to_png(figure)
 
@@ -136,8 +136,8 @@ def round_plot(values: Mapping[str, Sequence[float]], quantity: str) -> bytes:
         rounds = np.arange(1, len(numbers) + 1)
         axes.plot(rounds, numbers, "o-", color=COLORS[index % len(COLORS)], label=shortened(name))
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel="round", ylabel=quantity)
-    axes.set_ylim(bottom=0)
+    highest = max((float(np.max(numbers, initial=0.0)) for numbers in values.values()), default=0.0)
+    axes.set(xlabel="round", ylabel=quantity, ylim=(0, 1.1 * highest or 1.0))
     add_legend(axes, len(values) if len(values) > 1 else 0)
     return to_png(figure)
 

@@ -100,8 +100,9 @@ def mechanism_sentence(event: Event) -> str:
             )
         case MixtureGaussianEvent():
             return (
-                f"{event.steps} Gaussian releases of standard deviation {event.noise_std:.4g} "
-                "dominated by a mixture of shifts, for the neighbours of one secret"
+                f"{event.steps} release{'s' if event.steps > 1 else ''} with Gaussian noise of "
+                f"standard deviation {event.noise_std:.4g}, dominated by a mixture of shifts of at "
+                f"most {event.shifts[-1]:.4g} for the neighbours of one secret"
             )
         case ComposedEvent():
             if is_post_processing(event):

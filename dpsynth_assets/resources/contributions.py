@@ -98,7 +98,7 @@ class Contributions:
 
     def _holds(self, population: str, kind: Kind, wanted: bytes) -> bool:
         content = self._files.read(self._table(population))
-        return wanted in pl.read_parquet(io.BytesIO(content), columns=[kind])[kind].to_list()
+        return wanted in pl.read_parquet(io.BytesIO(content), columns=[str(kind)])[kind].to_list()
 
     def _table(self, population: str) -> Path:
         return self._folder / f"{population}.parquet"

@@ -4,9 +4,9 @@ A tick registers what the calendar or the folder says is complete, and asks for 
 cohorts that the loaded definitions hold and that were never charged. Definitions load from the
 registry, so a cohort that a tick registers is asked for by a tick after the next reload.
 
-**Privacy** Which cohorts exist is read from the calendar or from names of files, never from records;
-an empty window is released like any other. Each cohort pays from an account of its own, and since
-every record is in one of them they compose in parallel.
+**Privacy** Which cohorts exist is read from the calendar or from names of files, never from
+records; an empty window is released like any other. Each cohort pays from an account of its own,
+and since every record is in one of them they compose in parallel.
 """
 
 import json
@@ -35,7 +35,13 @@ def new_cohort_definitions(
     Args:
         spec: The declaration, with `cohorts`.
         cohorts: Its known cohorts by key, each with its definitions.
+
+    Raises:
+        ValueError: The declaration is not parted.
     """
+    rule = spec.cohorts
+    if rule is None:
+        raise ValueError(f"Expected a dataset that declares cohorts, got {spec.name!r}.")
     keys = {key: _asset_keys(definitions) for key, (_, definitions) in cohorts.items()}
     all_keys = [asset_key for own in keys.values() for asset_key in own]
     options: dict[str, Any] = {"target": dg.AssetSelection.assets(*all_keys)} if all_keys else {}
@@ -51,7 +57,7 @@ def new_cohort_definitions(
         **options,
     )
     def new_cohorts(context: dg.SensorEvaluationContext, ledger: PrivacyLedger) -> dg.SensorResult:
-        register_complete(spec.name, spec.cohorts, spec.source)
+        register_complete(spec.name, rule, spec.source)
         asked = set(json.loads(context.cursor or "[]"))
         waiting = [key for key in known_cohorts(spec.name) if key not in keys]
         requests, refused = [], []

@@ -51,9 +51,7 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
     return dg.Definitions(jobs=[job], schedules=[regenerate])
 
 
-def _regeneration_job(
-    spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod]
-) -> Any:
+def _regeneration_job(spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod]) -> Any:
     """The chosen methods from their paid stages on, with scores and statement."""
     folders = [*(planned.folder for planned in chosen), EVALUATION, AUDIT]
     return dg.define_asset_job(

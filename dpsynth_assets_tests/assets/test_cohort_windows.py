@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from dpsynth_assets.assets.corpora import corpus_request
 from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (
     CohortSpec,
     CohortsSpec,
@@ -252,7 +253,9 @@ def test_the_registry_only_grows_and_is_read_once_a_key():
 
 def test_definitions_hold_the_known_cohorts_and_none_of_the_whole():
     register_cohorts("letters", ["2026_01", "2026_02"])
-    graph = definitions_of(letters(cohorts=BY_MONTH)).resolve_asset_graph()
+    loaded = definitions_of(letters(cohorts=BY_MONTH, schedule={"cron": "0 3 1 * *"}))
+    dg.Definitions.validate_loadable(loaded)
+    graph = loaded.resolve_asset_graph()
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {
         "public",
         "letters_2026_01",
@@ -422,3 +425,14 @@ def test_another_rule_for_the_same_dataset_is_refused_by_the_ledger():
         charge(CohortSpec.of(letters(cohorts=weekly), "2026_w03"))
     with pytest.raises(PrivacyError, match="parted by month of created"):
         charge(letters())
+
+
+def test_the_command_registers_what_is_complete_and_lists_it(tmp_path, monkeypatch, today, capsys):
+    today("2026-03-02")
+    write_file(tmp_path / "files", "letters.jsonl")
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
+    cohorts_command(as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "letters": ["letters_2026_01", "letters_2026_02"]
+    }
+    assert known_cohorts("letters") == ["2026_01", "2026_02"]

@@ -12,8 +12,6 @@ from dagster._core.definitions.definitions_load_context import (
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.metadata import code_of, code_references, in_words, with_paper_links
 from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets.privacy.ledger import BudgetTerms
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.tags import PRIVACY
 
 UNLINKED = re.compile(r"(?<!\[)\b[A-Z][\w-]+ et al\.,? \d{4}")
@@ -96,22 +94,15 @@ def test_a_public_base_outside_the_package_has_topics_and_generator_too(tmp_path
     assert {"public/elsewhere/topic_model", "public/elsewhere/conditional_generator"} <= keys
 
 
-def _terms() -> BudgetTerms:
-    return BudgetTerms(
-        epsilon=4,
-        delta=1e-6,
-        accountant="zcdp",
-        relation=NeighboringRelation.ADD_REMOVE,
-        unit=PrivacyUnit(),
-    )
+FACTS = {"delta": 1e-6, "unit": "one record", "budget": 4.0}
 
 
 def test_the_sentence_rounds_what_is_spent_up_and_what_is_left_down():
-    said = in_words("dp", 1.2301, _terms(), 1.2301, 2.7699)
+    said = in_words("dp", 1.2301, spent=1.2301, remaining=2.7699, **FACTS)
     assert "(1.24, 1e-06)-DP" in said
     assert "1.24 is spent, 2.76 is left" in said
 
 
 def test_the_sentence_claims_no_epsilon_where_there_is_none():
-    said = in_words("ex-post", None, _terms(), 0.0, 4.0)
+    said = in_words("ex-post", None, spent=0.0, remaining=4.0, **FACTS)
     assert said.startswith("Not (ε, δ)-DP: its guarantee is ex-post.")

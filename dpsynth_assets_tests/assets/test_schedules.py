@@ -8,6 +8,8 @@ import pytest
 from dagster._utils.schedules import is_valid_cron_string
 from pydantic import ValidationError
 
+from dpsynth_assets.cli.datasets import method_problems
+from dpsynth_assets.cli.plan import _facts as plan_facts
 from dpsynth_assets.datasets import PrivateDatasetSpec, parse_dataset_file
 from dpsynth_assets.datasets.cron import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
@@ -243,3 +245,23 @@ def test_cron_that_the_orchestrator_takes_is_taken(cron):
 @pytest.mark.parametrize("cron", BAD)
 def test_cron_that_is_none_is_refused(cron):
     assert cron_problem(cron) is not None
+
+
+def test_checking_a_file_tells_when_rows_are_asked_of_nobody():
+    asked = spec_with(schedule={"cron": "0 3 1 * *", "rows": 10})
+    (problem,) = method_problems(asked)
+    assert (problem.field, problem.got) == ("schedule.rows", "mean_uniform")
+    assert method_problems(spec_with(**WRITER, schedule={"cron": "0 3 1 * *", "rows": 10})) == []
+
+
+# The plan
+
+
+def test_the_plan_tells_how_many_rounds_a_month_holds():
+    budget = {"epsilon": 60.0, "delta": 1e-6, "rounds": 4}
+    one = plan_dataset(spec_with()).total_epsilon
+    for monthly, rounds in ((one * 1.01, 1), (one * 0.99, 0), (60.0, 4)):
+        spec = spec_with(budget={**budget, "monthly_epsilon": monthly})
+        facts = plan_facts(plan_dataset(spec), 4)
+        assert (facts["monthly_epsilon"], facts["rounds_a_month"]) == (monthly, rounds)
+    assert plan_facts(plan_dataset(spec_with()), 4)["rounds_a_month"] is None

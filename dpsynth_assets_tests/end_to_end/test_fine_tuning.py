@@ -1,5 +1,7 @@
 """The fine-tuning family through the graph: stages that pay, then corpora that cost nothing."""
 
+import json
+
 import dagster as dg
 import polars as pl
 import pytest
@@ -25,6 +27,10 @@ METHODS = [
     {"method": "ctcl", "settings": TRAINING},
     {"method": "dp_fine_tuning", "settings": TRAINING},
     {"method": "resampled", "settings": {"corpus": "dp_fine_tuning", "rows": 20}},
+    {
+        "method": "downstream_fine_tuning",
+        "settings": {"steps": 4, "expected_batch_size": 32, "task": "classification"},
+    },
 ]
 AUDITS = 'key:"notes/audit/mechanism_audits"'  # Other tests run them; they take half a minute.
 GENERATOR = {
@@ -114,6 +120,7 @@ def test_every_stage_pays_once_and_no_corpus_pays(house):
         "notes/shared/topic_histogram",
         "notes/ctcl/finetuned_generator",
         "notes/dp_fine_tuning/finetuned_generator",
+        "notes/downstream_fine_tuning/downstream_model",
     }
     assert len(charges) == len(costs)
 
@@ -158,6 +165,18 @@ def test_cards_name_every_release_behind_a_corpus(house):
         assert label["guarantee"]["epsilon"] > 0
 
 
+def test_a_downstream_model_is_scored_beside_the_corpora(house):
+    table = json.loads((home().reports / "notes" / "metrics.json").read_text())["table"]
+    rows = {row["name"]: row for row in table}
+    model = rows["downstream_fine_tuning model"]
+    assert 0 <= model["accuracy"] <= 1
+    assert 0 < model["epsilon"] < house.spec.budget.epsilon
+    assert model["rows"] is None
+    assert {"ctcl", "dp_fine_tuning", "resampled"} <= set(rows)
+    shown = house.metadata("notes", "evaluation", "evaluation_report")
+    assert "dpsynth/accuracy/downstream_fine_tuning_model" in shown
+
+
 def test_metadata_holds_no_private_text(house):
     for path in (("ctcl", "finetuned_generator"), ("shared", "topic_histogram")):
         shown = str(house.metadata("notes", *path))
@@ -175,4 +194,5 @@ def test_other_settings_of_writing_ask_for_no_other_training(house):
         return request.parameters, request.event
 
     assert requested() == requested(rows=500, temperature=0.7, top_p=0.8, micro_batch_records=4)
+    assert requested() == requested(rejection={"judge": "likelihood"})
     assert requested() != requested(learning_rate=1e-3)

@@ -6,6 +6,7 @@ file asks it to: whoever kills it knows where it was without watching a clock.
 """
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,12 @@ BEFORE, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
 )
 HISTOGRAM: dict[str, Any] = {
     "noise": "gaussian",
-    "scale": 20.0,
+    "scale": 8.0,
     "relation": NeighboringRelation.ADD_REMOVE,
 }
 EVENT = ComposedEvent(events=(histogram_event(**HISTOGRAM),) * PASSES)
 TERMS = BudgetTerms(
-    epsilon=2.0,
+    epsilon=1.8,  # three releases and no fourth
     delta=1e-6,
     accountant="zcdp",
     relation=NeighboringRelation.ADD_REMOVE,
@@ -134,6 +135,7 @@ def candidate_corpus(
             passes=lambda reservation: sensitive_store.passes(COHORT, reservation),
         )
     reached(COMMITTED)
+    sys.stdout.write("a line for the step's log\n")
     return dg.Output(stored.facts, metadata=spend_metadata(book, stored.reservation, TERMS))
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from dpsynth_assets.privacy.ledger import Ledger
@@ -24,7 +26,7 @@ from dpsynth_assets_tests.object_stores import bucket, s3_address
 __all__ = ["bucket", "s3_address"]
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
 MODULE = "dpsynth_assets_tests.faults.runs"
 
 
@@ -81,7 +83,15 @@ class Run:
 
     def at(self, point: str) -> int:
         """Waits until a process of this house is at a point; returns its process id."""
-        return self.house.wait_for(point)
+        until(lambda: self.house.passed(point) or self.ended, f"nobody came to {point!r} in time")
+        assert self.house.passed(point), f"the run ended without coming to {point!r}"
+        return self.house.passed(point)[-1]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run worker has ended, though nobody has waited for it yet."""
+        state = Path(f"/proc/{self.pid}/stat")
+        return not state.exists() or state.read_text().rsplit(")")[-1].split()[0] == "Z"
 
 
 @dataclass
@@ -90,12 +100,14 @@ class House:
 
     folder: Path
     forge: Forge
+    instance: Path
     variables: dict[str, str] = field(default_factory=dict)
+    spawned: list[subprocess.Popen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.home, self.marks = self.folder / "home", self.folder / "marks"
-        for folder in (self.home / "dagster", self.marks):
-            folder.mkdir(parents=True)
+        shutil.copytree(self.instance, self.home / "dagster")
+        self.marks.mkdir()
         (self.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
         SensitiveStore(root=str(self.home / "sensitive")).write_records(COHORT, "source", RECORDS)
 
@@ -134,7 +146,14 @@ class House:
             cwd=ROOT,
             env={**os.environ, "POLARS_MAX_THREADS": "1", **self.environment, **variables},
         )
+        self.spawned.append(process)
         return Run(self, process.pid, outcome, process)
+
+    def close(self) -> None:
+        """Lets whatever a failed test has left go on to its end."""
+        self.forget_marks()
+        for process in self.spawned:
+            process.wait()
 
     def run(self, **variables: str) -> dict[str, Any]:
         return self.start(**variables).outcome()
@@ -197,8 +216,20 @@ def forge():
     process.close()
 
 
+@pytest.fixture(scope="session")
+def instance(tmp_path_factory):
+    """A DAGSTER_HOME with its tables, to be copied: making them takes longer than a run."""
+    folder = tmp_path_factory.mktemp("instance")
+    (folder / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    with dg.DagsterInstance.from_config(str(folder)) as made:
+        made.get_runs()
+    return folder
+
+
 @pytest.fixture
-def house(tmp_path, forge, monkeypatch):
+def house(tmp_path, forge, instance, monkeypatch):
     for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_SENSITIVE_KEY"):
         monkeypatch.delenv(name, raising=False)
-    return House(tmp_path, forge)
+    made = House(tmp_path, forge, instance)
+    yield made
+    made.close()

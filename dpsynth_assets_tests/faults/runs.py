@@ -59,6 +59,7 @@ def told(instance: dg.DagsterInstance, result: Any) -> dict[str, Any]:
         "success": result.success,
         "failures": failures,
         "warnings": warnings,
+        "events": [log.dagster_event.message or "" for log in logs if log.is_dagster_event],
         "metadata": {k: v for k, v in outputs[-1].items() if _is_plain(v)} if outputs else {},
     }
 

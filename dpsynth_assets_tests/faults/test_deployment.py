@@ -1,6 +1,7 @@
 """The production layout for real: PostgreSQL for Dagster and ledger, S3 for releases and logs."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ def production(house, postgres_url, bucket, monkeypatch):
     pytest.importorskip("dagster_postgres")
     pytest.importorskip("dagster_aws")
     server = sa.make_url(postgres_url)
+    shutil.rmtree(house.home / "dagster" / "history")
     (house.home / "dagster" / "dagster.yaml").write_text((DEPLOY / "dagster.yaml").read_text())
     house.variables |= {
         "DAGSTER_PG_HOST": server.host,

@@ -238,3 +238,31 @@ def test_show_keeps_the_posterior_apart(tmp_path, ledger):
     assert [charge["epsilon_alone"] is None for charge in document["charges"]] == [True, False]
     told = CliRunner().invoke(app, arguments, env={"COLUMNS": "240"}).stdout
     assert "secret releases (posterior" in told
+
+
+# ------------------------------------------------------------------- several kinds of secrets
+
+
+def with_others(*others, bound=0.99):
+    secret = SecretTerms(prior=PRIOR, posterior=bound, others=others)
+    return make_terms(accountant="tight", secret=secret)
+
+
+def test_every_promised_bound_is_compared(ledger):
+    reached = posterior_of_events([HISTOGRAM.event, MIXTURE], 0.1)
+    with pytest.raises(BudgetExceededError, match=r"prior 0\.1"):
+        ledger.reserve(secret_request(), with_others((0.1, reached * 0.999)), PLAN)
+    assert ledger.entries() == []
+    ledger.reserve(secret_request(), with_others((0.1, reached)), PLAN)
+
+
+def test_further_bounds_survive_the_ledger_and_old_terms_keep_their_json(ledger):
+    several = with_others((0.1, 0.9), (0.2, 0.95))
+    ledger.reserve(secret_request(), several, PLAN)
+    assert ledger.entries()[0].terms == several
+    assert "others" not in terms().to_json()
+
+
+def test_a_further_bound_that_bounds_nothing_is_refused():
+    with pytest.raises(ValueError, match="Expected"):
+        SecretTerms(prior=0.1, posterior=0.2, others=((0.3, 0.2),))

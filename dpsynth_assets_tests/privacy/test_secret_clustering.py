@@ -168,3 +168,29 @@ def test_settings_outside_their_domain_are_refused(changed):
 def test_replacement_is_charged_for_every_record_of_the_secret():
     event = clustering(relation=NeighboringRelation.REPLACE_ONE).event
     assert (event.shifts, event.probabilities) == ((4.0,), (1.0,))
+
+
+def test_a_record_goes_to_the_nearest_centre_of_its_own_group():
+    grouped = clustering(centre_groups=np.array([0, 1, 1]), noise_std=QUIET)
+    private = np.array([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]])
+    counts = grouped.release(private, np.array([0, 1, 7])).value.counts
+    assert counts == pytest.approx([11, 21, 30], abs=1e-4)  # Group 7 has no centre.
+
+
+def test_groups_leave_the_sensitivity_alone():
+    grouped = clustering(centre_groups=np.array([0, 1, 1]))
+    private = np.random.default_rng(3).normal(size=(6, 2))
+    groups = np.array([0, 1, 0, 1, 1, 0])
+    whole = grouped.private_statistics(private, groups)
+    for record in range(6):
+        rest = np.arange(6) != record
+        moved = whole - grouped.private_statistics(private[rest], groups[rest])
+        unit = int(grouped.private_statistics(np.zeros((1, 2)), np.array([0]))[:, 0].sum())
+        assert sum(int(step) ** 2 for step in moved.reshape(-1)) <= 2 * unit**2
+
+
+def test_groups_must_belong_to_records_and_centres():
+    with pytest.raises(ValueError, match="groups of centres"):
+        clustering(centre_groups=np.array([0, 1]))
+    with pytest.raises(ValueError, match="one group for each record"):
+        clustering(centre_groups=np.array([0, 1, 1])).release(np.zeros((2, 2)), np.array([0]))

@@ -146,6 +146,16 @@ def test_a_link_out_of_a_globbed_folder_is_refused_and_one_inside_it_is_read(tmp
     assert "a link out of it" in refusal(folder / "*.jsonl")
 
 
+def test_a_snapshot_of_the_hugging_face_cache_is_read_through_its_links(tmp_path):
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (snapshot / "a.jsonl").symlink_to(lines(blobs / "0f", [{"text": "one"}]))
+    assert read(snapshot / "*.jsonl").records.height == 1
+    (snapshot / "b.jsonl").symlink_to(lines(tmp_path / "outside", [{"text": SECRET}]))
+    assert "a link out of it" in refusal(snapshot / "*.jsonl")
+
+
 def test_a_link_that_the_declaration_itself_names_is_its_authors_choice(tmp_path):
     (tmp_path / "link.jsonl").symlink_to(lines(tmp_path / "a.jsonl", [{"text": "one"}]))
     assert read(tmp_path / "link.jsonl").records.height == 1

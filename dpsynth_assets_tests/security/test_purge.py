@@ -1,5 +1,6 @@
 """Purging removes what is private and due, and nothing that was paid for or is still asked."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -8,9 +9,11 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from dpsynth_assets.assets.finished import finished_datasets
 from dpsynth_assets.cli import purge as command
+from dpsynth_assets.cli.main import app
 from dpsynth_assets.resources.purging import PurgeRule, purge, purges_after_success
 from dpsynth_assets_tests.security.conftest import RECORDS
 
@@ -88,7 +91,18 @@ def test_an_age_that_is_none_is_refused(age):
 def test_without_a_ledger_every_charge_counts_as_open(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    assert command.is_open("anything")
+    assert command.waiting()("anything")
+
+
+def test_the_command_lists_what_it_removes(used, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    asked = ["purge", "memos", "--dry-run", "--json"]
+    told = json.loads(CliRunner().invoke(app, asked).stdout)
+    assert told == {"dry_run": True, "removed": [str(tmp_path / "sensitive/memos/source.parquet")]}
+    assert CliRunner().invoke(app, ["purge", "memos"]).exit_code == 0
+    assert left(used, "memos") == []
+    assert CliRunner().invoke(app, ["purge", "--older-than", "soon"]).exit_code == 2
 
 
 def test_a_run_finishes_the_cohorts_whose_statement_it_wrote():

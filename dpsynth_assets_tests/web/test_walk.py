@@ -13,11 +13,11 @@ from dpsynth_assets_tests.web.walk import MissingToolError, find_browser, walk_t
 STEPS = (
     "graph",
     "data_flow",
-    "privacy_levels",
     "mechanism_explained",
     "materialise",
     "progress",
     "finished",
+    "privacy_levels",
     "spend",
     "corpus",
     "plots",

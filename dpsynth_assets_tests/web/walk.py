@@ -24,7 +24,7 @@ PROGRAMS = ("make", "node", "npm")
 START_SECONDS = 240
 STEP_SECONDS = 60
 RUN_SECONDS = 1500
-STOP_SECONDS = 20
+STOP_SECONDS = 10
 
 
 class MissingToolError(RuntimeError):
@@ -138,7 +138,6 @@ def _walk(url: str, browser: Browser, output: Path) -> tuple[list[Step], float]:
         "method": house.METHOD,
         "blocked": house.BLOCKED,
         "blocked_method": house.BLOCKED_METHOD,
-        "base": house.BASE,
         "schedule": f"regenerate_{house.COHORT}_schedule",
         "patience_seconds": STEP_SECONDS,
         "run_patience_seconds": RUN_SECONDS,
@@ -186,12 +185,22 @@ def _wait_until_served(port: int, server: subprocess.Popen, log: Path) -> None:
 
 
 def _stop(server: subprocess.Popen) -> None:
-    """Ends the server and all it started."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(server.pid, sign)
-            server.wait(STOP_SECONDS)
-        except ProcessLookupError:
+    """Ends the server and all it started, politely at first."""
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if not _signalled(server, sign):
             return
-        except subprocess.TimeoutExpired:
-            continue
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(0.5)
+            if not _signalled(server, 0):
+                return
+
+
+def _signalled(server: subprocess.Popen, sign: int) -> bool:
+    """Whether any process of the server's group was there to take the signal."""
+    server.poll()  # A dead leader that nobody has waited for would still count.
+    try:
+        os.killpg(server.pid, sign)
+    except ProcessLookupError:
+        return False
+    return True

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.evolution.prompts import PromptFile
 from dpsynth_assets.methods.evolution.selection import Selection
+from dpsynth_assets.models.engines import Sampling
 
 
 class EvolutionConfig(MethodConfig):
@@ -183,6 +184,12 @@ class EvolutionConfig(MethodConfig):
         """Share that variations rewrite before round `iteration` in [1, T)."""
         way = (iteration - 1) / (self.iterations - 2) if self.iterations > 2 else 1.0
         return self.first_degree + min(max(way, 0.0), 1.0) * (self.last_degree - self.first_degree)
+
+    def sampling(self, seed: int, limits: int | tuple[int, ...]) -> Sampling:
+        """How texts of at most `limits` tokens are drawn; the seed is public."""
+        return Sampling(
+            temperature=self.temperature, top_p=self.top_p, max_new_tokens=limits, seed=seed
+        )
 
 
 class AugPeConfig(EvolutionConfig):

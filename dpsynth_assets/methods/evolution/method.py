@@ -13,7 +13,7 @@ from dpsynth_assets.methods.base import (
     PublicInputs,
     SyntheticCorpus,
 )
-from dpsynth_assets.methods.evolution.apis import PromptError, open_api, read_prompts
+from dpsynth_assets.methods.evolution.apis import open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
 from dpsynth_assets.methods.evolution.generations import (
@@ -23,6 +23,7 @@ from dpsynth_assets.methods.evolution.generations import (
     write_generations,
 )
 from dpsynth_assets.methods.evolution.population import shared_out
+from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.staged import Checkpoint, StagedMethod, StageRelease
 

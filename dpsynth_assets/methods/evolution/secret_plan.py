@@ -159,11 +159,16 @@ def _calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) 
         "noise_floor": config.noise_floor,
     }
     found = remembered(key, lambda: _calibrate(config, promise))
-    if not config.record_level:
-        return found
-    of_records = {
-        "calibration": "records beside secrets",
-        "sampling_probability": _largest_probability(config, promise),
+    if config.record_level:
+        needed = _noise_for_records(config, terms, target_epsilon)
+        return {**found, "noise_std": max(float(found["noise_std"]), needed)}
+    return found
+
+
+def _noise_for_records(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -> float:
+    """Finds σ at which the releases cost at most `target_epsilon` as DP releases."""
+    settings: dict[str, Any] = {
+        "sampling_probability": _largest_probability(config, promise_of(terms)),
         "steps": config.releases,
         "target_epsilon": target_epsilon,
         "budget_epsilon": terms.epsilon,
@@ -173,13 +178,10 @@ def _calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) 
         "replaced": terms.relation is NeighboringRelation.REPLACE_ONE,
     }
     multiplier = remembered(
-        of_records,
-        lambda: training_noise_multiplier(
-            **{name: value for name, value in of_records.items() if name != "calibration"}
-        ),
+        {"calibration": "records beside secrets", **settings},
+        lambda: training_noise_multiplier(**settings),
     )
-    needed = multiplier * joint_factor(NeighboringRelation.ADD_REMOVE) * ROUND_UP
-    return {**found, "noise_std": max(float(found["noise_std"]), needed)}
+    return float(multiplier) * joint_factor(NeighboringRelation.ADD_REMOVE) * ROUND_UP
 
 
 def _largest_probability(config: SecPeConfig, promise: SecretPromise) -> float:
@@ -206,7 +208,7 @@ def _calibrate(config: SecPeConfig, promise: SecretPromise) -> dict[str, Any]:
 def _posteriors(
     found: dict[str, Any], config: SecPeConfig, promise: SecretPromise
 ) -> dict[str, float]:
-    """R of these releases alone, for each kind; the ledger's figure is of all releases."""
+    """Computes r of these releases alone, kind by kind; the ledger's is of all releases."""
     return remembered(
         {
             "posteriors": found,

@@ -95,7 +95,8 @@ def nearest_candidates(
     for start in range(0, len(vectors), WINDOW_ROWS):
         window = slice(start, min(start + WINDOW_ROWS, len(vectors)))
         block = np.array(vectors[window], dtype=np.float32, order="C")
-        choices[window] = _window_choices(block, np.asarray(vector_labels[window]), groups)
+        with np.errstate(all="ignore"):  # A warning would tell that a private vector is broken.
+            choices[window] = _window_choices(block, np.asarray(vector_labels[window]), groups)
         _give_pages_back(vectors)
         if progress is not None:
             progress(window.stop / len(vectors))
@@ -163,27 +164,27 @@ def _block_nearest(block: np.ndarray, group: _Candidates, scores: np.ndarray) ->
     rows = np.arange(len(block))
     top = scores[rows, best]
     scores[rows, best] = -np.inf
-    band = _band(block, group)
+    band = _bands(block, group)
     doubtful = np.flatnonzero(~(top - scores.max(axis=1) > band))
     scores[rows, best] = top
-    best[doubtful] = _decided(
-        block[doubtful], group, scores[doubtful] >= top[doubtful, None] - band
-    )
+    possible = scores[doubtful] >= (top - band)[doubtful, None]
+    best[doubtful] = _decided(block[doubtful], group, possible)
     return best
 
 
-def _band(block: np.ndarray, group: _Candidates) -> float:
-    """How far apart two float32 scores may be although the exact ones are in the other order.
+def _bands(block: np.ndarray, group: _Candidates) -> np.ndarray:
+    """How far apart a record's float32 scores may be although the exact ones are swapped: (n,).
 
     A dot product of d terms errs by at most γ‖x‖‖c‖, γ = d u / (1 − d u), in whatever order and
-    with or without fused multiply-adds; ½‖c‖² and the difference are rounded besides.
+    with or without fused multiply-adds; ½‖c‖² and the difference are rounded besides. Each record
+    has its own: no record, however broken, decides how another one's vote is found.
 
     **Source** Higham 2002, "Accuracy and Stability of Numerical Algorithms", equation 3.5.
     """
     terms = (block.shape[1] + 4) * _UNIT_ROUNDOFF
     gamma = terms / (1.0 - terms)
-    longest = float(np.sqrt(np.einsum("nd,nd->n", block, block).max(initial=0.0))) * (1.0 + 1e-4)
-    return 2.0 * gamma * group.largest_norm * (longest + group.largest_norm)
+    norms = np.sqrt(np.einsum("nd,nd->n", block, block)) * np.float32(1.0 + 1e-4)
+    return (2.0 * gamma * group.largest_norm) * (norms + np.float32(group.largest_norm))
 
 
 def _decided(block: np.ndarray, group: _Candidates, possible: np.ndarray) -> np.ndarray:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpsynth_assets.methods.base import ProgressCallback, SyntheticCorpus
-from dpsynth_assets.methods.evolution.apis import TextApi
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.generations import Survivors
+from dpsynth_assets.methods.evolution.text_api import TextApi
 
 _WRITING = 2**31
 """Keeps the stream of written rows apart from those of the rounds."""

@@ -146,6 +146,8 @@ class GeneratorMethod(StagedMethod):
             device=self.starts_from(config, public).device,
             batch_rows=config.rows_per_forward,
         ) as (writer, engine):
+            if engine != terms.engine.kind:
+                progress(0.0, f"written by {engine}: {terms.engine.kind} cannot serve this model")
             corpus = write_rows(writer, known, cells, config, public.seed, progress, judge)
         return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
 

@@ -62,12 +62,12 @@ class FilterSum:
     units: int = 0
     sampled: Counter[str] = field(default_factory=Counter)
 
-    def add(self, event_json: str) -> None:
-        """Charges one event."""
+    def add(self, event_json: str, times: int = 1) -> None:
+        """Charges one event, or the same event several times."""
         parts = parts_of(event_json)
-        self.units += parts.units
-        if parts.sampled:
-            self.sampled.update(parts.sampled)
+        self.units += times * parts.units
+        for sampled in parts.sampled:
+            self.sampled[sampled] += times
 
     def plus(self, event_json: str | None) -> "FilterSum":
         """The sum after one more charge; this one stays as it is."""

@@ -135,12 +135,18 @@ def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
 
 
 def to_csv(entries: Sequence[LedgerEntry]) -> str:
-    """Every column of every entry, one line each."""
+    """Every column of every entry, one line each; a cell no spreadsheet takes for a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(LedgerEntry._fields)
-    writer.writerows(entries)
+    writer.writerows([_inert(value) for value in entry] for entry in entries)
     return text.getvalue()
+
+
+def _inert(value: object) -> object:
+    """Puts a quote before text that a spreadsheet would compute."""
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{value}" if formula else value
 
 
 def to_json(entries: Sequence[LedgerEntry]) -> str:

@@ -39,24 +39,29 @@ def month_after(month: str) -> str:
 
 @dataclass
 class MonthSpend:
-    """What one cohort was charged in one month, in the terms of both accountants.
+    """What one cohort was charged in one month.
 
     Attributes:
         month: The month of the last charge; "" before any.
-        spent: Everything with an (ε, δ) cost, as the adaptive filter adds it.
         charges: Number of charges of each (asset, canonical event) with an (ε, δ) cost.
     """
 
     month: str = ""
-    spent: FilterSum = field(default_factory=FilterSum)
     charges: Charges = field(default_factory=Counter)
 
     def post(self, month: str, asset: str, event_json: str) -> None:
         """Charges an event; the first one of a month begins a new sum."""
         if month != self.month:
-            self.month, self.spent, self.charges = month, FilterSum(), Counter()
-        self.spent.add(event_json)
+            self.month, self.charges = month, Counter()
         self.charges[asset, event_json] += 1
+
+    @property
+    def spent(self) -> FilterSum:
+        """The charges as the adaptive filter adds them."""
+        total = FilterSum()
+        for (_, event_json), times in self.charges.items():
+            total.add(event_json, times)
+        return total
 
     def within(self, month: str) -> "MonthSpend":
         """This sum if it is of `month`, else an empty one."""

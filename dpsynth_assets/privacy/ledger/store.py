@@ -178,7 +178,7 @@ class Ledger:
         return self._database.count_charges(cohort)
 
     def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:
-        """States what a cohort has spent, in all and this month, against `terms` or its last ones."""
+        """States what a cohort has spent, in all and this month, against `terms` or its last."""
         book = self._refreshed()
         month = max(book.month, month_at(self._clock()))
         return cohort_spend(cohort, book.accounts.get(cohort), terms, month)

@@ -77,6 +77,19 @@ def test_one_record_more_changes_the_histogram_by_one_vote():
     assert np.abs(votes_of[1] - votes_of[0]).sum() == 1
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf, 1e30])
+def test_a_broken_embedding_moves_nobody_elses_vote(broken):
+    vectors, candidates = unit_rows(40, 16, 5), unit_rows(9, 16, 6)
+    labels, theirs = np.zeros(40, int), np.zeros(9, int)
+    sound = nearest_candidates(vectors, labels, candidates, theirs)
+    vectors[7] = broken
+    with np.errstate(all="raise"):  # not even a warning tells
+        found = nearest_candidates(vectors, labels, candidates, theirs)
+    others = np.arange(40) != 7
+    assert found[others].tolist() == sound[others].tolist()
+    assert 0 <= found[7] < 9
+
+
 def test_labels_without_candidates_give_no_vote():
     found = nearest_candidates(
         unit_rows(4, 6, 0), np.array([0, 1, -1, 0]), unit_rows(2, 6, 1), np.array([0, 2])

@@ -75,10 +75,13 @@ def test_documents_of_released_weights_end_with_the_tokenizers_end_token(folders
     ],
 )
 def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, engine):
+    told = []
+    cases.silent = lambda _share, message: told.append(message)
     made = corpus(
         cases, public, Ctcl(), CtclConfig(**SMALL), folders["encoder_decoder"], engine=engine
     )
     assert made.facts["engine_kind"] == "transformers"
+    assert told[0] == f"written by transformers: {engine.kind} cannot serve this model"
     assert made.rows.height + made.facts["blank_rows_left_out"] == 12
 
 

@@ -147,3 +147,11 @@ def test_an_engine_with_a_model_of_its_own_serves_no_others_weights(toy_folder, 
         serving(EngineSpec(**declared), LanguageModel(str(toy_folder))),
     ):
         pass
+
+
+@pytest.mark.parametrize("declared", [{}, {"kind": "vllm", "cache_gib": 2}, ENDPOINT])
+def test_a_declaration_written_out_in_full_reads_back_as_it_was(declared):
+    spec = EngineSpec(**declared)
+    again = EngineSpec.model_validate_json(spec.model_dump_json())
+    assert again == spec
+    assert EngineSpec.model_validate(again.model_dump(mode="json")) == spec

@@ -1,0 +1,87 @@
+"""The embedded writer: the public language model, which varies a text by writing its end anew."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsynth_assets.methods.evolution.config import EvolutionConfig
+from dpsynth_assets.methods.evolution.text_api import ShareCallback
+from dpsynth_assets.models.engines import Provenance
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.language_model import LanguageModel
+
+
+class PublicModelApi:
+    """A causal language model in its own document format; varies a text by writing its end anew.
+
+    Args:
+        language_model: The public model; loaded when first used.
+        label_texts: How each label is written.
+        config: Lengths and sampling.
+
+    **Source** The API of Xie et al. 2024 paraphrases by instruction; a base model cannot follow
+    one, so a variation keeps the first tokens of a text and continues them. How many is drawn anew
+    for each variation: the share written anew is even in [degree / 2, 3 degree / 2], at most 1.
+    """
+
+    def __init__(
+        self,
+        language_model: "LanguageModel",
+        label_texts: Mapping[str, str],
+        config: EvolutionConfig,
+    ) -> None:
+        from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+
+        self._model, self._label_texts, self._config = language_model, label_texts, config
+        self._engine = TransformersEngine(language_model, batch_rows=config.rows_per_forward)
+
+    def random(
+        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
+    ) -> list[str]:
+        """See `RandomApi.random`."""
+        return self._continued(labels, [[]] * len(labels), seed, Provenance.PUBLIC, progress)
+
+    def vary(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        degree: float,
+        seed: int,
+        progress: ShareCallback | None = None,
+    ) -> list[str]:
+        """See `VariationApi.vary`."""
+        anew = np.random.default_rng(seed).uniform(degree / 2.0, 1.5 * degree, len(texts))
+        kept = [self._beginning(*each) for each in zip(texts, anew.tolist(), strict=True)]
+        written = self._continued(labels, kept, seed, Provenance.RELEASED, progress)
+        return [new or old for new, old in zip(written, texts, strict=True)]
+
+    def _beginning(self, text: str, anew: float) -> list[int]:
+        """First tokens of a text; room is left for one new token."""
+        ids = self._model.encode(text)[: self._config.max_new_tokens]
+        return ids[: min(math.floor(len(ids) * max(0.0, 1.0 - anew)), len(ids) - 1)] if ids else []
+
+    def _continued(
+        self,
+        labels: Sequence[str],
+        beginnings: Sequence[list[int]],
+        seed: int,
+        provenance: Provenance,
+        progress: ShareCallback | None,
+    ) -> list[str]:
+        """Whole texts: each beginning and what the model makes of it."""
+        longest = self._config.max_new_tokens
+        prompts = [
+            self._model.prompt_ids(self._label_texts[label], [], longest) + beginning
+            for label, beginning in zip(labels, beginnings, strict=True)
+        ]
+        limits = tuple(longest - len(beginning) for beginning in beginnings)
+        sampling = self._config.sampling(seed, limits)
+        written = self._engine.generate(prompts, sampling, provenance=provenance, progress=progress)
+        return [
+            self._model.read_text([*beginning, *new.token_ids])[0]
+            for beginning, new in zip(beginnings, written, strict=True)
+        ]

@@ -1,0 +1,120 @@
+"""Budgets of several kinds of secrets, and what the paper's comparison comes to."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.privacy.secret_budgets import (
+    SecretBudget,
+    SecretPromise,
+    largest_own_noise,
+    posteriors_of_round,
+    shared_noise_std,
+)
+from dpsynth_assets.privacy.secret_comparison import compare_noise, simulated_incidence
+from dpsynth_assets.privacy.secret_noise import secret_noise_std, shift_event
+from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
+from dpsynth_assets.privacy.secret_sampling import dominating_law, secret_laws
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+ADD_REMOVE = NeighboringRelation.ADD_REMOVE
+BOUNDS = [(1e-4, 1e-3), (1e-2, 5e-2), (0.1, 0.5)]
+LAW = poisson_binomial([0.5, 0.3, 0.2])
+
+
+def shared(bounds, law=LAW, **changes):
+    settings = {"steps": 1, "relation": ADD_REMOVE, "noise_floor": 1e-3, **changes}
+    return shared_noise_std(count_probabilities=law, bounds=bounds, **settings)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_every_bound_holds_and_one_is_tight(steps):
+    noise_std = shared(BOUNDS, steps=steps)
+    event = shift_event(count_probabilities=LAW, noise_std=noise_std, steps=steps)
+    shares = [posterior_of_events([event], p) / r for p, r in BOUNDS]
+    assert max(shares) <= 1.0
+    assert max(shares) == pytest.approx(1.0, rel=5e-3)
+
+
+def test_the_noise_is_the_largest_that_a_bound_needs_alone():
+    alone = [
+        secret_noise_std(count_probabilities=LAW, prior=p, posterior=r, steps=1, noise_floor=1e-3)
+        for p, r in BOUNDS
+    ]
+    assert shared(BOUNDS) == pytest.approx(max(alone), rel=1e-5)
+    assert shared(BOUNDS[::-1]) == pytest.approx(shared(BOUNDS), rel=1e-5)
+
+
+def test_one_pair_for_all_secrets_needs_no_less_noise_than_one_each():
+    laws = [poisson_binomial([0.9, 0.01]), poisson_binomial([0.2] * 6)]
+    bounds = [BOUNDS[0]] * 2
+    own = largest_own_noise(laws=laws, bounds=bounds, steps=1, noise_floor=1e-3)
+    assert shared(BOUNDS[:1], dominating_law(laws)) >= own > 0
+
+
+def test_posteriors_are_told_kind_by_kind():
+    budgets = tuple(
+        SecretBudget(kind=f"k{place}", prior=p, posterior=r, max_records=3)
+        for place, (p, r) in enumerate(BOUNDS)
+    )
+    promise = SecretPromise(budgets=budgets)
+    told = posteriors_of_round(
+        count_probabilities=LAW, noise_std=shared(BOUNDS), steps=1, promise=promise
+    )
+    assert all(told[budget.kind] <= budget.posterior for budget in budgets)
+    assert promise.bounds == tuple(BOUNDS)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: SecretBudget(kind="k", prior=0.2, posterior=0.1, max_records=1),
+        lambda: SecretBudget(kind="k", prior=0.1, posterior=0.2, max_records=0),
+        lambda: SecretPromise(budgets=()),
+        lambda: shared([]),
+        lambda: simulated_incidence(10, 2, 1.0, 0),
+    ],
+)
+def test_what_promises_nothing_is_refused(refused):
+    with pytest.raises(ValueError, match="Expected"):
+        refused()
+
+
+def test_records_that_are_never_sampled_do_not_lengthen_a_law():
+    chances = np.array([0.0, 0.5, 0.0, 1.0])
+    (law,) = secret_laws(chances, [np.arange(4)])
+    assert law == pytest.approx([0.0, 0.5, 0.5])
+
+
+# ------------------------------------------------------------- the simulation of appendix B.1
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return simulated_incidence(2_000, 100, 0.01, seed=0)
+
+
+def test_the_printed_noise_promises_far_less_than_it_says(toy):
+    row = compare_noise(toy, 2_000, prior=1e-4, ratio=10)
+    assert row.printed < row.needed < row.gaussian
+    assert row.printed_ratio > 4 * row.ratio
+
+
+def test_the_printed_sampling_hardly_uses_the_data(toy):
+    row = compare_noise(toy, 2_000, prior=1e-4, ratio=400)
+    assert row.records_used < 10
+    assert row.needed == 0.0  # A secret is sampled more rarely than r - p.
+    assert row.to_json()["noise_ratio_needed"] == math.inf
+
+
+def test_no_advantage_is_left_once_the_data_is_used(toy):
+    for ratio in (2, 10, 50):
+        row = compare_noise(toy, 2_000, prior=1e-4, ratio=ratio)
+        assert row.needed_if_used >= row.gaussian * (1 - 1e-5)
+        assert row.records_if_used > 10 * row.records_used
+
+
+def test_records_under_gaussian_dp_need_as_much_more_as_records_hold_a_secret(toy):
+    row = compare_noise(toy, 2_000, prior=1e-4, ratio=10)
+    assert row.gaussian_for_secrets / row.gaussian == pytest.approx(max(map(len, toy)))

@@ -1,0 +1,144 @@
+"""What a dataset file may declare about secrets, and what it is refused for."""
+
+import pytest
+from pydantic import ValidationError
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
+from dpsynth_assets.methods.planning import budget_terms, plan_dataset
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+EMAIL = {"name": "email", "detector": "presidio", "entity": "EMAIL_ADDRESS", "max_records": 4}
+NAME = {
+    "name": "name",
+    "detector": "regex",
+    "pattern": "[A-Z]+",
+    "max_records": 7,
+    "prior": 0.01,
+    "posterior": 0.2,
+}
+
+
+def spec(secrets=None, **changes):
+    fields = {
+        "name": "notes",
+        "source": {"path": "notes.parquet"},
+        "budget": {"epsilon": 4, "delta": 1e-6, "accountant": "tight"},
+        "methods": [{"method": "secpe", "settings": {"population": 8}}],
+        "secrets": secrets or {"kinds": [EMAIL, NAME]},
+    }
+    return PrivateDatasetSpec.model_validate(fields | changes)
+
+
+@pytest.fixture(autouse=True)
+def plans_of_this_test(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"entity": None}, "entity"),
+        ({"pattern": "x"}, "no pattern for detector: presidio"),
+        ({"detector": "ner"}, "Write model"),
+        ({"posterior": 1e-4}, "more than the prior"),
+        ({"max_records": 0}, "greater than or equal to 1"),
+        ({"detector": "regex", "entity": None, "pattern": "("}, "a regular expression"),
+    ],
+)
+def test_a_kind_that_cannot_work_is_refused(changes, message):
+    fields = {name: value for name, value in {**EMAIL, **changes}.items() if value is not None}
+    with pytest.raises(ValidationError, match=message):
+        SecretKindSpec.model_validate(fields)
+
+
+def test_a_cap_must_be_written():
+    with pytest.raises(ValidationError, match="max_records"):
+        SecretKindSpec.model_validate({k: v for k, v in EMAIL.items() if k != "max_records"})
+
+
+def test_kinds_have_names_of_their_own():
+    with pytest.raises(ValidationError, match="'email' twice"):
+        SecretsSpec.model_validate({"kinds": [EMAIL, EMAIL]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"budget": {"epsilon": 4, "delta": 1e-6}}, "tight where secrets"),
+        ({"neighboring_relation": "replace-one"}, "substitution where records are replaced"),
+        (
+            {"secrets": {"kinds": [EMAIL], "public_incidence": "held.parquet"}},
+            "an id column where public_incidence",
+        ),
+    ],
+)
+def test_a_cohort_that_cannot_keep_the_promise_is_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        spec(**changes)
+
+
+def test_the_ledger_is_told_every_bound_and_the_largest_cap():
+    terms = budget_terms(spec()).secret
+    assert terms.bounds == ((1e-4, 1e-3), (0.01, 0.2))
+    assert terms.occurrences == 7
+
+
+@pytest.mark.parametrize(
+    ("relation", "adjacency", "steps"),
+    [
+        ("add-remove", "removal", 1),
+        ("add-remove", "substitution", 2),
+        ("replace-one", "substitution", 1),
+    ],
+)
+def test_a_replaced_record_is_two_steps_of_a_cohort_whose_records_come_or_go(
+    relation, adjacency, steps
+):
+    declared = spec(
+        {"kinds": [EMAIL], "adjacency": adjacency},
+        neighboring_relation=relation,
+    )
+    assert budget_terms(declared).secret.occurrences == steps * 4
+    removed = adjacency == "removal"
+    expected = NeighboringRelation.ADD_REMOVE if removed else NeighboringRelation.REPLACE_ONE
+    assert declared.secrets.promise.relation is expected
+
+
+def test_without_secrets_the_ledger_is_told_nothing():
+    plain = spec(methods=[{"method": "aug_pe"}]).model_copy(update={"secrets": None})
+    assert budget_terms(plain).secret is None
+
+
+def test_a_plan_of_secrets_has_no_epsilon():
+    plan = plan_dataset(spec())
+    (planned,) = plan.methods
+    assert planned.plan.refusal is None
+    assert planned.plan.guarantee is GuaranteeType.SECRET
+    assert (plan.events, plan.total_epsilon, planned.plan.epsilon) == ((), 0.0, None)
+    assert [release.asset for release in plan.releases] == ["notes/secpe/secret_clusters"]
+
+
+def test_dp_releases_beside_it_keep_the_whole_budget():
+    methods = [{"method": "secpe"}, {"method": "aug_pe"}]
+    beside = plan_dataset(spec(methods=methods))
+    alone = plan_dataset(spec(methods=methods[1:]))
+    assert beside.total_epsilon == pytest.approx(alone.total_epsilon)
+
+
+def test_paths_are_found_from_the_dataset_file(tmp_path):
+    (tmp_path / "words.txt").write_text("zorvex")
+    secrets = SecretsSpec.model_validate(
+        {
+            "kinds": [
+                {"name": "w", "detector": "dictionary", "path": "words.txt", "max_records": 1},
+                EMAIL,
+            ],
+            "public_incidence": "held.parquet",
+        }
+    )
+    located = secrets.located(lambda path: f"/found/{path}")
+    assert located.kinds[0].path == "/found/words.txt"
+    assert located.kinds[1] == secrets.kinds[1]
+    assert located.public_incidence == "/found/held.parquet"

@@ -1,0 +1,109 @@
+"""Labels of releases that protect secrets: with and without the protection of records."""
+
+import pytest
+
+from dpsynth_assets.privacy.events import (
+    POST_PROCESSING,
+    MixtureGaussianEvent,
+    PoissonGaussianEvent,
+)
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease, SecretTerms
+from dpsynth_assets.privacy.secret_protection import posterior_of_events
+from dpsynth_assets.report.cards import dataset_card
+from dpsynth_assets.report.label import cohort_label, corpus_label
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+
+SECRET = SecretTerms(prior=1e-4, posterior=0.5, occurrences=2, others=((0.1, 0.9),))
+KINDS = [
+    {"kind": "email", "prior": 1e-4, "posterior": 0.5, "max_records": 2},
+    {"kind": "name", "prior": 0.1, "posterior": 0.9, "max_records": 1},
+]
+PARAMETERS = {"secrets": KINDS, "secret_adjacency": "add-remove"}
+MIXTURE = MixtureGaussianEvent(noise_std=5.0, shifts=(2.0,), probabilities=(1.0,))
+RECORDS = PoissonGaussianEvent(sampling_probability=1.0, noise_multiplier=5.0, steps=1)
+RECALL = {
+    "name": "tickets/detector_recall/email",
+    "kind": "email",
+    "detector": "presidio",
+    "planted": 200,
+    "found": 170,
+    "recall": 0.85,
+    "recall_at_least": 0.8,
+    "note": "Made up.",
+}
+
+
+def labelled(tmp_path, event, guarantee, *, of="corpus"):
+    ledger = Ledger(sqlite_url(tmp_path))
+    terms = make_terms(accountant="tight", secret=SECRET)
+    plan = [PlannedRelease("tickets/secpe/secret_clusters", event)]
+    paid = ledger.reserve(
+        make_request(
+            asset="tickets/secpe/secret_clusters",
+            event=event,
+            guarantee=guarantee,
+            mechanism="secpe",
+            parameters=PARAMETERS,
+        ),
+        terms,
+        plan,
+    )
+    free = ledger.reserve(
+        make_request(
+            asset="tickets/secpe/candidate_corpus",
+            event=POST_PROCESSING,
+            guarantee=guarantee,
+            mechanism="secpe",
+            parameters={"inputs": {"secret_clusters": paid.id}},
+        ),
+        terms,
+        plan,
+    )
+    if of == "cohort":
+        return cohort_label(ledger.entries(), "tickets", [RECALL])
+    return corpus_label(ledger.entries(), free.id, [RECALL])
+
+
+@pytest.mark.parametrize("of", ["corpus", "cohort"])
+def test_secrets_alone_leave_no_trace_of_an_epsilon(tmp_path, of):
+    guarantee = labelled(tmp_path, MIXTURE, GuaranteeType.SECRET, of=of)["guarantee"]
+    assert guarantee["dp_guarantee"] == "none"
+    assert not {"epsilon", "privacy_profile", "gaussian_dp_mu"} & set(guarantee)
+    assert not any("epsilon" in name for name in guarantee)
+
+
+def test_each_kind_is_read_at_its_own_prior(tmp_path):
+    kinds = labelled(tmp_path, MIXTURE, GuaranteeType.SECRET)["guarantee"]["kinds"]
+    assert [kind["posterior"] for kind in kinds] == [
+        posterior_of_events([MIXTURE], kind["prior"]) for kind in KINDS
+    ]
+    assert [kind["promised"] for kind in kinds] == [0.5, 0.9]
+
+
+def test_records_that_were_paid_for_show_their_epsilon_and_the_posterior_apart(tmp_path):
+    guarantee = labelled(tmp_path, RECORDS, GuaranteeType.DP)["guarantee"]
+    assert guarantee["type"] == "dp"
+    assert guarantee["epsilon"] > 0
+    assert guarantee["posterior"] == posterior_of_events([RECORDS], 1e-4, occurrences=2)
+    assert guarantee["dp_guarantee"] != "none"
+
+
+def test_the_card_shows_recall_beside_the_guarantee_and_not_among_the_audits(tmp_path):
+    label = labelled(tmp_path, MIXTURE, GuaranteeType.SECRET)
+    card = dataset_card(label, columns=["text"], rows=3)
+    guarantee, rest = card.split("### Mechanisms")
+    assert "found 170 of 200 planted secrets, recall 0.850, at least 0.800" in guarantee
+    assert "DP guarantee: none" in guarantee
+    assert "lacks every record that holds the secret" in guarantee
+    assert "detector_recall" not in rest.split("### Audits on this installation")[1]
+    assert "secret-protection]" in card
+    assert "differential-privacy" not in card
+
+
+def test_a_label_without_secrets_has_no_detectors(tmp_path):
+    ledger = Ledger(sqlite_url(tmp_path))
+    paid = ledger.reserve(make_request(), make_terms())
+    label = corpus_label(ledger.entries(), paid.id)
+    assert "detectors" not in label
+    assert "dp_guarantee" not in label["guarantee"]
