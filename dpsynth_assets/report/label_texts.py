@@ -118,7 +118,10 @@ def assumptions(atoms: Sequence[Event]) -> list[str]:
             "A record's logits move by at most `logit_slack` when its batch mates change; the "
             "slack is charged, and a test measures the real difference."
         )
-    if any(isinstance(a, PoissonGaussianEvent | TruncatedPoissonGaussianEvent) for a in atoms):
+    sampled = [
+        a for a in atoms if isinstance(a, PoissonGaussianEvent | TruncatedPoissonGaussianEvent)
+    ]
+    if any(a.steps > 1 for a in sampled):  # One step is a sampled mean, on an exact lattice.
         sentences.append(
             "Training gradients are clipped and noised in floating point; the sampling that is "
             "charged is the sampling that runs: an independent draw for each record and step."
