@@ -30,6 +30,8 @@ PRIVATE_FILE = "private_tickets.jsonl"
 CANARY_FILE = "private_canaries.txt"
 SECOND_FILE = "private_letters.jsonl"
 SECOND_CANARY_FILE = "private_letters_canaries.txt"
+THIRD_FILE = "private_enquiries.jsonl"
+FOURTH_FILE = "private_cases.jsonl"
 MESSAGES_PER_ORGANISATION = 20
 MESSAGES_PER_CUSTOMER = 3
 
@@ -69,15 +71,18 @@ class DemoCorpora:
     canaries: Path
     second_private: Path
     second_canaries: Path
+    enquiries: Path
+    cases: Path
     public_documents: int
     private_records: int
     second_private_records: int
+    further_private_records: int
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Every file of the demo."""
-        both = (self.private, self.canaries, self.second_private, self.second_canaries)
-        return (self.public, *both)
+        first = (self.private, self.canaries, self.second_private, self.second_canaries)
+        return (self.public, *first, self.enquiries, self.cases)
 
 
 def demo_corpora(
@@ -86,6 +91,7 @@ def demo_corpora(
     public_documents: int = 8000,
     private_records: int = 5000,
     second_private_records: int = 16_000,
+    further_private_records: int = 4000,
 ) -> DemoCorpora:
     """Names the demo's files in a folder without writing them."""
     return DemoCorpora(
@@ -94,21 +100,25 @@ def demo_corpora(
         canaries=folder / CANARY_FILE,
         second_private=folder / SECOND_FILE,
         second_canaries=folder / SECOND_CANARY_FILE,
+        enquiries=folder / THIRD_FILE,
+        cases=folder / FOURTH_FILE,
         public_documents=public_documents,
         private_records=private_records,
         second_private_records=second_private_records,
+        further_private_records=further_private_records,
     )
 
 
 def write_demo_corpora(folder: Path, *, seed: int = 0, **sizes: int) -> DemoCorpora:
-    """Writes the public corpus, both private mailboxes and their planted canaries.
+    """Writes the public corpus, the private mailboxes and planted canaries.
 
     Args:
         folder: Created if missing; existing demo files are replaced.
         seed: Public seed; equal seeds give equal files.
         sizes: `public_documents`: rows of `public.parquet` (columns `text`, `label`, `group`);
-            `private_records` and `second_private_records`: lines of the mailboxes (`id`,
-            `customer_id`, `text`, `label`).
+            `private_records`, `second_private_records` and, for each of two smaller ones,
+            `further_private_records`: lines of the mailboxes (`id`, `customer_id`, `text`,
+            `label`).
 
     Returns:
         Where the files are and how many rows they have.
@@ -124,12 +134,20 @@ def write_demo_corpora(folder: Path, *, seed: int = 0, **sizes: int) -> DemoCorp
     other = seed + 1_000_003  # Other customers, other canaries.
     second = private_rows(corpora.second_private_records, other, SECOND_ORGANISATION, "L")
     _write_mailbox(corpora.second_private, corpora.second_canaries, second, other)
+    # Two later mailboxes of the same bank: other letters of other customers, other canaries.
+    count = corpora.further_private_records
+    _write_rows(corpora.enquiries, private_rows(count, seed + 2, SECOND_ORGANISATION, "E"))
+    _write_rows(corpora.cases, private_rows(count, seed + 3, SECOND_ORGANISATION, "K"))
     return corpora
 
 
-def _write_mailbox(path: Path, canaries: Path, rows: list[dict[str, str]], seed: int) -> None:
+def _write_rows(path: Path, rows: list[dict[str, str]]) -> None:
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _write_mailbox(path: Path, canaries: Path, rows: list[dict[str, str]], seed: int) -> None:
+    _write_rows(path, rows)
     canaries.write_text("\n".join(planted_canaries(seed)) + "\n", encoding="utf-8")
 
 

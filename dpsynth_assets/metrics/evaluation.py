@@ -24,6 +24,8 @@ from dpsynth_assets.attacks.overlap import (
 )
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
+from dpsynth_assets.metrics.frechet import Moments, frechet_distance
+from dpsynth_assets.metrics.lengths import length_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveResult, MauveSettings, mauve_score
 from dpsynth_assets.metrics.next_word import next_word_accuracy
 from dpsynth_assets.metrics.structured import structure_scores
@@ -117,6 +119,9 @@ class CorpusScores:
             real data.
         energy_distance: Between the embeddings of the corpus and of held-out records; 0 for one
             distribution. Orders corpora where MAUVE is at its floor.
+        frechet_distance: FID of the same embeddings, as the tables of private evolution print it.
+        length_distance: Distance of the distributions of text lengths from held-out records, in
+            words a text.
         parse_rate: Share of rows that are JSON; None without a declared schema.
         validation_rate: Share of rows that fulfil the declared schema; likewise.
         next_word_accuracy: Share of tokens of held-out records that a small language model trained
@@ -139,6 +144,8 @@ class CorpusScores:
     near_duplicate_share: float
     canaries_found: int | None
     energy_distance: float | None = None
+    frechet_distance: float | None = None
+    length_distance: float | None = None
     parse_rate: float | None = None
     validation_rate: float | None = None
     next_word_accuracy: float | None = None
@@ -221,6 +228,8 @@ def real_scores(
         rows=len(chosen),
         label_distance=distance,
         energy_distance=_energy(features, reference),
+        frechet_distance=_frechet(features, reference),
+        length_distance=_lengths([reference.source_texts[row] for row in chosen], reference),
         **_mauve_fields(mauve),
         **_next_word_fields([reference.source_texts[row] for row in chosen], reference, settings),
     )
@@ -278,6 +287,8 @@ def _scores(
         ),
         canaries_found=canaries,
         energy_distance=_energy(corpus.features, reference),
+        frechet_distance=_frechet(corpus.features, reference),
+        length_distance=_lengths(corpus.texts, reference),
         **_mauve_fields(_mauve(corpus.features, reference, settings)),
         **_structure_fields(corpus.texts, settings),
     )
@@ -310,6 +321,18 @@ def _energy(features: np.ndarray, reference: PrivateReference) -> float | None:
     if min(len(features), len(reference.held_out_features)) < 2:
         return None
     return energy_distance(features, reference.held_out_features)
+
+
+def _frechet(features: np.ndarray, reference: PrivateReference) -> float | None:
+    if min(len(features), len(reference.held_out_features)) < 2:
+        return None
+    return frechet_distance(Moments.of(features), Moments.of(reference.held_out_features))
+
+
+def _lengths(texts: Sequence[str], reference: PrivateReference) -> float | None:
+    if not texts or not reference.held_out_texts:
+        return None
+    return length_distance(texts, reference.held_out_texts)
 
 
 def _structure_fields(texts: Sequence[str], settings: EvaluationSettings) -> dict[str, Any]:

@@ -36,6 +36,7 @@ COLUMNS = (
     ("mauve", "MAUVE"),
     ("gap_closed_mauve", "MAUVE gap closed"),
     ("energy_distance", "energy distance"),
+    ("frechet_distance", "FID"),
     ("accuracy", "accuracy"),
     ("gap_closed_accuracy", "accuracy gap closed"),
     ("next_word_accuracy", "next-word accuracy"),
@@ -44,6 +45,7 @@ COLUMNS = (
 TEXT_COLUMNS = (
     ("name", "corpus"),
     ("mean_words", "mean words"),
+    ("length_distance", "length distance (words)"),
     ("distinct_1", "distinct-1"),
     ("distinct_2", "distinct-2"),
     ("distinct_3", "distinct-3"),
@@ -68,14 +70,15 @@ READING = (
     "Accuracy is of a linear classifier on frozen embeddings, trained on the corpus and tested on "
     "held-out records. Floor is the public model alone, ceiling the same model with a real record "
     "in its prompt and no privacy. The row of real data shows what a perfect generator would "
-    "reach, and how much held-out records overlap with source records without any copying."
+    "reach, and how much held-out records overlap with source records without any copying. A row "
+    "named `… model` is a model trained privately on the records themselves: it has no text."
 )
 _PERCENT = {
     "gap_closed_mauve", "gap_closed_accuracy", "verbatim_share", "near_duplicate_share"
 }  # fmt: skip
 _DECIMALS = {
     "mauve": 3, "accuracy": 3, "next_word_accuracy": 3, "next_word_perplexity": 1,
-    "mean_words": 1, "seconds": 0,
+    "mean_words": 1, "seconds": 0, "length_distance": 1,
 }  # fmt: skip
 _NUMBER_COLUMNS = {key for key, _ in (*COLUMNS, *TEXT_COLUMNS)} - {"name", "guarantee"}
 

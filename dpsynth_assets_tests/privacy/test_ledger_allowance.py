@@ -12,7 +12,9 @@ from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, PlannedRelease
+from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.months import month_after, month_at
+from dpsynth_assets.privacy.ledger.statement import dataset_spend
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -265,3 +267,12 @@ def test_show_tells_what_disjoint_cohorts_cost_together(ledger, tmp_path, capsys
     total = ledger.dataset_spend("tickets")
     assert total.epsilon == ledger.spend("tickets_2026_02").epsilon
     assert f"{total.epsilon:.4f}" in printed
+
+
+def test_cohorts_of_two_rules_would_add_up():
+    accounts = [
+        CohortAccount(cohort, "tickets", opened=terms(partition=rule), latest=terms())
+        for cohort, rule in (("tickets_a", "month of created"), ("tickets_b", "week of created"))
+    ]
+    assert dataset_spend("tickets", accounts[:1] * 2).composition == "parallel"
+    assert dataset_spend("tickets", accounts).composition == "sequential"
