@@ -116,7 +116,7 @@ def spend_metadata(
     cost = _cost(reservation, terms, inherited)
     remaining = float(spend.remaining_epsilon or 0.0)
     metadata: dict[str, Any] = {
-        "dpsynth/in_words": in_words(
+        **in_words(
             str(request.guarantee),
             cost.get("dpsynth/epsilon_with_inputs"),
             delta=terms.delta,
@@ -163,8 +163,8 @@ def in_words(
     budget: float,
     spent: float,
     remaining: float,
-) -> str:
-    """A release in two sentences, for a reader to whom the numbers below them mean little.
+) -> dict[str, str]:
+    """A release in two lines, for a reader to whom the numbers below them mean little.
 
     Args:
         guarantee: Its kind.
@@ -175,16 +175,18 @@ def in_words(
         spent: ε of everything the cohort was charged, shown rounded up.
         remaining: What is left of the budget, shown rounded down.
     """
-    if epsilon is None:
-        held = f"Not (ε, δ)-DP: its guarantee is {guarantee}."
-    else:
-        held = f"With all it builds on: ({_up(epsilon)}, {delta:g})-DP for {unit}."
-    left = f"{math.floor(remaining * 100) / 100:.2f}"
-    return f"{held} Of the budget of ε = {budget:g}, {_up(spent)} is spent, {left} is left."
+    held = f"not (ε, δ)-DP; its guarantee is {guarantee}"
+    if epsilon is not None:
+        held = f"({_up(epsilon)}, {delta:g})-DP for {unit}, all it builds on included"
+    left = f"{math.floor(round(remaining * 100, 6)) / 100:.2f}"
+    return {
+        "dpsynth/in_words": held,
+        "dpsynth/budget": f"ε = {_up(spent)} of {budget:g} spent, {left} left",
+    }
 
 
 def _up(epsilon: float) -> str:
-    return f"{math.ceil(epsilon * 100) / 100:.2f}"
+    return f"{math.ceil(round(epsilon * 100, 6)) / 100:.2f}"
 
 
 def _cost(

@@ -6,12 +6,13 @@
 
 Yelp by sentiment and AG News by topic, as in the paper's low-data setting: fixed shots and dataset
 vectors together, each alone, neither; the mean of Amin et al. 2024 and InvisibleInk at the same ε;
-real records. Every row is a cohort of its own with a dataset file, a plan and an account: ε is what
-the ledger charged. (On real data, several accounts over one corpus would add up.) Strength and
-layer of the steering are chosen on public text, movie plots in the records' place, by energy
-distance; the grid and that criterion themselves were set after one look at scores on Yelp. Scores are taken against other records of the same corpora: MAUVE, energy
-distance (smaller is nearer), and accuracy of a classifier that was trained on the rows. Finished
-parts are kept in FOLDER and not repeated.
+real records. Every row is a cohort of its own with a dataset file, a plan and an account: ε is
+what the ledger charged. (On real data, several accounts over one corpus would add up.) Strength
+and layer of the steering are chosen on public text, movie plots in the records' place, by energy
+distance; the grid and that criterion themselves were set after one look at scores on Yelp. Scores
+are taken against other records of the same corpora: MAUVE, energy distance (smaller is nearer),
+and accuracy of a classifier that was trained on the rows. Finished parts are kept in FOLDER and
+not repeated.
 
 Needs the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project. A model of a
 million parameters writes fragments; --language-model takes a pretrained one, --prompt base the

@@ -15,6 +15,7 @@ from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.metadata import in_words
 from dpsynth_assets.methods.planning import PlannedMethod
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
@@ -150,7 +151,17 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         for row in samples
     ]
     guarantee, cohort = label["guarantee"], label["cohort"]
-    metadata: dict[str, Any] = {"dpsynth/guarantee": guarantee["type"]}
+    remaining = max(0.0, cohort["budget_epsilon"] - cohort["epsilon"])
+    metadata: dict[str, Any] = in_words(
+        guarantee["type"],
+        guarantee.get("epsilon"),
+        delta=cohort["delta"],
+        unit=label["privacy_unit"],
+        budget=cohort["budget_epsilon"],
+        spent=cohort["epsilon"],
+        remaining=remaining,
+    )
+    metadata["dpsynth/guarantee"] = guarantee["type"]
     if "epsilon" in guarantee:
         metadata |= {
             "dpsynth/epsilon": float(guarantee["epsilon"]),
@@ -165,7 +176,7 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
     return metadata | {
         "dpsynth/epsilon_charged": 0.0,
         "dpsynth/epsilon_cumulative": cohort["epsilon"],
-        "dpsynth/epsilon_remaining": max(0.0, cohort["budget_epsilon"] - cohort["epsilon"]),
+        "dpsynth/epsilon_remaining": remaining,
         "dpsynth/cohort_guarantee": cohort["guarantee"],
         "dpsynth/privacy_unit": label["privacy_unit"],
         "dpsynth/neighboring_relation": label["neighboring_relation"],

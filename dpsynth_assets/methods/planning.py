@@ -269,8 +269,10 @@ def plan_dataset(spec: PrivateDatasetSpec) -> DatasetPlan:
     terms = cohort_terms(spec)
     if terms.accountant == "zcdp":
         return _plan_at(spec, terms, 1.0)
-    if not (plan := _plan_at(spec, terms, 1.0)).events:
-        return plan  # Nothing costs ε, so nothing can be scaled to it.
+    if not any(_spends(entry) for entry in spec.methods):
+        plan = _plan_at(spec, terms, 1.0)
+        if not plan.events:
+            return plan  # Nothing costs ε, so nothing can be scaled to it.
 
     def events(scale: float) -> tuple[Event, ...]:
         return _plan_at(spec, terms, scale).events * spec.budget.rounds

@@ -85,12 +85,17 @@ def test_a_public_base_outside_the_package_has_topics_and_generator_too(tmp_path
 FACTS = {"delta": 1e-6, "unit": "one record", "budget": 4.0}
 
 
-def test_the_sentence_rounds_what_is_spent_up_and_what_is_left_down():
+def test_what_is_spent_is_rounded_up_and_what_is_left_down():
     said = in_words("dp", 1.2301, spent=1.2301, remaining=2.7699, **FACTS)
-    assert "(1.24, 1e-06)-DP" in said
-    assert "1.24 is spent, 2.76 is left" in said
+    assert said["dpsynth/in_words"].startswith("(1.24, 1e-06)-DP for one record")
+    assert said["dpsynth/budget"] == "ε = 1.24 of 4 spent, 2.76 left"
 
 
-def test_the_sentence_claims_no_epsilon_where_there_is_none():
+def test_a_round_number_stays_as_it_is():
+    said = in_words("dp", 1.1, spent=1.1, remaining=2.9, **FACTS)
+    assert said["dpsynth/budget"] == "ε = 1.10 of 4 spent, 2.90 left"
+
+
+def test_no_epsilon_is_claimed_in_words_where_there_is_none():
     said = in_words("ex-post", None, spent=0.0, remaining=4.0, **FACTS)
-    assert said.startswith("Not (ε, δ)-DP: its guarantee is ex-post.")
+    assert said["dpsynth/in_words"] == "not (ε, δ)-DP; its guarantee is ex-post"
