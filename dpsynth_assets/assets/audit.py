@@ -1,6 +1,7 @@
 """The audit stage: mechanism audits, a cohort's privacy statement, and checks of what was said."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -150,6 +151,7 @@ def _privacy_statement(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
         (folder / STATEMENT_FILE).write_text(text)
+        _copy_statement(folder)
         cohort = label["cohort"]
         return dg.MaterializeResult(
             metadata={
@@ -203,3 +205,13 @@ def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.Ass
         return dg.AssetCheckResult(passed=not problems, metadata={"problems": problems})
 
     return [ledger_chain_valid, statement_equals_ledger]
+
+
+def _copy_statement(folder: Path) -> None:
+    """Copies a cohort's statement to DPSYNTH_PUBLISH_URL, its label last, beside its corpora."""
+    if (place := home().published) is None:
+        return
+    target = place / folder.name
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (STATEMENT_FILE, LABEL_FILE):
+        (target / name).write_text((folder / name).read_text())
