@@ -18,6 +18,7 @@ from dpsynth_assets.cli import (
     purge,
     report,
     run,
+    secrets,
 )
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.add_typer(account.app, name="account", help="Price mechanisms without any da
 app.add_typer(calibrate.app, name="calibrate", help="Find the noise that a target needs.")
 app.add_typer(audit.app, name="audit", help="Audit a cohort; test mechanisms by their claims.")
 app.add_typer(ledger.app, name="ledger", help="Show, verify and export the privacy ledger.")
+app.add_typer(secrets.app, name="secrets", help="Compare noise for secrets with Gaussian DP.")
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)

@@ -7,6 +7,7 @@ from dpsynth_assets.assets.audit import audit_definitions
 from dpsynth_assets.assets.corpora import corpus_definitions
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.evaluation import evaluation_definitions
+from dpsynth_assets.assets.evolution_plots import evolution_plot_definitions
 from dpsynth_assets.assets.prediction_plots import prediction_plot_definitions
 from dpsynth_assets.assets.secrets import secret_definitions
 from dpsynth_assets.assets.staged import staged_definitions
@@ -47,6 +48,7 @@ def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
         *(_method_definitions(spec, plan, planned) for planned in plan.methods),
         evaluation_definitions(spec, plan),
         *([prediction_plot_definitions(spec, plan)] if plan.predictions else []),
+        evolution_plot_definitions(spec, plan),
         audit_definitions(spec, plan),
         attack_definitions(spec, plan),
         regeneration_definitions(spec, plan),

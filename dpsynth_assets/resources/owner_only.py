@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from dpsynth_assets.resources.sealing import SealingKey, SensitiveKeyError, is_sealed, sealing_key
 from dpsynth_assets.resources.whole_folders import flush
 
@@ -67,6 +69,19 @@ class OwnerOnlyFiles:
             f"Expected the key of the encrypted file {self._name(path)}, got none. Export "
             "DPSYNTH_SENSITIVE_KEY, or run `dpsynth purge` and materialise private_records again."
         )
+
+    def read_array(self, path: Path) -> np.ndarray:
+        """Reads a NumPy file: mapped (changes stay in memory) without a key, else decrypted.
+
+        Raises:
+            SensitiveKeyError: As `read`.
+        """
+        if sealing_key() is None:
+            with path.open("rb") as file:
+                plain = not is_sealed(file)
+            if plain:
+                return np.load(path, mmap_mode="c", allow_pickle=False)
+        return np.load(io.BytesIO(self.read(path)), allow_pickle=False)
 
     def store_folder(self, plain: Path, target: Path) -> None:
         """Makes `target` hold the files of folder `plain`, whole and on disk; removes `plain`.

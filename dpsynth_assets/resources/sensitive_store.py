@@ -161,8 +161,8 @@ class SensitiveStore(dg.ConfigurableResource):
         records = self._read_table(dataset, f"{split}.parquet")
         if not with_embeddings:
             return PrivateInputs(records=records)
-        content = self._files.read(self._existing(dataset, f"{split}_embeddings.npy"))
-        embeddings = np.load(io.BytesIO(content), allow_pickle=False)
+        path = self._existing(dataset, f"{split}_embeddings.npy")
+        embeddings = self._files.read_array(path)
         if len(embeddings) != records.height:
             raise ValueError(
                 f"Expected one embedding per record of dataset {dataset!r}, got another number. "

@@ -1,7 +1,7 @@
 """A small house for the web UI: one public base, and two cohorts that a walk can finish.
 
 `letters` goes from public data to evaluation. `memos` is stopped by its release gate: its list of
-canaries names a phrase that the public model knows, so its corpus is bound to contain it.
+canaries names words that the public model knows, so its corpus is bound to contain some.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ METHOD = "mean_clustered"
 BLOCKED_METHOD = "mean_uniform"
 BASE = "letter_base"
 TICK_EVERY_MINUTE = "* * * * *"
-PHRASE_TAKEN_FOR_A_CANARY = "kind regards from the hills"
+WORDS_TAKEN_FOR_CANARIES = ("parcel", "invoice", "number", "morning", "looking", "please")
 
 _MODEL = {
     "vocabulary": 400,
@@ -44,7 +44,7 @@ def build_house(folder: Path) -> Path:
     documents(400, seed=1).write_parquet(folder / "public.parquet")
     for name, seed, tone in ((COHORT, 2, "I am upset that "), (BLOCKED, 3, "I hear that ")):
         _with_ids(documents(400, seed=seed, tone=tone)).write_ndjson(folder / f"{name}.jsonl")
-    (folder / "canaries.txt").write_text(PHRASE_TAKEN_FOR_A_CANARY + "\n")
+    (folder / "canaries.txt").write_text("\n".join(WORDS_TAKEN_FOR_CANARIES))
     datasets = folder / "datasets"
     datasets.mkdir()
     _declare(datasets / "base.yaml", "PublicData", _base(folder))

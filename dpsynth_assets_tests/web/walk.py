@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -144,15 +145,20 @@ def _walk(url: str, browser: Browser, output: Path) -> tuple[list[Step], float]:
         "settle_seconds": 1.5,
     }
     command = ["node", str(Path(__file__).with_name("walk.mjs")), json.dumps(plan)]
-    steps = []
+    steps, before = [], _waited_for()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as walker:
         for line in walker.stdout or ():
             row = json.loads(line)
             steps.append(Step(row["step"], Path(row["picture"]), row["seconds"], row["failure"]))
-            browsing = processor_seconds(walker.pid)
-    return steps, browsing
+    return steps, _waited_for() - before
+
+
+def _waited_for() -> float:
+    """Processor time of all children that have ended: the browser's is known when it has."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def processor_seconds(session: int) -> float:

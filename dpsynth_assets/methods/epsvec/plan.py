@@ -1,6 +1,7 @@
 """Prices EPSVec from declared facts: one noisy histogram, one joint noisy mean, both Gaussian."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,9 +178,23 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
         event=event,
         stages=stages,
         parameters=parameters | {"noise": "; ".join(words)},
-        epsilon=epsilon_of([event], terms.delta, terms.accountant) if stages else 0.0,
+        epsilon=_epsilon(event, parameters, terms) if stages else 0.0,
         rows_estimate=config.rows,
     )
+
+
+def _epsilon(event: Event, parameters: Mapping[str, Any], terms: CohortTerms) -> float:
+    """ε of both releases, for people who plan; the ledger composes the event itself."""
+    noise = ("shots_noise_std", "vector_noise_multiplier", "sampling_probability")
+    key = {
+        "epsilon": "epsvec",
+        "noise": [parameters.get(name) for name in noise],
+        "delta": terms.delta,
+        "accountant": terms.accountant,
+        "relation": str(terms.relation),
+        "max_records_per_unit": terms.unit.max_records,
+    }
+    return float(remembered(key, lambda: epsilon_of([event], terms.delta, terms.accountant)))
 
 
 def shots_event(noise_std: float, terms: CohortTerms) -> Event:
@@ -252,7 +267,8 @@ def _sampled_multiplier(
 def _squared_mu(target_epsilon: float, terms: CohortTerms) -> float:
     """μ² of Gaussian releases that cost ε together: exact, or 2 ρ under the filter."""
     if terms.accountant == "tight":
-        return gaussian_mu(target_epsilon, terms.delta) ** 2
+        key = {"calibration": "mu", "target_epsilon": target_epsilon, "delta": terms.delta}
+        return float(remembered(key, lambda: gaussian_mu(target_epsilon, terms.delta))) ** 2
     return 2.0 * zcdp_rho(target_epsilon, terms.delta)
 
 
