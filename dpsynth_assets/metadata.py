@@ -177,7 +177,7 @@ def in_words(
     """
     held = f"not (ε, δ)-DP; its guarantee is {guarantee}"
     if epsilon is not None:
-        held = f"({_up(epsilon)}, {delta:g})-DP for {unit}, all it builds on included"
+        held = f"({_up(epsilon)}, {delta:g})-DP for {unit}, inputs included"
     left = f"{math.floor(round(remaining * 100, 6)) / 100:.2f}"
     return {
         "dpsynth/in_words": held,

@@ -29,6 +29,8 @@ from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
 
 AUDIT = "audit"
+STATEMENT = "statement"
+"""Group of what is said once everything is done: statement and audit trail."""
 
 
 def audits_key(dataset: str) -> dg.AssetKey:
@@ -130,7 +132,7 @@ def _privacy_statement(
 
     @dg.asset(
         key=key,
-        group_name=f"{spec.name}/{AUDIT}",
+        group_name=f"{spec.name}/{STATEMENT}",
         owners=spec.owners,
         deps=[*upstream, audits_key(spec.name)],
         tags={PRIVACY: RELEASED},

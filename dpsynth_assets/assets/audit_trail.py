@@ -207,7 +207,7 @@ def audit_trail_definitions(
 
     @dg.asset(
         key=key,
-        group_name=f"{spec.name}/audit",
+        group_name=f"{spec.name}/statement",
         owners=spec.owners,
         deps=upstream,
         tags={PRIVACY: INTERNAL},

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import polars as pl
+from pydantic import Field
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import (
@@ -62,8 +63,13 @@ TOPIC_HISTOGRAM = "topic_histogram"
 class CorpusConfig(ReleaseConfig):
     """What a person may choose at launch; rows are free, whatever their number."""
 
-    rows: int = 0
-    """Rows to write; 0: as many as the dataset file says. Asking for more never pays again."""
+    rows: int = Field(
+        default=0,
+        ge=0,
+        le=100_000_000,
+        description="Rows to write; 0: as many as the dataset file says. Asking for more never "
+        "pays again.",
+    )
 
 
 def staged_definitions(

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.audit import AUDIT
+from dpsynth_assets.assets.audit import AUDIT, STATEMENT
 from dpsynth_assets.assets.evaluation import EVALUATION
 from dpsynth_assets.assets.identity import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
@@ -53,7 +53,7 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
 
 def _regeneration_job(spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod]) -> Any:
     """The chosen methods from their paid stages on, with scores and statement."""
-    folders = [*(planned.folder for planned in chosen), EVALUATION, AUDIT]
+    folders = [*(planned.folder for planned in chosen), EVALUATION, AUDIT, STATEMENT]
     return dg.define_asset_job(
         f"regenerate_{spec.name}",
         selection=dg.AssetSelection.groups(*(f"{spec.name}/{folder}" for folder in folders)),

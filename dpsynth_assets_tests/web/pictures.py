@@ -1,7 +1,7 @@
 """Writes the README's pictures: `python -m dpsynth_assets_tests.web.pictures FOLDER`.
 
 Walks through the UI of a small house (the walk that `test_walk.py` runs) and keeps the pictures
-the README shows, in few colours so that they are small.
+the README shows.
 """
 
 import sys
@@ -22,7 +22,6 @@ SHOWN = (
     "launchpad_refuses",
     "skip_reason",
 )
-COLOURS = 128
 
 
 def main(folder: Path) -> int:
@@ -44,7 +43,7 @@ def main(folder: Path) -> int:
 
 def _keep(picture: Path, target: Path) -> None:
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(COLOURS).save(target, optimize=True)
+        image.convert("RGB").save(target, optimize=True)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ const STEPS = {
     const query = `key:"${cohort}/shared/private_records" or key:"${cohort}/shared/cluster_histogram"`
       + ` or key:"${candidate}"`;
     await expand(page, query, cohort, `${cohort}/shared`, `${cohort}/${method}`);
-    await seeExactly(page, 'sensitive', 'released', 'opendp', 'PyTorch');
+    await seeExactly(page, 'sensitive', 'released', 'opendp', 'PyTorch', 'Materialized');
   },
 
   async spend(page) {
