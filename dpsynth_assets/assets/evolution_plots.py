@@ -10,6 +10,7 @@ import dagster as dg
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import method_asset
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.public_inputs import public_ins
@@ -50,6 +51,7 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
         },
         tags={PRIVACY: RELEASED},
         kinds={"matplotlib", "polars"},
+        automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("rounds", planned.spec),
         description=(
             "Votes, survivors and Fréchet distance to public text of every round. Computed from "
