@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dpsynth_assets.metrics.secret_comparison import simulated_incidence
 from dpsynth_assets.privacy.secret_budgets import largest_own_noise, shared_noise_std
-from dpsynth_assets.privacy.secret_comparison import simulated_incidence
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
 from dpsynth_assets.privacy.secret_sampling import (

@@ -10,7 +10,7 @@ from rich.table import Table
 from dpsynth_assets.cli.account.options import AsJson, OneLineCommand
 from dpsynth_assets.cli.account.printing import refusals, show, up_significant
 from dpsynth_assets.cli.account.secret import numbers
-from dpsynth_assets.privacy.secret_comparison import (
+from dpsynth_assets.metrics.secret_comparison import (
     NoiseComparison,
     compare_noise,
     simulated_incidence,

@@ -40,7 +40,10 @@ def fitted_scale(
     Returns:
         A factor in (0, 1.6].
     """
-    place = home().plans / f"{_digest(events_at(1.0), epsilon, delta)}.json"
+    events = events_at(1.0)
+    if not events:
+        return 1.0  # Nothing is paid: every method is refused, or free.
+    place = home().plans / f"{_digest(events, epsilon, delta)}.json"
     if place.exists():
         return float(json.loads(place.read_text())["scale"])
     found = _search(lambda factor: epsilon_of(events_at(factor), delta, "tight"), epsilon)

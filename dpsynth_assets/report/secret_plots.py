@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpsynth_assets.privacy.secret_comparison import NoiseComparison
+from dpsynth_assets.metrics.secret_comparison import NoiseComparison
 from dpsynth_assets.report.plots import COLORS, new_axes, to_png
 
 _LEVELS = (

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from dpsynth_assets.metrics.secret_comparison import compare_noise, simulated_incidence
 from dpsynth_assets.privacy.secret_budgets import (
     SecretBudget,
     SecretPromise,
@@ -12,7 +13,6 @@ from dpsynth_assets.privacy.secret_budgets import (
     posteriors_of_round,
     shared_noise_std,
 )
-from dpsynth_assets.privacy.secret_comparison import compare_noise, simulated_incidence
 from dpsynth_assets.privacy.secret_noise import secret_noise_std, shift_event
 from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
 from dpsynth_assets.privacy.secret_sampling import dominating_law, secret_laws

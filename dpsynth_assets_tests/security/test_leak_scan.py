@@ -190,6 +190,7 @@ def test_an_error_that_quotes_a_record_is_found_in_the_event_log_where_it_is_let
             raise ValueError(CANARY)
 
     monkeypatch.setenv("DPSYNTH_SHOW_PRIVATE_ERRORS", shown)
+    monkeypatch.setenv("DAGSTER_REDACT_USER_CODE_ERRORS", "0")  # Dagster's own veil, off here.
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         assert not dg.materialize([reader], instance=instance, raise_on_error=False).success
     assert bool(scan_folders([tmp_path], [CANARY]).leaks) == (shown == "1")

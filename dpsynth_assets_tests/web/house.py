@@ -1,9 +1,10 @@
 """A small house for the web UI: one public base, and two cohorts that a walk can finish.
 
 `letters` goes from public data to evaluation. `memos` is stopped by its release gate: its list of
-canaries names words that the public model knows, so its corpus is bound to contain some.
+canaries names common pieces of public text, so its corpus is bound to contain some.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ METHOD = "mean_clustered"
 BLOCKED_METHOD = "mean_uniform"
 BASE = "letter_base"
 TICK_EVERY_MINUTE = "* * * * *"
-WORDS_TAKEN_FOR_CANARIES = ("parcel", "invoice", "number", "morning", "looking", "please")
+CANARY_LETTERS = 6
+COMMON_PIECES = 300
 
 _MODEL = {
     "vocabulary": 400,
@@ -44,13 +46,25 @@ def build_house(folder: Path) -> Path:
     documents(400, seed=1).write_parquet(folder / "public.parquet")
     for name, seed, tone in ((COHORT, 2, "I am upset that "), (BLOCKED, 3, "I hear that ")):
         _with_ids(documents(400, seed=seed, tone=tone)).write_ndjson(folder / f"{name}.jsonl")
-    (folder / "canaries.txt").write_text("\n".join(WORDS_TAKEN_FOR_CANARIES))
+    (folder / "canaries.txt").write_text("\n".join(_common_pieces(documents(400, seed=1)["text"])))
     datasets = folder / "datasets"
     datasets.mkdir()
     _declare(datasets / "base.yaml", "PublicData", _base(folder))
     _declare(datasets / "letters.yaml", "PrivateDataset", _letters(folder))
     _declare(datasets / "memos.yaml", "PrivateDataset", _memos(folder))
     return datasets
+
+
+def _common_pieces(texts: pl.Series) -> list[str]:
+    """What the public model writes most: pieces of six letters, blanks and marks left out."""
+    pieces: Counter[str] = Counter()
+    for text in texts:
+        letters = "".join(filter(str.isalnum, text.casefold()))
+        pieces.update(
+            letters[start : start + CANARY_LETTERS]
+            for start in range(len(letters) - CANARY_LETTERS + 1)
+        )
+    return [piece for piece, _ in pieces.most_common(COMMON_PIECES)]
 
 
 def _with_ids(records: pl.DataFrame) -> pl.DataFrame:
