@@ -64,35 +64,38 @@ def refusal(path, **changes):
 
 
 class Bomb:
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
     def __reduce__(self):
-        return (open, ("/tmp/dpsynth_pickle_was_run", "w"))
+        return (open, (str(self.trace), "w"))
 
 
-def pickled():
-    return __import__("pickle").dumps([SECRET, Bomb()])
+def pickled(folder: Path) -> bytes:
+    return __import__("pickle").dumps([SECRET, Bomb(folder / "was_run")])
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet", "a.json"])
 def test_a_pickle_under_another_name_is_refused_and_never_loaded(tmp_path, name):
-    (tmp_path / name).write_bytes(pickled())
+    (tmp_path / name).write_bytes(pickled(tmp_path))
     assert "a pickle, which would run code" in refusal(tmp_path / name)
-    assert not Path("/tmp/dpsynth_pickle_was_run").exists()
+    assert not (tmp_path / "was_run").exists()
 
 
 @pytest.mark.parametrize("name", ["a.pkl", "a.pt", "a.npy", "a.zip", "a.xlsx"])
 def test_formats_that_could_run_code_have_no_reader(tmp_path, name):
-    (tmp_path / name).write_bytes(pickled())
+    (tmp_path / name).write_bytes(pickled(tmp_path))
     assert "expected a suffix among" in refusal(tmp_path / name)
 
 
 def test_an_archive_of_torch_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.jsonl", "w") as archive:
-        archive.writestr("archive/data.pkl", pickled())
+        archive.writestr("archive/data.pkl", pickled(tmp_path))
     assert "a zip archive" in refusal(tmp_path / "a.jsonl")
 
 
 def test_a_compressed_pickle_is_refused_as_one(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(pickled()))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(pickled(tmp_path)))
     assert "a pickle" in refusal(tmp_path / "a.jsonl.gz")
 
 
