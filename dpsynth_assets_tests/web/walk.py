@@ -23,7 +23,7 @@ PLAYWRIGHT = "playwright-core@1.65.1"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PROGRAMS = ("make", "node", "npm")
 START_SECONDS = 240
-STEP_SECONDS = 60
+STEP_SECONDS = 120
 RUN_SECONDS = 1500
 STOP_SECONDS = 10
 
