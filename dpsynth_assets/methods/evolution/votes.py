@@ -48,7 +48,10 @@ class _Candidates:
     @classmethod
     def of(cls, numbers: np.ndarray, vectors: np.ndarray) -> "_Candidates":
         """Keeps the first of equal candidates, which wins every tie between them."""
-        first = np.sort(np.unique(vectors, axis=0, return_index=True)[1])
+        places: dict[bytes, int] = {}
+        for place, vector in enumerate(vectors + np.float32(0.0)):  # -0.0 becomes 0.0.
+            places.setdefault(vector.tobytes(), place)
+        first = np.fromiter(places.values(), dtype=np.int64)  # Ascending, as it was filled.
         kept = np.ascontiguousarray(vectors[first])
         squares = np.einsum("cd,cd->c", kept, kept, dtype=np.float64)
         return cls(
