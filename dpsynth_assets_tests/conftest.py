@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, started on loopback where Debian's binaries are installed."""
+"""What every test shares: a PostgreSQL server of our own, and names that workers agree on."""
 
 import importlib.util
 import os
@@ -15,6 +15,11 @@ import pytest
 import sqlalchemy as sa
 
 DRIVERS = ("psycopg", "psycopg2")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Names bytes by their argument: each worker writes an archive's bytes, and its clock, anew."""
+    return argname if isinstance(val, bytes) else None
 
 
 @pytest.fixture(scope="session")

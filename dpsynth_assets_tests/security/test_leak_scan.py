@@ -144,6 +144,8 @@ def test_a_short_canary_is_refused_and_not_shown():
         (b"SQLite format 3\0 but no database", "cannot be read"),
         (gzip.compress(bytes(5000)), "unpacks to more"),
     ],
+    # named, for a gzip header holds the second it was written in
+    ids=["cut gzip", "no zip", "no Parquet", "no SQLite", "large gzip"],
 )
 def test_what_cannot_be_unpacked_is_no_clean_bill(tmp_path, monkeypatch, content, reason):
     monkeypatch.setattr(leak_scan, "MAXIMUM_UNPACKED_BYTES", 1000)
