@@ -11,8 +11,9 @@ from dpsynth_assets.methods.base import ProgressCallback
 TerminalBar = Callable[[str], ProgressCallback]
 """Given a title, opens a bar and returns its callback."""
 
-ENOUGH_FOR_AN_ESTIMATE = 0.03
-"""Before this share is done, the time left is a guess that only alarms."""
+LOGGED_STEPS = 20
+"""Shares are logged in steps of 1/20: a fine share after a known number of records, 16 of N say,
+would tell N, which may be private."""
 
 _terminal_bar: list[TerminalBar] = []
 
@@ -46,17 +47,19 @@ class Progress(dg.ConfigurableResource):
             if now - last < self.log_every_seconds and share < 1:
                 return
             last = now
-            context.log.info("%s: %s", title, _line(share, message, now - started))
+            context.log.info("%s: %s", title, _line(_coarse(share), message, now - started))
 
         return report
+
+
+def _coarse(share: float) -> float:
+    return math.floor(share * LOGGED_STEPS + 1e-9) / LOGGED_STEPS
 
 
 def _line(share: float, message: str, elapsed: float) -> str:
     if share <= 0:
         return message
     done = f"{share:.0%} {message}".rstrip()
-    if share < ENOUGH_FOR_AN_ESTIMATE:
-        return done
     left = elapsed * (1 - share) / share
     eta = f", about {left:.0f} s left" if share < 1 else f", took {elapsed:.0f} s"
     return f"{done}{eta}"

@@ -43,7 +43,14 @@ def test_time_left_is_estimated_once_there_is_something_to_go_by(context, lines,
     report(0.01, "early")
     clock[0] += 20
     report(0.5, "half")
-    assert lines[1:] == ["work: 1% early", "work: 50% half, about 40 s left"]
+    assert lines[1:] == ["work: early", "work: 50% half, about 40 s left"]
+
+
+@pytest.mark.parametrize("records", [130, 147, 159])
+def test_the_log_does_not_tell_how_many_records_a_share_is_of(context, lines, clock, records):
+    report = Progress().start(context, "work")
+    report(16 / records, "reading")
+    assert lines == ["work: 10% reading, about 0 s left"]
 
 
 def test_terminal_bar_sees_every_step(context, clock, monkeypatch):
