@@ -3,7 +3,7 @@
 Which cohort a record belongs to is a function of the record alone: the file it lies in, or the date
 it carries. Which cohorts there are is public: the calendar, or names of files that follow a public
 pattern. Nothing looks at records to decide whether a cohort exists, so an empty window is one like
-any other. Then the cohorts compose in parallel (PRIVACY.md D.3): the largest stands for all.
+any other. Then the cohorts compose in parallel (docs/privacy.md): the largest stands for all.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Keyed hashes that give a record its name and its place, from the record alone.
 
 The key is public (the dataset's name), so these hashes hide nothing. They make every choice about
-a record a function of that record, which is what parallel composition asks for (PRIVACY.md D.3).
+a record a function of that record, which is what parallel composition asks for (docs/privacy.md).
 """
 
 import hashlib

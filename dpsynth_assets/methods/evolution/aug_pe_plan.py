@@ -30,7 +30,7 @@ def plan_aug_pe(config: AugPeConfig, terms: CohortTerms, target_epsilon: float) 
     sensitivity Δ are √T Δ / σ-GDP, the histogram of labels another Δ / σ_labels-GDP, and squares
     add up. No budget is lost to composition, and none is left over.
 
-    **Source** Xie et al. 2024, section 3 and appendix; PRIVACY.md, A.8.
+    **Source** Xie et al. 2024, section 3 and appendix; docs/privacy.md.
     """
     refusal = refusal_of(config, terms, target_epsilon)
     if refusal is not None:

@@ -24,7 +24,7 @@ def prompt_columns(
         public prompt may be longer: it is padded apart from private ones.
 
     **Privacy** The longest prompt at hand would be private, and padding to it lets one long record
-    move every other record's logits (PRIVACY B-all).
+    move every other record's logits (errata C-3).
     """
     empty = [""] * examples_per_context
     frames = [

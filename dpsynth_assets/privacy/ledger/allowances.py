@@ -7,7 +7,7 @@ copies of the plan, as many as hold its charges.
 
 **Privacy** All releases of one calendar month together are (monthly ε, δ)-DP, whatever was released
 before: a filter holds for releases that follow from earlier outputs, those of earlier months
-included (PRIVACY.md D.6). Allowances of several months do not add up to a guarantee of their own;
+included (docs/privacy.md). Allowances of several months do not add up to a guarantee of their own;
 the cohort's total does.
 """
 

@@ -80,7 +80,7 @@ class FilterSum:
         """ε at `delta` of everything charged, by the best order, rounded up.
 
         **Privacy** A reading, never compared with a budget: where later releases followed from
-        earlier ones, what is guaranteed is the budget that the filter kept (PRIVACY.md D.6).
+        earlier ones, what is guaranteed is the budget that the filter kept (docs/privacy.md).
         """
         if not self.sampled:
             return zcdp_epsilon_of_units(self.units, delta)

@@ -88,7 +88,7 @@ def check_partition(
     """One dataset is parted by one rule: cohorts of two rules would share records.
 
     **Privacy** The largest cohort stands for the dataset only while every record is in one cohort
-    (PRIVACY.md D.3): a month and a week overlap, and so do a cohort and the whole dataset.
+    (docs/privacy.md): a month and a week overlap, and so do a cohort and the whole dataset.
     """
     before = partitions.get(request.dataset, terms.partition)
     if before != terms.partition:

@@ -1,7 +1,7 @@
 """What a plan fixed beforehand costs: ε of its DP lines, and what all its lines tell of a secret.
 
 A sum of privacy loss distributions is no filter, so whole copies of the plan are charged: as many
-as hold every charge so far (PRIVACY.md D.6). The same goes for dominating pairs of secrets.
+as hold every charge so far (docs/privacy.md). The same goes for dominating pairs of secrets.
 """
 
 import json
@@ -64,7 +64,7 @@ def plan_posteriors(plan_json: str, rounds: int, secret: SecretTerms) -> tuple[f
     After `rounds` full copies of the plan, rounded up.
 
     **Privacy** (p, r) points do not compose: two releases may tell more together than the sum of
-    their gains (PRIVACY.md B-004.3). Dominating pairs do, so the events of all lines are composed
+    their gains (errata B-004.3). Dominating pairs do, so the events of all lines are composed
     first and the prior is applied once; DP lines enter for all records that hold the secret.
     """
     from dpsynth_assets.privacy.secret_protection import posterior_of_events

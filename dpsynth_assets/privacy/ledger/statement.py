@@ -42,7 +42,7 @@ class CohortSpend:
         ex_post_epsilon_max: Largest realised bound of one ex-post release; infinite if some
             release did not state its own. A function of private data: internal use only.
         ex_post_epsilon_sum: Sum of the realised bounds: they add along the transcript
-            (PRIVACY.md D.4). Internal use only.
+            (docs/privacy.md). Internal use only.
         secret_prior: p before any release; None unless secret releases were reserved.
         secret_posterior: Largest probability of guessing a secret after all releases, rounded up;
             1 where nothing bounds it. Never summed with any ε.
@@ -187,7 +187,7 @@ def _of_month(
 
 
 def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpend:
-    """Composes the cohorts of one dataset (PRIVACY.md D.3).
+    """Composes the cohorts of one dataset (docs/privacy.md).
 
     **Privacy**: the largest cohort stands for all only where one privacy unit lies in one cohort:
     under add/remove or zero-out, with records as units, and cohorts that are parts of the dataset.

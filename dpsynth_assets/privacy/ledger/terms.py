@@ -40,7 +40,7 @@ class SecretTerms:
             was known before.
         posterior: r in [p, 1): largest probability afterwards, over all releases of the cohort.
         occurrences: m >= 1: largest number of records that hold one secret. A DP release protects
-            a secret only through group privacy for m records (PRIVACY.md D.5).
+            a secret only through group privacy for m records (docs/privacy.md).
         others: Further (p, r), promised to other kinds of secrets of the same records.
     """
 
@@ -78,9 +78,9 @@ class BudgetTerms:
 
     Attributes:
         epsilon: Total budget ε of the cohort. May be raised or lowered later.
-        delta: Public constant δ of the cohort, fixed by its first entry (PRIVACY.md D.7).
+        delta: Public constant δ of the cohort, fixed by its first entry (docs/privacy.md).
         accountant: `zcdp`, a filter that holds for adaptively chosen releases, or `tight`, a plan
-            fixed before the first charge (PRIVACY.md D.6).
+            fixed before the first charge (docs/privacy.md).
         relation: Neighbouring relation, fixed by the cohort's first entry.
         unit: Privacy unit, fixed by the cohort's first entry.
         accepts_ex_post: Whether releases without an (ε, δ) guarantee are accepted.
