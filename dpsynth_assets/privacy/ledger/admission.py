@@ -110,7 +110,7 @@ def admit(
     stays below the ρ whose ε is the budget, or, with sampled events, while the sum of divergences
     at one order fixed by the budget does (`FilterSum.filter_epsilon`). A sum of privacy loss
     distributions is not a filter, so `tight` charges whole copies of a plan fixed before the first
-    charge (docs/privacy.md). Secrets are bounded beside ε, never within it (docs/privacy.md, Kinds of guarantee).
+    charge. Secrets are bounded beside ε, never within it (docs/privacy.md).
     """
     check_guarantee(request, terms)
     account = book.accounts.get(request.cohort)
