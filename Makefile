@@ -28,7 +28,7 @@ demo: setup  ## private text in, audited synthetic corpora out
 	@$(BIN)/dpsynth run tickets
 
 test: setup  ## the whole suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
 	bash .ci/test_vllm
