@@ -41,7 +41,7 @@ def spec(accountant="zcdp", epsilon=10.0, methods=None, **changes):
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 @pytest.mark.parametrize("epsilon", [3.0, 10.0])
 def test_a_plan_without_hand_made_shares_spends_its_budget_and_no_more(accountant, epsilon):
-    large = {"expected_batch_size": 256, "max_batches": 8}
+    large = {"expected_batch_size": 128, "max_batches": 8}
     methods = [{"method": name, "settings": large} for name in ("mean_uniform", "mean_clustered")]
     plan = plan_dataset(spec(accountant, epsilon, methods))
     assert 0.97 * epsilon < plan.total_epsilon <= epsilon
@@ -51,7 +51,7 @@ def test_a_plan_without_hand_made_shares_spends_its_budget_and_no_more(accountan
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_a_budget_for_several_rounds_lasts_for_them_and_no_more(accountant):
     budget = {"epsilon": 10.0, "delta": 1e-6, "accountant": accountant, "rounds": 3}
-    large = {"expected_batch_size": 256, "max_batches": 8}
+    large = {"expected_batch_size": 128, "max_batches": 8}
     methods = [{"method": "mean_clustered", "settings": large}]
     plan = plan_dataset(spec(methods=methods, budget=budget))
     three = epsilon_of(plan.events * 3, 1e-6, accountant)
