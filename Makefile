@@ -55,7 +55,8 @@ bench: setup  ## side-by-side measurements; see docs/benchmarks.md
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 pictures: setup  ## the README's pictures, from a walk through the web UI (needs chromium, node)
-	$(BIN)/python -m dpsynth_assets_tests.web.pictures docs/pictures
+	$(BIN)/python -m dpsynth_assets_tests.web.pictures docs/pictures \
+	  $(if $(HOME_OF_DEMO),--home $(HOME_OF_DEMO))
 
 where:  ## lines of a paper's pseudo-code in order: make where TAG=amin2024
 	@test -n "$(TAG)" || { echo "usage: make where TAG=amin2024"; exit 2; }

@@ -1,6 +1,6 @@
 """Private decoding beside plain sampling: the same rows, lengths, model and cache in one run.
 
-    python benchmarks/decoding.py [--model FOLDER] [--batches 8] [--contexts 64] [--tokens 64]
+    python benchmarks/decoding.py [--parts choices] [--width 128] [--layers 4] [--threads 2]
 
 Both sides decode the same contexts for the same number of steps from a filled prompt cache. The
 private side runs the product's loop: mean of clipped logits, token meter, operating-system
@@ -42,8 +42,14 @@ NO_END = -1  # no token ends a document: both sides decode exactly --tokens step
 def main() -> None:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
+    for part in PARTS:  # memory first: later it would reuse what others freed
+        if part in arguments.parts:
+            PARTS[part](arguments)
+
+
+def report_speed(arguments) -> None:
+    """Decodes privately and plainly by turns."""
     model = load_model(arguments)
-    report_memory(arguments, model.device)  # first: later it would reuse what others freed
     prompts = random_prompts(arguments, model.config.vocab_size)
     private, plain = [], []
     for repetition in range(arguments.repetitions + 1):
@@ -54,9 +60,7 @@ def main() -> None:
         if repetition:  # the first pair warms up
             private.append(pair[0])
             plain.append(pair[1])
-    report_speed(arguments, np.array(private), np.array(plain))
-    report_choices(arguments)
-    report_prefix(arguments)
+    print_speed(arguments, np.array(private), np.array(plain))
 
 
 def decode_privately(model, prompts, arguments) -> tuple[float, float]:
@@ -105,7 +109,7 @@ def decode_plainly(model, prompts, arguments) -> tuple[float, float]:
     return per_step(ticks)
 
 
-def report_speed(arguments, private: np.ndarray, plain: np.ndarray) -> None:
+def print_speed(arguments, private: np.ndarray, plain: np.ndarray) -> None:
     rows = arguments.batches * arguments.contexts
     print(
         f"{rows} rows ({arguments.batches} batches x {arguments.contexts} contexts), "
@@ -125,7 +129,11 @@ def report_choices(arguments) -> None:
     vocabulary = arguments.choice_vocabulary
     model = load_model(arguments, vocabulary, logit_spread=3.0)
     prompts = random_prompts(arguments, model.config.vocab_size)
-    print(f"choice of tokens, {arguments.contexts} contexts, V={model.config.vocab_size}:")
+    print(
+        f"choice of tokens, {arguments.batches} x {arguments.contexts} contexts, "
+        f"V={model.config.vocab_size}, {arguments.layers} layers {arguments.width} wide, "
+        f"{arguments.threads} threads:"
+    )
     for name, make, compares in CHOICES:
         steps = [
             choice_times(model, prompts, arguments, make, compares)
@@ -180,8 +188,9 @@ def choice_times(model, prompts, arguments, make, compares: bool) -> np.ndarray:
     return np.stack([(ends - starts)[1:], starts[1:] - ends[:-1]], axis=1)
 
 
-def report_memory(arguments, device: torch.device) -> None:
+def report_memory(arguments) -> None:
     """Peak of one selection over a large vocabulary, measured against what is stated."""
+    device = load_model(arguments).device
     rows, vocabulary = arguments.batches * arguments.contexts, arguments.vocabulary
     mechanism = mean_mechanism(arguments)
     logits_bytes = 4 * rows * vocabulary
@@ -294,6 +303,15 @@ CHOICES = (
 """Name, maker of the selector, and whether it compares with a public prompt."""
 
 
+PARTS = {
+    "memory": report_memory,
+    "speed": report_speed,
+    "choices": report_choices,
+    "prefix": report_prefix,
+}
+"""The parts of the report."""
+
+
 def load_model(arguments, vocabulary: int = 2048, logit_spread: float = 0.2):
     from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -352,6 +370,7 @@ def peak_bytes(device: torch.device) -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--model", default="", help="folder of a causal language model")
     parser.add_argument("--width", type=int, default=128, help="of the random model")
     parser.add_argument("--layers", type=int, default=4, help="of the random model")

@@ -1,6 +1,7 @@
 """DP-Adam beside plain AdamW and Opacus on a processor: speed and peak memory, in one run.
 
     python benchmarks/dp_training.py [--models embedded base gpt2] [--repetitions 3] [--out FILE]
+        [--ways plain DP-Adam "Opacus hooks"] [--logical RECORDS]
 
 Every measurement is a process of its own, so that peak memory is its own; ways alternate, and
 medians are told. Model, examples, micro-batches and logical batch are the same for all ways. Speed
@@ -33,24 +34,35 @@ SHAPES = {
     },
     "base": {"width": 768, "layers": 6, "heads": 12, "feed_forward": 3072, "vocabulary": 50265},
     "gpt2": {"width": 192, "layers": 4, "heads": 6, "feed_forward": 768, "vocabulary": 4096},
+    "gpt2 small": {
+        "width": 768,
+        "layers": 12,
+        "heads": 12,
+        "feed_forward": 3072,
+        "vocabulary": 50257,
+    },
 }
 LOADS = {
     "embedded": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
     "embedded wide": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
-    "base": {"logical": 8, "micro_batch": 8, "source": 32, "target": 96, "steps": 1},
+    "base": {"logical": 64, "micro_batch": 8, "source": 32, "target": 96, "steps": 1},
     "gpt2": {"logical": 128, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
+    "gpt2 small": {"logical": 16, "micro_batch": 4, "source": 32, "target": 96, "steps": 1},
 }
+LARGE = ("base", "gpt2 small")  # one step is long enough to hide what a first one costs
 
 
 def main() -> None:
     arguments = parse()
     if arguments.child:
-        print(json.dumps(measured(arguments.models[0], arguments.child, arguments.threads)))
+        load = load_of(arguments.models[0], arguments)
+        found = measured(arguments.models[0], arguments.child, arguments.threads, load)
+        print(json.dumps(found))
         return
     report = {}
     for name in arguments.models:
         report[name] = compared(name, arguments)
-        tell(name, report[name])
+        tell(name, report[name], load_of(name, arguments))
         if arguments.out is not None:
             arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
@@ -75,6 +87,7 @@ def medians(runs: list[dict]) -> dict:
 def child(name: str, way: str, arguments) -> dict:
     threads = str(arguments.threads)
     command = [sys.executable, __file__, "--child", way, "--models", name, "--threads", threads]
+    command += ["--logical", str(load_of(name, arguments)["logical"])]
     environment = os.environ | {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
@@ -82,8 +95,13 @@ def child(name: str, way: str, arguments) -> dict:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def tell(name: str, found: dict) -> None:
-    load = LOADS[name]
+def load_of(name: str, arguments) -> dict:
+    """The load of a model, with another logical batch where one is asked for."""
+    asked = {} if arguments.logical is None else {"logical": arguments.logical}
+    return LOADS[name] | asked
+
+
+def tell(name: str, found: dict, load: dict) -> None:
     print(
         f"{name}: {SHAPES[name]}, logical batch {load['logical']} in parts of "
         f"{load['micro_batch']}, {load['source']} + {load['target']} tokens"
@@ -108,7 +126,7 @@ def tell(name: str, found: dict) -> None:
         print(f"  DP-Adam / Opacus hooks  {speeds[0] / speeds[1]:.2f}x", flush=True)
 
 
-def measured(name: str, way: str, threads: int) -> dict:
+def measured(name: str, way: str, threads: int, load: dict) -> dict:
     """One way of one model, in this process."""
     import torch
     import transformers
@@ -118,12 +136,12 @@ def measured(name: str, way: str, threads: int) -> dict:
     torch.manual_seed(0)
     warm_libraries(way)
     before = peak_bytes()
-    model, load = new_model(name), LOADS[name]
+    model = new_model(name)
     examples = random_examples(load, SHAPES[name]["vocabulary"])
     loss = CountedLoss(new_loss(name))
     timer = NoiseTimer()
     run = trainer(way, model, examples, loss, load)
-    if name != "base":  # there one step is long enough to hide what a first one costs
+    if name not in LARGE:
         run(load["micro_batch"], 1)
     loss.examples, timer.seconds = 0, 0.0
     start = time.process_time()
@@ -280,7 +298,7 @@ def opacus_trainer(model, examples, loss, load):
 def new_loss(name: str):
     from dpsynth_assets.models.fine_tuning import CausalLoss, SequenceToSequenceLoss
 
-    kind = CausalLoss if name == "gpt2" else SequenceToSequenceLoss
+    kind = CausalLoss if name.startswith("gpt2") else SequenceToSequenceLoss
     return kind(pad_token_id=1, start_token_id=2)
 
 
@@ -310,7 +328,7 @@ def new_model(name: str):
     )
 
     shape = SHAPES[name]
-    if name == "gpt2":
+    if name.startswith("gpt2"):
         config = GPT2Config(
             vocab_size=shape["vocabulary"],
             n_embd=shape["width"],
@@ -350,6 +368,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--logical", type=int, default=None, help="records of a logical batch")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -6,8 +6,11 @@
 Each engine runs in a process of its own on one thread. A shared machine's clock says little, and
 even its processor time changes with what runs beside it: so processor time is compared, and the
 engines take turns, one round each, on the same fresh prompts; a ratio is the median of the rounds'
-ratios. In a round the calls of `generate` alternate between steered and unsteered, and so do single
-passes of the model (steps of vLLM, its scheduler included), which say best what steering costs.
+ratios. Three workloads: as many rows as run at once, all of one length (steered and not); four
+times as many rows of lengths that differ, so that rows end and others take their places; and, for
+scale, `generate` of transformers itself on the first of them. In a round the calls alternate
+between steered and unsteered, and so do single passes of the model (steps of vLLM, its scheduler
+included), which say best what steering costs.
 Pooled hidden states of 500 documents: rows that passed through the model (one a document, and
 filler), and memory beyond it.
 """
@@ -58,13 +61,17 @@ def show(figures: dict, rounds: dict) -> None:
             print(f"  {name:44s}{value}")
     if len(rounds) == len(ENGINES):
         pairs = list(zip(rounds["vllm"], rounds["transformers"], strict=True))
-        for name in ("unsteered", "steered"):
-            ratios = sorted(theirs[name] / ours[name] for ours, theirs in pairs)
-            low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-            print(
-                f"vllm / transformers, {name} rows a processor second: "
-                f"{statistics.median(ratios):.2f} (quartiles {low:.2f} to {high:.2f})"
-            )
+        for name in ("unsteered", "steered", "mixed"):
+            ratios = [theirs[name] / ours[name] for ours, theirs in pairs]
+            print(f"vllm / transformers engine, {name} rows a processor second: {spread(ratios)}")
+        ratios = [theirs["plain"] / ours["unsteered"] for ours, theirs in pairs]
+        print(f"vllm / `generate` of transformers, the same: {spread(ratios)}")
+
+
+def spread(ratios: list[float]) -> str:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return f"{middle:.2f} (quartiles {low:.2f} to {high:.2f})"
 
 
 def summary(rounds: list[dict]) -> dict:
@@ -188,12 +195,53 @@ def generation(engine, language_model, number: int, arguments) -> dict:
 
     order = (plain, steered) if number % 2 else (steered, plain)
     taken = {run: run() for run in order}
-    return {
+    others = {"mixed": mixed_lengths(engine, language_model, number, arguments)}
+    if arguments.engine == "transformers":
+        rows = prompts(language_model, 2 * number + 1, arguments)
+        others["plain"] = plain_generate(language_model, rows, arguments)
+    return others | {
         "unsteered": taken[plain]["cpu"],
         "steered": taken[steered]["cpu"],
         "wall": taken[plain]["wall"],
         "tokens": taken[plain]["tokens"],
     }
+
+
+def mixed_lengths(engine, language_model, number: int, arguments) -> float:
+    """Processor seconds a token of four times as many rows, whose lengths differ."""
+    import numpy as np
+
+    from dpsynth_assets.models.engines import Sampling
+
+    rows = [
+        row
+        for part in range(4)
+        for row in prompts(language_model, 1000 + 4 * number + part, arguments)
+    ]
+    draw = np.random.default_rng(number)
+    limits = draw.integers(1, 2 * arguments.tokens, len(rows)).tolist()
+    sampling = Sampling(temperature=1.0, max_new_tokens=tuple(limits), seed=number)
+    start = time.process_time()
+    tokens = sum(len(each.token_ids) for each in engine.generate(rows, sampling))
+    return (time.process_time() - start) / tokens
+
+
+def plain_generate(language_model, rows: list[list[int]], arguments) -> float:
+    """Processor seconds a token of `generate` as transformers has it, all rows in one batch."""
+    import torch
+
+    ids = torch.tensor(rows)
+    start = time.process_time()
+    with torch.inference_mode():
+        made = language_model.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=arguments.tokens,
+            do_sample=True,
+            eos_token_id=None,
+            pad_token_id=language_model.pad_token_id,
+        )
+    return (time.process_time() - start) / (made.shape[1] - ids.shape[1]) / len(rows)
 
 
 def steps(language_model, rows, engine, arguments) -> dict:

@@ -45,10 +45,12 @@ VARIANTS = {
     "EPSVec without histogram": {"private_histogram": False},
     "EPSVec": {},
     "EPSVec, mean of negatives": {"pairing": "mean"},
+    "drawn shots": {"use_vectors": False, "shots": 1, "kept_shots": 16},
+    "EPSVec, drawn shots": {"shots": 1, "kept_shots": 16},
 }
-TEMPERATURES = (0.6, 0.8, 1.0, 1.2, 1.4)
-STRENGTHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
-RECORD_COUNTS = (50, 100, 200, 500, 1000)
+TEMPERATURES = (0.7, 1.0, 1.3)
+STRENGTHS = (0.0, 1.0, 2.0, 4.0)
+RECORD_COUNTS = (50, 100, 200, 500)
 SCORES = ("mauve", "energy", "accuracy")
 NAMES = ("MAUVE", "energy distance", "accuracy")
 
@@ -149,8 +151,9 @@ def figure9(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, 
     for strength in STRENGTHS:
         line: list[object] = [strength]
         for block in blocks:
+            at = f" layers {block}" if strength else ""  # unsteered rows are the same everywhere
             found = results.unit(
-                f"figure9 strength {strength} layers {block}",
+                f"figure9 strength {strength}{at}",
                 lambda strength=strength, block=block: scores(
                     made(cohort, base, whole, arguments).rows(
                         config.rows, arguments.seed, steering_layers=block, strengths=(strength,)
@@ -184,7 +187,7 @@ def shown(found: dict | None) -> list[object]:
 def settings_of(arguments) -> EpsVecConfig:
     """One configuration that every part departs from."""
     size = (
-        {"candidates": 12, "negatives": 12, "clip_documents": 20, "rows": 30,
+        {"candidates": 16, "negatives": 12, "clip_documents": 20, "rows": 30,
          "max_document_tokens": 24, "max_new_tokens": 24}
         if arguments.tiny
         else {"candidates": 100, "negatives": 200, "clip_documents": 200, "rows": arguments.rows,

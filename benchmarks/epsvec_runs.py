@@ -171,7 +171,7 @@ def with_real_shots(run: Run, cohort: Cohort, folder: Path) -> Run:
         for label in cohort.labels
     )
     folder.mkdir(parents=True, exist_ok=True)
-    FixedShots(shots=shots).save(folder)
+    FixedShots(ranked=shots).save(folder)
     done = Released(reservation="none", facts={}, folder=folder)
     config = run.config.model_copy(update={"use_vectors": False, "use_fixed_shots": True})
     public = replace(run.public, released={**run.public.released, SHOTS: done})

@@ -1,10 +1,12 @@
-"""Times a ledger of 100,000 entries: `show`, an admission decision, and a full verification.
+"""Times a ledger of 100,000 entries: `show`, admission decisions, a step's check, verification.
 
     PYTHONPATH=. python benchmarks/ledger.py [--entries 100000] [--distinct 1000]
 
 The entries are written straight through the store's own chain in one transaction, since 100,000
 durable commits would measure the disk. Each timing runs in a fresh `Ledger`, as a new process
-would; `second admission` is the cost once the process knows the chain.
+would; `second admission` is the cost once the process knows the chain. A step opens the ledger with
+this machine's checkpoint, which the first step writes, and charges a release; lines of `a step` are
+the check with its write, as a new process pays it.
 """
 
 import argparse
@@ -15,7 +17,13 @@ from pathlib import Path
 
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, ReleaseRequest
+from dpsynth_assets.privacy.ledger import (
+    BudgetTerms,
+    Checkpoint,
+    Ledger,
+    LedgerEntry,
+    ReleaseRequest,
+)
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.database import TABLE, Database
 from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
@@ -85,6 +93,23 @@ def main() -> None:
         report("second admission", lambda: ledger.preview(wanted, TERMS))
         report("reserve", lambda: ledger.reserve(wanted, TERMS))
         report("verify", ledger.verify)
+        steps(url, Path(folder), arguments.entries + 1, arguments.distinct)
+
+
+def steps(url: str, folder: Path, number: int, distinct: int) -> None:
+    """A step without, and steps with, what this machine has verified before."""
+    kept = Checkpoint(folder, url)
+    report(
+        "a step, without checkpoint", lambda: Ledger(url).reserve(request(number, distinct), TERMS)
+    )
+    report("writing the checkpoint", lambda: Ledger(url, checkpoint=kept).head())
+    for place in range(1, 4):
+        wanted = request(number + place, distinct)
+        report(
+            f"a step, with checkpoint ({place})",
+            lambda wanted=wanted: Ledger(url, checkpoint=kept).reserve(wanted, TERMS),
+        )
+    report("verify, with checkpoint compared", Ledger(url, checkpoint=kept).verify)
 
 
 if __name__ == "__main__":

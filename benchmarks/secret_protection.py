@@ -1,9 +1,10 @@
 """Times what secret protection computes, and compares votes: `benchmarks/secret_protection.py`.
 
 Prints seconds of the processor for the linear program and the exact calibration (10^5 records x 400
-secrets; with `--large` also 10^6 x 10^3), the noise of one dominating pair beside that of a pair
-for each secret, and how far votes of released clusters are from votes of the records themselves.
-Records are Yelp reviews (DPSYNTH_REAL_DATA, or ../shared/data), candidates other public text.
+secrets; with `--large` also the program of 10^6 x 10^3 alone), the noise of one dominating pair
+beside that of a pair for each secret, and how far votes of released clusters are from votes of the
+records themselves. Records are Yelp reviews (DPSYNTH_REAL_DATA, or ../shared/data), candidates
+other public text.
 `--plot FOLDER` writes the pictures.
 """
 
@@ -45,7 +46,8 @@ def main():
     arguments = parser.parse_args()
     calibration(100_000, 400, 0.01)
     if arguments.large:
-        calibration(1_000_000, 1_000, 0.001)
+        for share in (0.001, 0.005):
+            program_alone(1_000_000, 1_000, share)
     votes(arguments.plot)
 
 
@@ -81,6 +83,19 @@ def calibration(records, secrets, share):
         print(f"{ratio:>5} {solving:>9.2f} {one_seconds:>9.2f} {each_seconds:>9.2f} "
               f"{one:>11.3f} {each:>8.3f} {np.sqrt(2) / mu:>8.3f} "
               f"{chances.sum():>13.0f} {chances[holds].sum():>13.0f}")  # fmt: skip
+
+
+def program_alone(records, secrets, share, ratio=10):
+    held = simulated_incidence(records, secrets, share, seed=0)
+    mu = gaussian_budget(PRIOR, ratio * PRIOR)
+    weights, solving = timed(lambda: secret_weights(held, [mu] * secrets, records))
+    fullest = max(weights[rows].sum() for rows in held)
+    print(
+        f"\n{records} records x {secrets} secrets, {sum(map(len, held))} pairs, r/p = {ratio}: "
+        f"program alone {solving:.1f} processor seconds; {weights.sum():.0f} records' worth, "
+        f"fullest secret {fullest:.4f} of {mu:.4f}",
+        flush=True,
+    )
 
 
 def votes(plots):

@@ -3,6 +3,7 @@
     PYTHONPATH=. python benchmarks/topic_model.py demo
     PYTHONPATH=. python benchmarks/topic_model.py real --cache FOLDER [--documents 8000]
     PYTHONPATH=. python benchmarks/topic_model.py million --folder /tmp [--documents 1000000]
+        [--sample 75000] [--max-share 0.002]
     PYTHONPATH=. python benchmarks/topic_model.py denoising
 
 demo: the embedded public letters, whose true topics are known. real: public text under
@@ -216,7 +217,9 @@ def million(arguments) -> None:
         return random.standard_normal((len(words), DIMENSION), dtype=np.float32)
 
     mapped = np.load(file, mmap_mode="r")
-    settings = TopicModelSettings(sample_documents=arguments.sample)
+    settings = TopicModelSettings(
+        sample_documents=arguments.sample, max_topic_share=arguments.max_share
+    )
     model = fitted(PlantedTexts(topics), mapped, embed_words, settings)
     assigned = model.assign(mapped[: 10 * CHUNK])
     truth = topics[: 10 * CHUNK]
@@ -275,6 +278,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=None, help="folder that keeps embeddings")
     parser.add_argument("--folder", type=Path, default=Path("/tmp"), help="of the memory map")
     parser.add_argument("--sample", type=int, default=50_000, help="documents clustered")
+    parser.add_argument(
+        "--max-share", type=float, default=0.05, help="a larger group is clustered again"
+    )
     arguments = parser.parse_args()
     print(arguments.part)
     parts[arguments.part](arguments)

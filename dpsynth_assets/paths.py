@@ -50,6 +50,17 @@ class Home:
         return self._stored("releases", self.artifacts / "releases")
 
     @property
+    def public_models(self) -> Path:
+        """Trained public models of this machine: base/kind/version."""
+        return self.artifacts / "public"
+
+    @property
+    def shared_models(self) -> Folder | None:
+        """Where machines share trained public models: DPSYNTH_STORE_URL/public, if it is set."""
+        address = os.environ.get("DPSYNTH_STORE_URL", "")
+        return located(address) / "public" if address else None
+
+    @property
     def release_cache(self) -> Path:
         """Local copies of released files that lie in an object store."""
         return self.root / "release_cache"

@@ -1,6 +1,7 @@
 """The files of `deploy/` are valid, agree with one another, and keep what is private in."""
 
 import configparser
+import json
 import re
 from pathlib import Path
 
@@ -147,7 +148,7 @@ CHART = {
 DEPLOYMENT = {
     "name",
     "image",
-    "dagsterApiGrpcArgs",
+    "codeServerArgs",
     "port",
     "env",
     "envConfigMaps",
@@ -260,7 +261,15 @@ def test_helm_claims_are_the_ones_that_are_made():
             assert service["spec"]["selector"] == labels
 
 
-@pytest.mark.parametrize("name", ["local", "kubernetes"])
+def test_the_code_server_is_one_that_loads_new_cohorts_when_it_is_reloaded():
+    """`dagster api grpc` would keep the definitions it began with."""
+    (command,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert json.loads(command)[:3] == ["dagster", "code-server", "start"]
+    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
+    assert deployment["codeServerArgs"] == ["-m", "dpsynth_assets.definitions"]
+
+
+@pytest.mark.parametrize("name", ["local", "in_process", "kubernetes"])
 def test_executors_accept_their_run_configuration(name, monkeypatch):
     import dagster as dg
 

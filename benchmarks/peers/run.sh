@@ -2,7 +2,7 @@
 # Private decoding beside its public implementations, out of process: the same model, prompts,
 # batch size, clip and tokens, one thread, processor seconds, rounds interleaved.
 #
-#     benchmarks/peers/run.sh          ROUNDS=3 DOCUMENTS=16 BATCH=8 TOKENS=128 may be set
+#     benchmarks/peers/run.sh          ROUNDS=3 DOCUMENTS=32 BATCH=8 TOKENS=128 may be set
 #
 # Peers: InvisibleInk (PyPI, GPL-3: installed into an environment of its own, never into ours) and
 # its authors' reimplementation of Amin et al. 2024 (GitHub). Their code is neither copied nor
@@ -16,7 +16,7 @@ repository="${DPSYNTH_PEER_REPOSITORY:-https://github.com/cerai-iitm/InvisibleIn
 commit=264cf4d
 export PYTHONPATH="$PWD" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false HF_TOKEN=unused
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
-export ROUNDS="${ROUNDS:-3}" DOCUMENTS="${DOCUMENTS:-16}" BATCH="${BATCH:-8}" TOKENS="${TOKENS:-128}"
+export ROUNDS="${ROUNDS:-3}" DOCUMENTS="${DOCUMENTS:-32}" BATCH="${BATCH:-8}" TOKENS="${TOKENS:-128}"
 
 mkdir -p "$work"
 rm -f "$work"/*.times

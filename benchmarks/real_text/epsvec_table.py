@@ -1,18 +1,18 @@
 """EPSVec beside private prediction on real text: 500 records a class, ε = 5 and 3, one command.
 
     python benchmarks/real_text/epsvec_table.py [--small | --tiny] [--datasets yelp,ag_news]
-        [--epsilons 5,3] [--seeds 1] [--minutes 60] [--language-model FOLDER] [--prompt base]
-        [--device cuda] [--output FOLDER] [--report]
+        [--epsilons 5,3] [--seeds 1] [--minutes 60] [--parts real,prediction,epsvec]
+        [--language-model FOLDER] [--prompt base] [--device cuda] [--output FOLDER] [--report]
 
 Yelp by sentiment and AG News by topic, as in the paper's low-data setting: fixed shots and dataset
-vectors together, each alone, neither; the mean of Amin et al. 2024 and InvisibleInk at the same ε;
-real records. Every row is a cohort of its own with a dataset file, a plan and an account: ε is
-what the ledger charged. (On real data, several accounts over one corpus would add up.) Strength
-and layer of the steering are chosen on public text, movie plots in the records' place, by energy
-distance; the grid and that criterion themselves were set after one look at scores on Yelp. Scores
-are taken against other records of the same corpora: MAUVE, energy distance (smaller is nearer),
-and accuracy of a classifier that was trained on the rows. Finished parts are kept in FOLDER and
-not repeated.
+vectors together, each alone, neither, and shots drawn anew for each row; the mean of Amin et al.
+2024 and InvisibleInk at the same ε; real records. Every row is a cohort of its own with a dataset
+file, a plan and an account: ε is what the ledger charged. (On real data, several accounts over one
+corpus would add up.) How shots are drawn, and strength and layer of the steering, are chosen on
+public text, movie plots in the records' place, by energy distance.
+Scores are taken against other records of the same corpora: MAUVE, energy distance (smaller is
+nearer), and accuracy of a classifier that was trained on the rows. Finished parts are kept in
+FOLDER and not repeated.
 
 Needs the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project. A model of a
 million parameters writes fragments; --language-model takes a pretrained one, --prompt base the
@@ -58,12 +58,16 @@ EPSVEC_ROWS: Mapping[str, Mapping[str, Any]] = {
     "fixed shots": {"use_vectors": False},
     "vectors": {"use_fixed_shots": False},
     "fixed shots and vectors": {},
-    "fixed shots and vectors, mean of negatives": {"pairing": "mean"},
+    "drawn shots": {"use_vectors": False, "drawn": True},
+    "drawn shots and vectors": {"drawn": True},
 }
 PREDICTION_ROWS = {"private prediction (mean)": "mean_uniform", "InvisibleInk": "invisible_ink"}
 REAL = "real records"
+PARTS = ("real", "epsvec", "prediction")
 NAMES = ("MAUVE", "energy distance", "accuracy")
-LAYERS_TRIED, STRENGTHS_TRIED = 2, (0.05, 0.15, 0.4, 1.0)
+LAYERS_TRIED, STRENGTHS_TRIED = 2, (1.0, 2.0, 4.0)
+DRAWS_TRIED = ((1, 8), (2, 8), (1, 24))
+"""Shots in a prompt, and candidates kept that they are drawn from."""
 
 
 EMBEDDED = TrainingSettings(
@@ -117,7 +121,7 @@ class Bench:
         folder: Where everything is kept.
         size: How large everything is.
         prompt: Prompt family of EPSVec.
-        steering: Layers and strength that were chosen on public text.
+        chosen: Draws of shots, and layers and strength, that were chosen on public text.
     """
 
     base: Base
@@ -126,7 +130,7 @@ class Bench:
     folder: Path
     size: Size
     prompt: str
-    steering: Mapping[str, Any]
+    chosen: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,21 +160,25 @@ def main() -> None:
     for seed in range(0 if arguments.report else arguments.seeds):
         for epsilon in map(float, arguments.epsilons.split(",")):
             for name in arguments.datasets.split(","):
-                measure(results, bench, cohort_of(bench, name, data, seed), epsilon, seed)
+                cohort = cohort_of(bench, name, data, seed)
+                measure(results, bench, cohort, epsilon, seed, arguments.parts.split(","))
     text = report(results, arguments)
     (folder / "epsvec_table.md").write_text(text)
     print(text)
 
 
-def measure(results: Results, bench: Bench, cohort: Cohort, epsilon: float, seed: int) -> None:
-    """All rows of one cohort at one ε; each is kept once it is done."""
+def measure(
+    results: Results, bench: Bench, cohort: Cohort, epsilon: float, seed: int, parts: list[str]
+) -> None:
+    """The chosen rows of one cohort at one ε; each is kept once it is done."""
     prefix = f"{cohort.name} seed {seed}"
     real = corpus_rows(cohort.train, bench.size.rows)
-    results.unit(f"{prefix} {REAL}", lambda: scores(real, cohort, bench.base, seed=seed))
-    for row in EPSVEC_ROWS:
+    if "real" in parts:
+        results.unit(f"{prefix} {REAL}", lambda: scores(real, cohort, bench.base, seed=seed))
+    for row in EPSVEC_ROWS if "epsvec" in parts else ():
         at = prefix if row == "zero-shot" else f"{prefix} ε={epsilon:g}"
         results.unit(f"{at} {row}", lambda row=row: epsvec(bench, cohort, epsilon, row, seed))
-    for row in PREDICTION_ROWS:
+    for row in PREDICTION_ROWS if "prediction" in parts else ():
         results.unit(
             f"{prefix} ε={epsilon:g} {row}",
             lambda row=row: prediction(bench, cohort, epsilon, row, seed),
@@ -184,8 +192,10 @@ def epsvec(bench: Bench, cohort: Cohort, epsilon: float, row: str, seed: int) ->
         "candidates": size.candidates, "negatives": size.negatives, "rows": size.rows,
         "clip_documents": size.clip_documents, "max_document_tokens": size.tokens,
         "max_new_tokens": size.tokens, "prompt": bench.prompt,
-        "domain": DOMAINS[cohort.name], **bench.steering, **EPSVEC_ROWS[row],
+        "domain": DOMAINS[cohort.name], **bench.chosen["steering"], **EPSVEC_ROWS[row],
     }  # fmt: skip
+    if settings.pop("drawn", False):
+        settings |= bench.chosen["draws"]
     account = declared(bench, cohort, epsilon, row, seed, "epsvec", settings)
     charge(bench.ledger, account)
     run = released(
@@ -332,7 +342,8 @@ def cohort_of(bench: Bench, name: str, data: Path, seed: int) -> Cohort:
     file = records_file(bench, name, seed)
     tests = file.with_name(file.stem + "_test.parquet")
     if not tests.exists():
-        frame = pl.read_parquet(prepare(declared, data, bench.folder)).unique("text")
+        frame = pl.read_parquet(prepare(declared, data, bench.folder), columns=["text", label])
+        frame = frame.unique("text")
         shuffled = frame.sort("text").sample(fraction=1, shuffle=True, seed=seed)
         parts = shuffled.partition_by(label, maintain_order=True)
         records, size = bench.size.records_per_class, bench.size
@@ -383,11 +394,14 @@ def prepared(arguments: argparse.Namespace, data: Path, folder: Path) -> tuple[R
     ledger = Ledger(f"sqlite:///{folder.resolve()}/ledger_{digest}.db")  # One for each table.
     bench = Bench(
         base=base, model=model, ledger=ledger, folder=folder, size=size, prompt=arguments.prompt,
-        steering={},
+        chosen={},
     )  # fmt: skip
-    chosen = results.unit("steering chosen on public text", lambda: public_choice(bench, data))
-    steering = {} if chosen is None else {key: chosen[key] for key in ("layers", "strengths")}
-    return results, replace(bench, steering=steering)
+    if "epsvec" not in arguments.parts.split(","):
+        return results, bench
+    chosen = results.unit("chosen on public text", lambda: public_choice(bench, data))
+    if chosen is None:
+        raise SystemExit("No time left to choose settings on public text; raise --minutes.")
+    return results, replace(bench, chosen=chosen)
 
 
 def language_model(
@@ -403,35 +417,57 @@ def language_model(
 
 
 def public_choice(bench: Bench, data: Path) -> dict:
-    """Layer and strength that bring rows nearest to public movie plots in the records' place."""
-    plots = pl.read_parquet(data / "wikipedia_movies.parquet")["extract"].drop_nulls()
-    cut = [text for text in (next(pieces(plot, CHARACTERS), None) for plot in plots) if text]
+    """Settings that bring rows nearest to public movie plots in the records' place.
+
+    First how shots are drawn, then where and how far that is steered; nothing private is read.
+    """
+    cohort = plots(bench, data)
+    tried: dict[str, float] = {}
+    draws = {}
+    for shots, kept in DRAWS_TRIED:
+        settings = {"shots": shots, "kept_shots": kept}
+        name = f"{shots} of {kept} shots"
+        tried[name] = public_energy(bench, cohort, {"use_vectors": False, **settings}, {})
+        draws[name] = settings
+    best_draws = draws[min(draws, key=tried.__getitem__)]
+    middle = np.linspace(0, bench.base.engine.layers - 1, LAYERS_TRIED + 2)[1:-1]
+    steerings = {}
+    for layer in sorted({round(each) for each in middle}):
+        for strength in STRENGTHS_TRIED:
+            settings = {"layers": (layer,), **best_draws}
+            name = f"layer {layer}, strength {strength:g}"
+            tried[name] = public_energy(bench, cohort, settings, {"strengths": (strength,)})
+            steerings[name] = {"layers": [layer], "strengths": [strength]}
+    best = min(steerings, key=tried.__getitem__)
+    return {"draws": best_draws, "steering": steerings[best], "energy": tried[best], "tried": tried}
+
+
+def public_energy(bench: Bench, cohort: Cohort, settings: dict, writing: dict) -> float:
+    """Energy distance of rows at ε = 5 to held-out public text; stages are shared by settings."""
     size = bench.size
-    count = 2 * size.records_per_class
-    texts = cut[: count + size.test_rows]
+    config = EpsVecConfig(
+        candidates=size.candidates, negatives=size.negatives, clip_documents=size.clip_documents,
+        rows=size.rows, max_document_tokens=size.tokens, max_new_tokens=size.tokens,
+        prompt=bench.prompt, **settings,
+    )  # fmt: skip
+    rows = public_run(bench, cohort, config).rows(size.rows, **writing)
+    return scores(rows, cohort, bench.base, repeats=1)["energy"]
+
+
+def plots(bench: Bench, data: Path) -> Cohort:
+    """Movie plots as a cohort without labels."""
+    whole = pl.read_parquet(data / "wikipedia_movies.parquet")["extract"].drop_nulls()
+    cut = [text for text in (next(pieces(plot, CHARACTERS), None) for plot in whole) if text]
+    count = 2 * bench.size.records_per_class
+    texts = cut[: count + bench.size.test_rows]
     both = embedded(bench.base.embedder, texts, [""] * len(texts))
-    cohort = Cohort(
+    return Cohort(
         name="movies",
         train=both.take(range(count)),
         test=both.take(range(count, len(both.texts))),
         labels=("",),
         label_texts=("",),
     )
-    middle = np.linspace(0, bench.base.engine.layers - 1, LAYERS_TRIED + 2)[1:-1]
-    found = {}
-    for layer in sorted({round(each) for each in middle}):
-        config = EpsVecConfig(
-            layers=(layer,), candidates=size.candidates, negatives=size.negatives,
-            clip_documents=size.clip_documents, rows=size.rows, max_document_tokens=size.tokens,
-            max_new_tokens=size.tokens, prompt=bench.prompt,
-        )  # fmt: skip
-        run = public_run(bench, cohort, config)
-        for strength in STRENGTHS_TRIED:
-            rows = run.rows(size.rows, strengths=(strength,))
-            found[layer, strength] = scores(rows, cohort, bench.base, repeats=1)["energy"]
-    best = min(found, key=found.__getitem__)
-    tried = {f"layer {layer} strength {s}": value for (layer, s), value in found.items()}
-    return {"layers": [best[0]], "strengths": [best[1]], "energy": found[best], "tried": tried}
 
 
 def public_run(bench: Bench, cohort: Cohort, config: EpsVecConfig):
@@ -443,11 +479,8 @@ def public_run(bench: Bench, cohort: Cohort, config: EpsVecConfig):
 
 def report(results: Results, arguments: argparse.Namespace) -> str:
     """One table a corpus and ε; means over seeds."""
-    chosen = results.units.get("steering chosen on public text", {})
-    parts = [
-        f"Chosen on public text: layers {chosen.get('layers')}, strength {chosen.get('strengths')}."
-        "\n"
-    ]
+    chosen = results.units.get("chosen on public text", {})
+    parts = [f"Chosen on public text: {chosen.get('draws')}, {chosen.get('steering')}.\n"]
     for dataset in arguments.datasets.split(","):
         for epsilon in map(float, arguments.epsilons.split(",")):
             lines = []
@@ -482,6 +515,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--datasets", default="yelp,ag_news")
     parser.add_argument("--epsilons", default="5,3")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="rows to take: " + ", ".join(PARTS)
+    )
     parser.add_argument("--minutes", type=float, default=60.0, help="start no row after this")
     parser.add_argument("--language-model", default=None, help="folder or hub id")
     parser.add_argument("--prompt", default="document", choices=("document", "base", "instruction"))

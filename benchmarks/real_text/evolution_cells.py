@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -32,12 +32,17 @@ from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.frechet import Moments, frechet_distance
 from dpsynth_assets.metrics.lengths import length_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveSettings, mauve_score
+from dpsynth_assets.metrics.next_word import NextWordSettings, next_word_accuracy
 from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
+from dpsynth_assets.privacy.secret_protection import gaussian_posterior
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
-DELTA = 1e-6
+DELTA, PRIOR = 1e-6, 1e-4
+"""δ of ε, and p of what ε promises to a secret in one record: r = Φ(Φ⁻¹(p) + μ)."""
+
 HELD_OUT = 0.2
 REAL, RANDOM = "real_data", "public_only"
 COHORTS = {"yelp_category": "category", "yelp_rating": "stars"}
@@ -53,6 +58,9 @@ class Size:
     variations: int
     iterations: int
     rows: int
+    next_word: NextWordSettings = field(
+        default_factory=lambda: NextWordSettings(score_texts=500), repr=False
+    )
 
     def settings(self) -> dict[str, Any]:
         """Settings of an evolving method."""
@@ -66,10 +74,14 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(records=400, population=20, variations=2, iterations=2, rows=40),
-    "small": Size(records=5_000, population=100, variations=5, iterations=4, rows=500),
+    "tiny": Size(
+        records=400, population=20, variations=2, iterations=2, rows=40,
+        next_word=NextWordSettings(token_budget=6_000, width=32, feed_forward=64, score_texts=60),
+    ),
+    "small": Size(records=5_000, population=60, variations=5, iterations=4, rows=500),
     "full": Size(records=5_000, population=400, variations=6, iterations=10, rows=1_000),
-}
+}  # fmt: skip
+"""small: 30 candidates a category for 400 private records, so that a vote is not lost in noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +147,7 @@ class Bench:
     language_model: LanguageModel
     embedder: TextEmbedder
     folder: Path
+    variation: Literal["prefix", "infill"] = "prefix"
 
     def public(self, seed: int, released: Mapping[str, Released] | None = None) -> PublicInputs:
         """Public and released inputs of one cell."""
@@ -164,7 +177,7 @@ def run_cell(
         seed: Public randomness.
         config: Settings of the method; Aug-PE's own with the table's size by default.
     """
-    config = config or AugPeConfig(**bench.size.settings())
+    config = config or AugPeConfig(**bench.size.settings(), variation=bench.variation)
     started = time.process_time()
     if method == REAL:
         rows, facts = cohort.source.select("text", "label").head(bench.size.rows), {}
@@ -173,15 +186,24 @@ def run_cell(
     else:
         rows, facts = _private_rows(bench, cohort, epsilon, method, seed, config)
     seconds = time.process_time() - started
-    (bench.folder / "rows").mkdir(exist_ok=True)
-    rows.write_parquet(bench.folder / "rows" / f"{cohort.name}-{epsilon:g}-{method}-{seed}.parquet")
+    cell = [seed, cohort.name, epsilon, method]
+    file = rows_file(bench, cell)
+    file.parent.mkdir(exist_ok=True)
+    rows.write_parquet(file)
     return {
-        "cell": [seed, cohort.name, epsilon, method],
+        "cell": cell,
         "rows": rows.height,
         "processor_seconds": round(seconds, 1),
         **facts,
         **scores(bench, cohort, rows, seed),
     }
+
+
+def rows_file(bench: Bench, cell: Sequence[Any]) -> Path:
+    """Where the rows of a cell are kept."""
+    seed, cohort, epsilon, method = cell
+    other = "" if bench.variation == "prefix" else f"-{bench.variation}"
+    return bench.folder / "rows" / f"{cohort}-{epsilon:g}-{method}-{seed}{other}.parquet"
 
 
 def _random_rows(bench: Bench, cohort: Cohort, config: EvolutionConfig, seed: int) -> pl.DataFrame:
@@ -206,7 +228,11 @@ def _private_rows(
         raise SystemExit(plan.refusal)
     with tempfile.TemporaryDirectory() as folder:
         corpus = staged_corpus(method, plan, config, terms, cohort.private(), bench, seed, folder)
-    facts = {"epsilon": plan.epsilon, "noise_std": plan.parameters.get("noise_std")}
+    facts = {
+        "epsilon": plan.epsilon,
+        "noise_std": plan.parameters.get("noise_std"),
+        "secret_ratio": gaussian_posterior(gaussian_mu(plan.epsilon, DELTA), PRIOR) / PRIOR,
+    }
     return corpus.rows.select("text", "label"), facts
 
 
@@ -240,15 +266,17 @@ def staged_corpus(
 
 
 def scores(bench: Bench, cohort: Cohort, rows: pl.DataFrame, seed: int) -> dict[str, Any]:
-    """Likeness to held-out records, and accuracy of a classifier trained on the corpus."""
+    """Likeness to held-out records, and accuracy of models trained on the corpus."""
     texts, labels = rows["text"].to_list(), rows["label"].to_list()
+    real_texts = cohort.held_out["text"].to_list()
     features = bench.embedder.embed(texts)
-    real, real_labels = cohort.held_out_embeddings, cohort.held_out["label"].to_list()
+    real = cohort.held_out_embeddings
     found: dict[str, Any] = {
-        "accuracy": downstream_accuracy(features, labels, real, real_labels, seed=seed),
+        **label_scores(cohort, features, labels, seed),
         "frechet_distance": frechet_distance(Moments.of(features), Moments.of(real)),
         "energy_distance": energy_distance(features, real),
-        "length_distance": length_distance(texts, cohort.held_out["text"].to_list()),
+        "length_distance": length_distance(texts, real_texts),
+        "next_word_accuracy": next_word_accuracy(texts, real_texts, bench.size.next_word).accuracy,
     }
     if min(len(features), len(real)) >= MINIMUM_ROWS:
         settings = replace(MauveSettings(), max_rows=min(len(features), len(real)), seed=seed)
@@ -256,8 +284,39 @@ def scores(bench: Bench, cohort: Cohort, rows: pl.DataFrame, seed: int) -> dict[
     return found
 
 
+def label_scores(
+    cohort: Cohort, features: np.ndarray, labels: Sequence[str], seed: int
+) -> dict[str, float]:
+    """What a classifier trained on the corpus gets right of held-out records."""
+    real, real_labels = cohort.held_out_embeddings, cohort.held_out["label"].to_list()
+    return {
+        "accuracy": downstream_accuracy(features, labels, real, real_labels, seed=seed),
+        "balanced_accuracy": balanced_accuracy(features, labels, real, real_labels),
+    }
+
+
+def balanced_accuracy(
+    features: np.ndarray, labels: Sequence[str], real: np.ndarray, real_labels: Sequence[str]
+) -> float:
+    """Mean over labels of the share recognised: what one gains by naming the largest label is 1/L.
+
+    Six in ten reviews are of restaurants: plain accuracy rewards a classifier that knows no other.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import balanced_accuracy_score
+
+    if len(set(labels)) == 1:
+        return 1.0 / len(set(real_labels))
+    model = LogisticRegression(C=10.0, max_iter=300).fit(features, labels)
+    return float(balanced_accuracy_score(real_labels, model.predict(real)))
+
+
 COLUMNS = {
+    "noise_std": ("σ (votes)", ".1f"),
+    "secret_ratio": ("r/p of a secret in one record", ".3g"),
     "accuracy": ("accuracy", ".3f"),
+    "balanced_accuracy": ("balanced", ".3f"),
+    "next_word_accuracy": ("next word", ".3f"),
     "mauve": ("MAUVE", ".3f"),
     "frechet_distance": ("FID", ".3f"),
     "energy_distance": ("energy distance", ".3f"),
@@ -278,7 +337,7 @@ def table(results: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> st
         keys = dict.fromkeys((r["cell"][3], r["cell"][2]) for r in own)
         for method, epsilon in sorted(keys, key=lambda key: (list(titles).index(key[0]), key[1])):
             cells = [r for r in own if r["cell"][3] == method and r["cell"][2] == epsilon]
-            shown = "" if method in (REAL, RANDOM) else f"{epsilon:g}"
+            shown = "" if method in (REAL, RANDOM) else _mean(cells, "epsilon", ".3g")
             values = [_mean(cells, column, form) for column, (_, form) in COLUMNS.items()]
             lines.append(" | ".join((f"| {titles[method]}", shown, *values)) + " |")
     return "\n".join(lines) or "No results yet."

@@ -6,6 +6,7 @@ corpus are invented from them, for a model that has never seen the form cannot w
 is made once and kept in a folder: a second run with the same settings reads it back.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -129,15 +130,13 @@ def public_centers(documents: pl.DataFrame, embedder: TextEmbedder, folder: Path
     return np.load(file, allow_pickle=False)
 
 
-def embedded_once(texts: Sequence[str], embedder: TextEmbedder, file: Path) -> np.ndarray:
-    """Embeds texts, or reads back what an earlier run made of as many texts."""
-    if file.exists():
-        embeddings = np.load(file, allow_pickle=False)
-        if len(embeddings) == len(texts):
-            return embeddings
-    embeddings = embedder.embed(texts, _say)
-    np.save(file, embeddings)
-    return embeddings
+def embedded_once(texts: Sequence[str], embedder: TextEmbedder, stem: Path) -> np.ndarray:
+    """Embeds texts, or reads back what an earlier run made of the same texts in the same order."""
+    content = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
+    file = stem.with_name(f"{stem.name}_{content[:12]}.npy")
+    if not file.exists():
+        np.save(file, embedder.embed(texts, _say))
+    return np.load(file, allow_pickle=False)
 
 
 _LAST = [-1.0]

@@ -93,9 +93,9 @@ class Bench:
             parts: dict[str, Any] = {"source": read.records, "held_out": read.held_out}
             if not cohort.structured:
                 for split, frame in tuple(parts.items()):
-                    file = self.folder / f"{cohort.name}_{split}.npy"
+                    stem = self.folder / f"{cohort.name}_{split}"
                     texts = frame["text"].to_list()
-                    parts[f"{split}_embeddings"] = embedded_once(texts, self.embedder, file)
+                    parts[f"{split}_embeddings"] = embedded_once(texts, self.embedder, stem)
             self._records[cohort.name] = Records(**parts)
         return self._records[cohort.name]
 

@@ -111,7 +111,8 @@ def prepare(cohort: Cohort, data: Path, folder: Path) -> Path:
     """Writes the cohort's records as the table uses them, with texts cut at a public length."""
     file = folder / f"{cohort.name}.parquet"
     if not file.exists():
-        _RECORDS[cohort.name](data).write_parquet(file)
+        records = _RECORDS[cohort.name](data)
+        records.with_row_index("id").cast({"id": pl.String}).write_parquet(file)
     return file
 
 
@@ -194,7 +195,7 @@ def _declared(cohort: Cohort, file: Path) -> dict[str, Any]:
     return {
         "name": cohort.name,
         "source": {"path": str(file)},
-        "columns": {"text": "text", "labels": list(cohort.labels)},
+        "columns": {"text": "text", "id": "id", "labels": list(cohort.labels)},
         "neighboring_relation": "zero-out",
         "public_facts": {
             "labels": {name: dict(values) for name, values in cohort.labels.items()},

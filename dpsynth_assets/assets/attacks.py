@@ -28,9 +28,11 @@ from dpsynth_assets.assets.attack_runs import (
     testable,
 )
 from dpsynth_assets.assets.audit import AUDIT
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
@@ -92,13 +94,16 @@ def attacks_file() -> Path:
     return home().audits.with_name("attacks.json")
 
 
-def _common(spec: PrivateDatasetSpec, artifact: str, checks: Mapping[str, str]) -> dict[str, Any]:
+def _common(
+    spec: PrivateDatasetSpec, artifact: str, checks: Mapping[str, str], code: str
+) -> dict[str, Any]:
     key = dataset_key(spec.name, AUDIT, artifact)
     return {
         "key": key,
-        "group_name": f"{spec.name}/{AUDIT}",
+        "group_name": step_group(spec.name, Step.AUDITS),
         "owners": spec.owners,
         "tags": {PRIVACY: PUBLIC},
+        "metadata": code_references(code),
         "kinds": {"pytorch"},
         "pool": GPU_POOL,
         "op_tags": GPU_OP_TAGS,
@@ -126,7 +131,9 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
     }
 
     @dg.asset(
-        **_common(spec, RECONSTRUCTION, checks),
+        **_common(
+            spec, RECONSTRUCTION, checks, "dpsynth_assets.attacks.reconstruction.count_overlap"
+        ),
         ins=_model_input(spec),
         code_version=version_of("reconstruction", spec.methods, spec.budget),
         description=(
@@ -243,7 +250,7 @@ def _median_audit(
     inputs = ("public_corpus", "public_embeddings", "public_clusters")
 
     @dg.asset(
-        **_common(spec, MEDIAN, checks),
+        **_common(spec, MEDIAN, checks, "dpsynth_assets.attacks.median_audit.MedianAudit"),
         ins={
             **_model_input(spec),
             **{name: dg.AssetIn(public_key(spec.public_data, name)) for name in inputs},

@@ -8,10 +8,12 @@ import dagster as dg
 
 from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.planning import DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
@@ -29,8 +31,6 @@ from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
 
 AUDIT = "audit"
-STATEMENT = "statement"
-"""Group of what is said once everything is done: statement and audit trail."""
 
 
 def audits_key(dataset: str) -> dg.AssetKey:
@@ -60,9 +60,10 @@ def planned_events(plan: DatasetPlan) -> list[Event | None]:
 def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
         key=audits_key(spec.name),
-        group_name=f"{spec.name}/{AUDIT}",
+        group_name=step_group(spec.name, Step.AUDITS),
         owners=spec.owners,
         tags={PRIVACY: PUBLIC},
+        metadata=code_references("dpsynth_assets.attacks.audits.registry.run_audits"),
         kinds={"python"},
         code_version=version_of("audits", [str(event) for event in planned_events(plan)]),
         description=(
@@ -132,10 +133,14 @@ def _privacy_statement(
 
     @dg.asset(
         key=key,
-        group_name=f"{spec.name}/{STATEMENT}",
+        group_name=step_group(spec.name, Step.STATEMENT),
         owners=spec.owners,
         deps=[*upstream, audits_key(spec.name)],
         tags={PRIVACY: RELEASED},
+        metadata=code_references(
+            "dpsynth_assets.report.label.cohort_label",
+            "dpsynth_assets.report.cards.privacy_statement",
+        ),
         kinds={"markdown"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("statement", spec.budget, spec.public_facts),

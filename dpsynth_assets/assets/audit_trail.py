@@ -8,8 +8,10 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.audit_agreement import (
@@ -207,10 +209,14 @@ def audit_trail_definitions(
 
     @dg.asset(
         key=key,
-        group_name=f"{spec.name}/statement",
+        group_name=step_group(spec.name, Step.STATEMENT),
         owners=spec.owners,
         deps=upstream,
         tags={PRIVACY: INTERNAL},
+        metadata=code_references(
+            "dpsynth_assets.report.audit_trail.AuditTrail",
+            "dpsynth_assets.report.audit_agreement.unaccounted",
+        ),
         kinds={"html"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("audit trail", 1),

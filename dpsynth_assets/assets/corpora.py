@@ -17,6 +17,7 @@ from dpsynth_assets.assets.dataset import (
     array_version,
     release_name,
 )
+from dpsynth_assets.assets.groups import method_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
 from dpsynth_assets.assets.public import public_key
@@ -74,7 +75,7 @@ def method_asset(spec: PrivateDatasetSpec, planned: PlannedMethod, artifact: str
     """Key, group, owners and the method's code: what all assets of one method have."""
     return {
         "key": dataset_key(spec.name, planned.folder, artifact),
-        "group_name": f"{spec.name}/{planned.folder}",
+        "group_name": method_group(spec.name, planned),
         "owners": spec.owners,
         "metadata": code_references(code_of(planned.method)),
     }

@@ -7,6 +7,7 @@ import dagster as dg
 import numpy as np
 from pydantic import Field
 
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of, version_of_texts
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.public import ensure_demo_corpora, public_key
@@ -66,7 +67,7 @@ def dataset_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Defin
 def _common(spec: PrivateDatasetSpec, artifact: str) -> dict[str, Any]:
     return {
         "key": dataset_key(spec.name, SHARED, artifact),
-        "group_name": f"{spec.name}/{SHARED}",
+        "group_name": step_group(spec.name, Step.RECORDS),
         "owners": spec.owners,
     }
 

@@ -15,6 +15,7 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import public_corpus_key
 from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.assets.published import read_released, released_rows_path
@@ -26,6 +27,7 @@ from dpsynth_assets.assets.scoring import (
     write_report,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
@@ -41,6 +43,7 @@ from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
 EVALUATION = "evaluation"
 PREDICTION_COSTS = "prediction_costs"
 REFERENCES = "references"
+_REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"
 
 
 def evaluation_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -51,12 +54,15 @@ def evaluation_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.De
     return dg.Definitions(assets=assets)
 
 
-def _common(spec: PrivateDatasetSpec, folder: str, artifact: str, level: str) -> dict[str, Any]:
+def _common(
+    spec: PrivateDatasetSpec, step: Step, path: tuple[str, str], level: str, code: str
+) -> dict[str, Any]:
     return {
-        "key": dataset_key(spec.name, folder, artifact),
-        "group_name": f"{spec.name}/{folder}",
+        "key": dataset_key(spec.name, *path),
+        "group_name": step_group(spec.name, step),
         "owners": spec.owners,
         "tags": {PRIVACY: level},
+        "metadata": code_references(code),
     }
 
 
@@ -77,7 +83,13 @@ def _reference_settings(plan: DatasetPlan) -> Any:
 
 def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(spec, REFERENCES, "public_only_corpus", PUBLIC),
+        **_common(
+            spec,
+            Step.REFERENCES,
+            (REFERENCES, "public_only_corpus"),
+            PUBLIC,
+            f"{_REFERENCES_CODE}.generate_public_only",
+        ),
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
         pool=GPU_POOL,
@@ -117,7 +129,13 @@ def _written_by(spec: PrivateDatasetSpec) -> tuple[Any, ...]:
 
 def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(spec, REFERENCES, "non_private_corpus", INTERNAL),
+        **_common(
+            spec,
+            Step.REFERENCES,
+            (REFERENCES, "non_private_corpus"),
+            INTERNAL,
+            f"{_REFERENCES_CODE}.generate_non_private",
+        ),
         deps=[dataset_key(spec.name, SHARED, "private_records")],
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
@@ -178,7 +196,13 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         deps.append(dataset_key(spec.name, EVALUATION, PREDICTION_COSTS))
 
     @dg.asset(
-        **_common(spec, EVALUATION, "evaluation_report", INTERNAL),
+        **_common(
+            spec,
+            Step.EVALUATION,
+            (EVALUATION, "evaluation_report"),
+            INTERNAL,
+            "dpsynth_assets.metrics.evaluation.evaluate_corpora",
+        ),
         ins=ins,
         deps=deps,
         kinds={"scikitlearn", "html"},

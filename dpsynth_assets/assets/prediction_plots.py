@@ -20,12 +20,14 @@ import polars as pl
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.evaluation import EVALUATION, PREDICTION_COSTS
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.assets.published import read_released, released_folder, released_rows_path
 from dpsynth_assets.assets.scoring import internal_facts
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.planning import DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.report.card_check import LABEL_FILE
@@ -90,9 +92,13 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
 
     @dg.asset(
         key=prediction_costs_key(spec.name),
-        group_name=f"{spec.name}/{EVALUATION}",
+        group_name=step_group(spec.name, Step.EVALUATION),
         owners=spec.owners,
         tags={PRIVACY: INTERNAL},
+        metadata=code_references(
+            "dpsynth_assets.metrics.clusterings.score_clusterings",
+            "dpsynth_assets.report.prediction_plots.internal_pictures",
+        ),
         ins=ins,
         deps=[
             dataset_key(spec.name, SHARED, "private_records"),

@@ -11,6 +11,7 @@ import dagster as dg
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.identity import version_of, version_of_texts
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
@@ -18,6 +19,7 @@ from dpsynth_assets.paths import home, project_root
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.shared_models import model_folder, share
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 
 
@@ -43,7 +45,7 @@ def public_asset(spec: PublicDataSpec, artifact: str) -> dict[str, Any]:
     """Key, group and tag that all assets of one public base have."""
     return {
         "key": public_key(spec.name, artifact),
-        "group_name": f"public/{spec.name}",
+        "group_name": public_group(spec.name),
         "tags": {PRIVACY: PUBLIC},
     }
 
@@ -144,7 +146,7 @@ def _embedded_once(
     base: str, embedder: dict[str, Any], texts: list[str], models: Models, report: Any
 ) -> np.ndarray:
     """Embeds texts, or loads what an earlier run made of the same texts with the same model."""
-    folder = home().artifacts / "public" / base / "embeddings"
+    folder = home().public_models / base / "embeddings"
     path = folder / f"{version_of(embedder, version_of_texts(texts))}.npy"
     if path.exists():
         report(1.0, "already embedded")
@@ -245,14 +247,16 @@ def _trained_model(
         documents.select(pl.concat_str(pl.all(), ignore_nulls=True)).to_series()
     )
     version = version_of("trained", settings, corpus_digest)
-    folder = home().artifacts / "public" / spec.name / "language_models" / version
+    folder = model_folder(spec.name, "language_models", version)
     facts_path = folder / FACTS_FILE
     if facts_path.exists():
         report(1.0, "already trained on this corpus with these settings")
+        share(folder)
         return folder, json.loads(facts_path.read_text())
     temporary = folder.with_name(f".{version}")
     shutil.rmtree(temporary, ignore_errors=True)
     facts = train_language_model(documents, temporary, settings, report)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.replace(folder)
+    share(folder)
     return folder, facts

@@ -14,10 +14,10 @@ from dpsynth_assets.assets.public import public_asset, public_key
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import ProgressCallback
-from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.shared_models import model_folder, share
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL
 
 FACTS = "facts.json"
@@ -90,9 +90,10 @@ def _fitted_topics(
     settings = TopicModelSettings.model_validate(spec.topic_model.settings)
     texts = documents["text"].to_list()
     version = version_of("topics", settings, embedder, version_of_texts(texts))
-    folder = home().artifacts / "public" / spec.name / "topic_models" / version
+    folder = model_folder(spec.name, "topic_models", version)
     if folder.exists():
         report(1.0, "already fitted on this corpus with these settings")
+        share(folder)
         return folder
     fitted = fit_topic_model(
         texts,
@@ -105,6 +106,7 @@ def _fitted_topics(
     temporary = _fresh(folder)
     fitted.save(temporary)
     temporary.replace(folder)
+    share(folder)
     return folder
 
 
@@ -183,13 +185,15 @@ def _trained(
     corpus = documents.select(pl.concat_str(pl.all(), ignore_nulls=True)).to_series()
     topics_version = topics_path.rstrip("/").rsplit("/", maxsplit=1)[-1]
     version = version_of("conditional", settings, version_of_texts(corpus), topics_version)
-    folder = home().artifacts / "public" / spec.name / "conditional_generators" / version
+    folder = model_folder(spec.name, "conditional_generators", version)
     if (folder / FACTS).exists():
         report(1.0, "already trained on this corpus with these settings")
+        share(folder)
         return folder, json.loads((folder / FACTS).read_text())
     temporary = _fresh(folder)
     facts = train_conditional_generator(documents, keywords, temporary, settings, report)
     (temporary / FACTS).write_text(json.dumps(facts))
     shutil.rmtree(folder, ignore_errors=True)
     temporary.replace(folder)
+    share(folder)
     return folder, facts

@@ -29,6 +29,9 @@ from dpsynth_assets.resources.whole_folders import upload, written_whole
 
 PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
 
+SAMPLES = 5
+"""Rows of a corpus that its page in the web UI shows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
@@ -143,7 +146,8 @@ def published_rows(
 
 
 def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[str, Any]:
-    samples = rows.head(5).to_dicts()
+    # Spread over the corpus, whose rows stand label by label.
+    samples = rows.gather_every(max(1, rows.height // SAMPLES)).head(SAMPLES).to_dicts()
     names = [name for name in rows.columns if name not in (*PROVENANCE, "id")]
     table = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     table += [

@@ -7,10 +7,12 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.dataset import SHARED
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
+from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section
@@ -46,11 +48,15 @@ def recall_results(dataset: str) -> list[dict[str, Any]]:
 def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=dataset_key(spec.name, SHARED, SECRETS_KEY),
-        group_name=f"{spec.name}/{SHARED}",
+        group_name=step_group(spec.name, Step.RECORDS),
         owners=spec.owners,
         deps=[dataset_key(spec.name, SHARED, "private_records")],
         ins={"public_corpus": dg.AssetIn(public_key(spec.public_data, "public_corpus"))},
         tags={PRIVACY: SENSITIVE},
+        metadata=code_references(
+            "dpsynth_assets.secret_detection.incidence.find_secrets",
+            "dpsynth_assets.secret_detection.recall.planted_recall",
+        ),
         kinds={"polars"},
         code_version=version_of("secrets", declared),
         description=(

@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.dataset import SHARED, ReleaseConfig, release_name
+from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.public import public_key
@@ -60,7 +61,7 @@ def _topic_histogram(
 
     @dg.asset(
         key=dataset_key(spec.name, SHARED, "topic_histogram"),
-        group_name=f"{spec.name}/{SHARED}",
+        group_name=step_group(spec.name, Step.RECORDS),
         owners=spec.owners,
         metadata=code_references("dpsynth_assets.methods.topic_histogram.release_topic_histogram"),
         deps=[

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -82,11 +82,23 @@ def list_datasets(as_json: Json = False) -> None:
 
 
 @app.command()
-def cohorts(as_json: Json = False) -> None:
+def cohorts(
+    as_json: Json = False,
+    reload: Annotated[
+        str | None,
+        typer.Option(
+            "--reload",
+            metavar="URL",
+            help="Web server that is to load new cohorts, e.g. http://127.0.0.1:3000.",
+        ),
+    ] = None,
+) -> None:
     """Register files and windows that are complete, and list the cohorts of parted datasets.
 
     What the sensor of a parted dataset does, without its runs: reads no record and spends nothing.
     """
+    from dpsynth_assets.cli.reloading import reload_problem
+
     specs = [file.spec for file in load_dataset_files(dataset_folders())]
     known: dict[str, list[str]] = {}
     for spec in specs:
@@ -95,7 +107,14 @@ def cohorts(as_json: Json = False) -> None:
             known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
     if as_json:
         typer.echo(json.dumps(known, indent=2))
-        return
+    else:
+        _print_cohorts(known)
+    if reload is not None and (problem := reload_problem(reload)) is not None:
+        typer.echo(problem, err=True)
+        raise typer.Exit(1)
+
+
+def _print_cohorts(known: Mapping[str, Sequence[str]]) -> None:
     for dataset, names in known.items():
         typer.echo(f"{dataset}: {', '.join(names) or 'no cohort is complete yet'}")
     if not known:

@@ -8,11 +8,12 @@ from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 
-COHORT, TORN, BASE = "rehearsal", "torn", "rehearsal_base"
+COHORT, SECRET_COHORT, TORN, BASE = "rehearsal", "secret_rehearsal", "torn", "rehearsal_base"
 LABELS = ("billing", "delivery")
 PUBLIC_WORDS = ("regards", "parcel", "invoice", "shows too much")
 """Words that a corpus is bound to contain: a list of canaries that names them closes its gate."""
 
+BUDGET = {"epsilon": 200.0, "delta": 1e-5, "accepts_ex_post": True, "rounds": 2}
 RECORDS = 100
 CANARIES_A_TEXT = 6
 SET_ASIDE = 150
@@ -53,6 +54,44 @@ _DECODING = {
     "min_tokens_for_new_document": 8,
 }
 _TRAINING = {"steps": 2, "sampling_probability": 0.1, "rows": 20, "max_document_tokens": 30}
+_UNIFORM = {**_DECODING, "batches_per_label": 1}
+_EVOLUTION = {
+    "iterations": 2,
+    "population": 8,
+    "variations": 3,
+    "max_new_tokens": 16,
+    "rows": 10,
+}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "mean_uniform": _UNIFORM,
+    "mean_svt": {**_UNIFORM, "min_tokens_for_new_document": 2, "max_tokens_per_batch": 40},
+    "mean_clustered": _DECODING,
+    "median_clustered": {**_DECODING, "matched_epsilon": 24.0},
+    "invisible_ink": {**_UNIFORM, "expected_batch_size": 4},
+    "few_shot": {
+        "subsets": 4,
+        "examples_per_subset": 1,
+        "documents_per_label": 1,
+        "max_document_tokens": 6,
+        "max_example_tokens": 20,
+        "extra_documents": 4,
+    },
+    "dp_fine_tuning": _TRAINING,
+    "ctcl": _TRAINING,
+    "resampled": {"corpus": "dp_fine_tuning", "rows": 10},
+    "downstream_fine_tuning": {"steps": 2, "sampling_probability": 0.1},
+    "aug_pe": _EVOLUTION,
+    "epsvec": {
+        "candidates": 8,
+        "negatives": 8,
+        "clip_documents": 10,
+        "max_document_tokens": 24,
+        "max_new_tokens": 16,
+        "rows": 10,
+        "layers": [0],
+    },
+}
+"""Every method that is (ε, δ)-DP or ex-post, at its smallest; `secpe` has a cohort of its own."""
 
 
 @dataclass(frozen=True)
@@ -98,27 +137,48 @@ def public_base(planted: Planted) -> PublicDataSpec:
 
 
 def private_cohort(planted: Planted, **changes: Any) -> PrivateDatasetSpec:
-    """A cohort whose methods predict privately, take medians, and train."""
+    """A cohort with every method that protects records. Its budget allows two releases of each."""
     fields = {
         "name": COHORT,
         "source": {"path": str(planted.folder / "private.jsonl")},
         "columns": {"labels": ["label"], "id": "id"},
         "privacy_unit": {"column": "customer", "max_records": 1},
-        "public_facts": {"labels": {"label": list(LABELS)}},
-        "budget": {"epsilon": 60.0, "delta": 1e-5, "accepts_ex_post": True},
+        "public_facts": {"labels": {"label": list(LABELS)}, "records": RECORDS},
+        "budget": BUDGET,
         "held_out_fraction": 0.25,
         "public_data": BASE,
         "cluster_histogram": {"budget_share": 0.1, "clusters_per_label": 2},
         "topic_histogram": {"noise_std": 10.0},
-        "methods": [
-            {"method": "mean_clustered", "budget_share": 0.3, "settings": _DECODING},
-            {"method": "median_clustered", "settings": {**_DECODING, "matched_epsilon": 24.0}},
-            {"method": "dp_fine_tuning", "budget_share": 0.3, "settings": _TRAINING},
-        ],
-        "evaluation": {"rows": 20, "reference_rows": 20, "references": False},
+        "methods": [{"method": name, "settings": given} for name, given in _SETTINGS.items()],
+        "evaluation": {"rows": 20, "reference_rows": 10},
         **changes,
     }
     return PrivateDatasetSpec.model_validate(fields)
+
+
+def secret_cohort(planted: Planted) -> PrivateDatasetSpec:
+    """A cohort whose canaries are declared secrets: they are found, and listed in the store."""
+    kind = {
+        "name": "code",
+        "detector": "regex",
+        "pattern": f"[{_CODE_LETTERS}]{{{_CODE_CHARACTERS}}}",
+        "max_records": 1,
+        "posterior": 0.2,
+        "prior": 0.01,
+    }
+    return private_cohort(
+        planted,
+        name=SECRET_COHORT,
+        privacy_unit={},
+        budget={"epsilon": 20.0, "delta": 1e-5, "accountant": "tight", "rounds": 2},
+        cluster_histogram=None,
+        topic_histogram=None,
+        secrets={"planted": 4, "kinds": [kind]},
+        methods=[
+            {"method": "secpe", "budget_share": 0.4, "settings": {**_EVOLUTION, "clusters": 4}}
+        ],
+        evaluation={"rows": 20, "references": False},
+    )
 
 
 def torn_cohort(planted: Planted) -> PrivateDatasetSpec:
@@ -132,7 +192,7 @@ def torn_cohort(planted: Planted) -> PrivateDatasetSpec:
         public_facts={},
         cluster_histogram=None,
         topic_histogram=None,
-        methods=[{"method": "mean_uniform", "settings": {**_DECODING, "batches_per_label": 1}}],
+        methods=[{"method": "mean_uniform", "settings": _UNIFORM}],
     )
 
 

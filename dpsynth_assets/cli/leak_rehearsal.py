@@ -10,34 +10,57 @@ import base64
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
+from dpsynth_assets.cli.leak_faults import faulty_models, faulty_store
 from dpsynth_assets.cli.leak_planting import (
+    BUDGET,
     COHORT,
+    SECRET_COHORT,
     TORN,
     Planted,
     plant,
     private_cohort,
     public_base,
+    secret_cohort,
     torn_cohort,
 )
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.resources.sealing import KEY_VARIABLE
 
 if TYPE_CHECKING:
     import dagster as dg
 
 NOT_PRIVATE = " or ".join(
-    f'key:"{COHORT}/audit/{name}"'
+    f'key:"{cohort}/audit/{name}"'
+    for cohort in (COHORT, SECRET_COHORT)
     for name in ("mechanism_audits", "reconstruction_test", "median_audit")
 )
 """Stages that run on made-up data alone; they take most of the time of a small graph."""
 
+WHOLE = "whole graph"
+BREAKING = "records break what reads them"
 DEBUG_LOG, OUTPUT_LOG = "debug.log", "output.log"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended.
+
+    Attributes:
+        succeeded: Whether all of it did.
+        failed: Assets whose own step failed.
+        selected: Assets it was asked for.
+    """
+
+    succeeded: bool
+    failed: frozenset[str]
+    selected: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +68,25 @@ class Rehearsal:
     """What was run and what was found.
 
     Attributes:
-        runs: Name of each run -> whether it succeeded.
+        runs: How each run ended, by name.
         report: The scan of everything they wrote, the encrypted sensitive store included.
         control: The scan of the store's records once decrypted, which has to find canaries.
     """
 
-    runs: Mapping[str, bool]
+    runs: Mapping[str, Ended]
     report: LeakReport
     control: LeakReport
 
     @property
+    def broken(self) -> frozenset[str]:
+        """Assets that failed with records in hand."""
+        runs = (run for name, run in self.runs.items() if name.startswith(BREAKING))
+        return frozenset().union(*(run.failed for run in runs))
+
+    @property
     def passed(self) -> bool:
         """Whether runs ended as they should, nothing leaked, and the search itself works."""
-        ended = all(good == (name == "whole graph") for name, good in self.runs.items())
+        ended = all(run.succeeded == (name == WHOLE) for name, run in self.runs.items())
         return ended and self.report.clean and bool(self.control.leaks)
 
 
@@ -96,8 +125,43 @@ def _decrypted_records(folder: Path) -> Path:
     return folder
 
 
-def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[str, bool]]:
+def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[str, Ended]]:
     """The whole graph first; then what goes wrong in practice, each with private text at hand."""
+    import dagster as dg
+
+    cohorts = (private_cohort(planted), secret_cohort(planted))
+    whole = _graph(planted, *cohorts)
+    words = str(planted.folder / "words.txt")
+    gated = private_cohort(planted, evaluation={"canaries": words, "references": False})
+    unread = private_cohort(planted, name="unread", methods=[{"method": "mean_clustered"}])
+    left_out = "" if everything else f" and not ({NOT_PRIVATE})"
+    paying = f'key:"{COHORT}/mean_clustered/candidate_corpus"'
+    planned: list[tuple[str, dg.Definitions, str, str]] = [
+        (WHOLE, whole, f'(+key:"{COHORT}/*" or +key:"{SECRET_COHORT}/*"){left_out}', ""),
+        ("source torn", _graph(planted, torn_cohort(planted)), f'key:"{TORN}/shared/*"', ""),
+        ("gate refuses", _graph(planted, gated), f'key:"{COHORT}/dp_fine_tuning/corpus"', ""),
+        (
+            "embedder fails",
+            _graph(planted, unread, faulty=faulty_models()),
+            'key:"unread/shared/private_records" or key:"unread/shared/private_embeddings"',
+            "",
+        ),
+    ]
+    breaking = _graph(planted, *cohorts, faulty=faulty_store())
+    for number, wave in enumerate(_waves(whole), start=1):
+        selection = " or ".join(f'key:"{key.to_user_string()}"' for key in wave)
+        planned.append((f"{BREAKING}, {number}", breaking, selection, "second"))
+    less = private_cohort(planted, budget={**BUDGET, "epsilon": 20.0})
+    planned.append(("budget refuses", _graph(planted, less), paying, "third"))
+    with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
+        for name, definitions, selection, release in planned:
+            yield name, _run(definitions, instance, selection, release)
+
+
+def _graph(
+    planted: Planted, *cohorts: PrivateDatasetSpec, faulty: Mapping[str, Any] | None = None
+) -> "dg.Definitions":
+    """Cohorts beside the public base, with some resources replaced by faulty ones."""
     import dagster as dg
 
     from dpsynth_assets.assets.public import public_definitions
@@ -106,97 +170,62 @@ def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[s
     from dpsynth_assets.defs.resources import resources
 
     base = public_base(planted)
-    public = dg.Definitions.merge(public_definitions(base), generation_definitions(base))
-    spec = private_cohort(planted)
-    words = str(planted.folder / "words.txt")
-    gated = private_cohort(planted, evaluation={"canaries": words, "references": False})
+    return dg.Definitions.merge(
+        public_definitions(base),
+        generation_definitions(base),
+        *(cohort_definitions(cohort) for cohort in cohorts),
+        dg.Definitions(resources={**(resources().resources or {}), **(faulty or {})}),
+    )
 
-    def house(cohort: Any, faulty: "Mapping[str, Any] | None" = None) -> dg.Definitions:
-        """A cohort beside the public base, with some resources replaced by faulty ones."""
-        parts = [public, cohort_definitions(cohort)]
-        if not faulty:
-            return dg.Definitions.merge(*parts, resources())
-        working = dict(resources().resources or {})
-        return dg.Definitions.merge(*parts, dg.Definitions(resources={**working, **faulty}))
 
-    left_out = "" if everything else f" and not ({NOT_PRIVATE})"
-    paying = f'key:"{COHORT}/mean_clustered/candidate_corpus"'
-    training = f'key:"{COHORT}/dp_fine_tuning/finetuned_generator"'
-    planned: list[tuple[str, Callable[[], dg.Definitions], str, str]] = [
-        ("whole graph", lambda: house(spec), f'+key:"{COHORT}/*"{left_out}', ""),
-        ("source torn", lambda: house(torn_cohort(planted)), f'key:"{TORN}/shared/*"', ""),
-        ("gate refuses", lambda: house(gated), f'key:"{COHORT}/dp_fine_tuning/corpus"', ""),
-        ("store fails", lambda: house(spec, _faulty_store()), paying, "second"),
-        ("training fails", lambda: house(spec, _faulty_store()), training, "second"),
-        (
-            "embedder fails",
-            lambda: house(private_cohort(planted, name="unread"), _faulty_models()),
-            'key:"unread/shared/private_records" or key:"unread/shared/private_embeddings"',
-            "",
-        ),
-        ("budget refuses", lambda: house(spec), paying, "third"),
-    ]
-    with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
-        for name, definitions, selection, release in planned:
-            yield name, _run(definitions(), instance, selection, release)
+def _waves(definitions: "dg.Definitions") -> "list[list[dg.AssetKey]]":
+    """Every asset that opens the sensitive store, those that another is made of in earlier waves.
+
+    A step is skipped where one before it in the same run failed, so each has to be in a run in
+    which nothing before it is.
+    """
+    import dagster as dg
+
+    graph = definitions.resolve_asset_graph()
+    opening = {
+        key
+        for asset in definitions.assets or ()
+        if isinstance(asset, dg.AssetsDefinition)
+        and "sensitive_store" in asset.required_resource_keys
+        for key in asset.keys
+        if key.path[-1] != "private_records"
+    }
+    wave_of: dict[dg.AssetKey, int] = {}
+    for key in graph.toposorted_asset_keys:
+        if key in opening:
+            before = [wave_of.get(above, 0) for above in graph.get_ancestor_asset_keys(key)]
+            wave_of[key] = 1 + max(before, default=0)
+    numbers = sorted(set(wave_of.values()))
+    return [[key for key, number in wave_of.items() if number == wave] for wave in numbers]
 
 
 def _run(
     definitions: "dg.Definitions", instance: "dg.DagsterInstance", selection: str, release: str
-) -> bool:
+) -> Ended:
     import dagster as dg
 
     from dpsynth_assets.tags import RELEASE
 
     job = definitions.resolve_implicit_global_asset_job_def()
-    graph = definitions.resolve_asset_graph()
+    keys = dg.AssetSelection.from_string(selection).resolve(definitions.resolve_asset_graph())
     result = job.execute_in_process(
         instance=instance,
-        asset_selection=list(dg.AssetSelection.from_string(selection).resolve(graph)),
+        asset_selection=list(keys),
         run_config={"loggers": {"console": {"config": {"log_level": "DEBUG"}}}},
         tags={RELEASE: release} if release else {},
         raise_on_error=False,
     )
-    return bool(result.success)
-
-
-def _faulty_store() -> dict[str, Any]:
-    """A store whose reading for a release fails with an error that quotes the records."""
-    from dpsynth_assets.resources.sensitive_store import SensitiveStore
-
-    class FaultySensitiveStore(SensitiveStore):
-        """Reads, and fails with what it read."""
-
-        def read_for_release(self, *arguments: Any, **options: Any) -> NoReturn:
-            """Raises an error that quotes private text, chained to another that does."""
-            private = super().read_for_release(*arguments, **options)
-            cause = KeyError(private.records["record_id"].to_list())
-            raise ValueError(str(private.records.to_dicts())) from cause
-
-    return {"sensitive_store": FaultySensitiveStore()}
-
-
-def _faulty_models() -> dict[str, Any]:
-    """Models whose embedder fails with an error that quotes what it was given."""
-    from dpsynth_assets.resources.models import Models
-
-    class QuotingEmbedder:
-        """An embedder that fails as tokenizers do, with the text that it could not read."""
-
-        def embed(self, texts: list[str], progress: object = None) -> NoReturn:
-            """Raises an error that quotes every text."""
-            del progress
-            raise RuntimeError("cannot tokenize " + " ".join(texts))
-
-    class FaultyModels(Models):
-        """Every text embedder fails."""
-
-        def text_embedder(self, manifest: Any) -> Any:
-            """An embedder that fails."""
-            del manifest
-            return QuotingEmbedder()
-
-    return {"models": FaultyModels()}
+    failed = (event.step_key for event in result.all_events if event.is_step_failure)
+    return Ended(
+        succeeded=bool(result.success),
+        failed=frozenset(str(step) for step in failed),
+        selected=frozenset(key.to_python_identifier() for key in keys),
+    )
 
 
 @contextmanager
@@ -209,7 +238,12 @@ def _house(home: Path, keys: Mapping[str, str]) -> Iterator[None]:
         "DAGSTER_REDACT_USER_CODE_ERRORS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    unset = ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL")
+    unset = (
+        "DPSYNTH_LEDGER_URL",
+        "DPSYNTH_STORE_URL",
+        "DPSYNTH_PUBLISH_URL",
+        "DPSYNTH_SHOW_PRIVATE_ERRORS",
+    )
     before = {name: os.environ.get(name) for name in (*settings, *unset)}
     (home / "dagster").mkdir(parents=True, mode=0o700)
     (home / "logs").mkdir(mode=0o700)

@@ -44,11 +44,17 @@ def leak_scan(
 
 
 def _rehearse(*, quick: bool, as_json: bool) -> None:
-    from dpsynth_assets.cli.leak_rehearsal import rehearse
+    from dpsynth_assets.cli.leak_rehearsal import WHOLE, rehearse
 
     with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as folder:
         rehearsal = rehearse(Path(folder), everything=not quick)
-    _show(rehearsal.report, dict(rehearsal.runs), as_json=as_json)
+    ended = {name: run.succeeded for name, run in rehearsal.runs.items()}
+    _show(rehearsal.report, ended, as_json=as_json)
+    if not as_json:
+        typer.echo(
+            f"{len(rehearsal.runs[WHOLE].selected)} assets made; {len(rehearsal.broken)} of them "
+            "failed later with records in hand."
+        )
     if not rehearsal.passed:
         raise typer.Exit(1)
 

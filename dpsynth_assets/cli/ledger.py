@@ -14,7 +14,13 @@ from rich.table import Table
 
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import CohortSpend, DatasetSpend, Ledger, sqlite_path
+from dpsynth_assets.privacy.ledger import (
+    Checkpoint,
+    CohortSpend,
+    DatasetSpend,
+    Ledger,
+    sqlite_path,
+)
 from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify and export the privacy ledger.")
@@ -68,8 +74,13 @@ def verify(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the hash chain; exit code 1 if an entry was altered, removed or reordered."""
-    report = open_ledger(ledger).verify(head)
+    """Check the hash chain; exit code 1 if an entry was altered, removed or reordered.
+
+    Also compares what this machine's steps took for verified, if it is not what the chain says.
+    """
+    url = ledger or home().ledger_url
+    open_ledger(url)
+    report = Ledger(url, checkpoint=Checkpoint(home().root / "ledger", url)).verify(head)
     if as_json:
         typer.echo(json.dumps(asdict(report), indent=2))
     elif report.ok:

@@ -49,6 +49,8 @@ class CohortTerms:
         prompts: The dataset file's prompt templates, public; None for the model's document format.
         engine: What runs language models, as the dataset file declares it.
         secrets: What the dataset file promises to secrets; None where it names none.
+        secret_share: Share of that promise which the planned method may use in one round, of its
+            squared μ; None where nothing else tells of the secrets.
     """
 
     cohort: str
@@ -66,6 +68,7 @@ class CohortTerms:
     prompts: PromptTemplates | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)
     secrets: SecretPromise | None = None
+    secret_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, Method, M
 from dpsynth_assets.methods.plan_scale import fitted_scale
 from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
 from dpsynth_assets.methods.registry import REGISTRY, get_method
+from dpsynth_assets.methods.secret_shares import divided_secret_shares
 from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.models.prompt_templates import declared_templates
 from dpsynth_assets.privacy.accounting import (
@@ -25,6 +26,7 @@ from dpsynth_assets.privacy.accounting import (
     zcdp_rho,
 )
 from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import scale_for
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease, SecretTerms
@@ -300,6 +302,7 @@ def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> Data
     """Plans one round with every share multiplied by `scale`."""
     scale /= spec.budget.rounds
     shares = _shares(spec, terms)
+    of_secrets = _secret_shares(spec)
     matched = {entry.key: shares[entry.key] for entry in spec.methods}
     for entry in spec.methods:  # What is ex-post is matched to the largest share in quantity.
         if get_method(entry.method).guarantee is not GuaranteeType.DP:
@@ -313,7 +316,7 @@ def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> Data
         methods=tuple(
             _plan_method(
                 entry,
-                terms,
+                replace(terms, secret_share=of_secrets.get(entry.key)),
                 shares[entry.key],
                 _worth(terms, matched[entry.key] * scale),
             )
@@ -333,6 +336,26 @@ def _shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:
         entry.key: left / len(open_keys) if entry.key in open_keys else entry.budget_share or 0.0
         for entry in spec.methods
     }
+
+
+def _secret_shares(spec: PrivateDatasetSpec) -> dict[str, float]:
+    """Share of the secrets' bound, in one round, of each method that protects them."""
+    secret = _secret_terms(spec)
+    claims = {
+        entry.key: get_method(entry.method).config_type.model_validate(entry.settings)
+        for entry in spec.methods
+        if get_method(entry.method).guarantee is GuaranteeType.SECRET
+    }
+    if secret is None or not claims:
+        return {}
+    shared = spec.cluster_histogram is not None or spec.topic_histogram is not None
+    dp = shared or any(_spends(entry) for entry in spec.methods)
+    return divided_secret_shares(
+        {key: getattr(config, "secret_share", None) for key, config in claims.items()},
+        secret,
+        rounds=spec.budget.rounds,
+        dp_mu=gaussian_mu(spec.budget.epsilon, spec.budget.delta) if dp else 0.0,
+    )
 
 
 def _spends(entry: MethodSpec) -> bool:

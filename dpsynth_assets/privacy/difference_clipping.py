@@ -16,7 +16,7 @@ import numpy as np
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.events import BoundedRangeEvent
-from dpsynth_assets.privacy.sparse_vector import log_normaliser
+from dpsynth_assets.privacy.next_token_laws import log_normaliser
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     check_public_logits,
@@ -158,9 +158,16 @@ class DifferenceTokenMechanism:
         filler, tokens = tokens < 0, tokens.clamp_(min=0)
         public = _log_law(public_logits.gather(1, tokens), filler)
         rows, owner = (each.to(tokens.device) for each in _flat_rows(rows_of))
-        own = _log_law(private_logits[rows.unsqueeze(1), tokens[owner]], filler[owner])
-        ignored = filler[owner] | ~torch.isfinite(own.amax(dim=1, keepdim=True))
-        own.sub_(public[owner]).masked_fill_(ignored, 0.0)
+        in_place = len(rows) == len(private_logits) and bool((rows[1:] > rows[:-1]).all())
+        columns, filler_of_row = tokens.index_select(0, owner), filler.index_select(0, owner)
+        taken = (
+            private_logits.gather(1, columns)  # a third of the time of the other
+            if in_place
+            else private_logits[rows.unsqueeze(1), columns]
+        )
+        own = _log_law(taken, filler_of_row)
+        ignored = filler_of_row | ~torch.isfinite(own.amax(dim=1, keepdim=True))
+        own.sub_(public.index_select(0, owner)).masked_fill_(ignored, 0.0)
         own.clamp_(-self.clip_bound, self.clip_bound)
         total = torch.zeros_like(public).index_add_(0, owner, own)
         drawn = draw_tokens((public + total / self.expected_batch_size) / self.temperature)

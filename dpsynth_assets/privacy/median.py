@@ -8,12 +8,14 @@ Shape letters: R rows, n rows of one batch, V vocabulary, A allowed tokens, G ac
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import context_changes
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits
+from dpsynth_assets.privacy.cpu_rows import is_plain, side_by_side
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median_box import private_median_box, rank_window
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -142,7 +144,9 @@ class MedianTokenMechanism:
         """Draws (g,) tokens of some batches and bounds (g,) γ, without the slack's part."""
         import torch
 
-        boxes = torch.stack([self._private_box(private_logits, each, columns) for each in rows_of])
+        box_of = partial(self._private_box, private_logits, columns=columns)
+        entries = private_logits.numel() if is_plain(private_logits) else 0
+        boxes = torch.stack(side_by_side(box_of, rows_of, entries))
         boxes /= self.temperature
         tokens = draw_tokens(boxes[:, 1].clone())  # [amin2025 A1:L8]
         return tokens, _gamma_of(boxes, torch.from_numpy(tokens).to(boxes.device)).cpu().numpy()

@@ -4,11 +4,12 @@ Shape letters: n rows of one batch, A allowed tokens, C tokens of one block. K l
 or leave between neighbours.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpsynth_assets.privacy.clipping import ClipLattice, block_columns, lower_floor
+from dpsynth_assets.privacy.cpu_rows import is_plain, ordered_keys
 from dpsynth_assets.privacy.order_statistics import order_statistics, rows_above
 
 if TYPE_CHECKING:
@@ -33,12 +34,32 @@ def private_median_box(
     usable = torch.isfinite(maximum)
     if not bool(usable.all()):
         private_logits, maximum = private_logits[usable], maximum[usable]
+    if is_plain(private_logits):
+        return _box_on_a_cpu(private_logits, maximum, lattice, changes)
     box = maximum.new_empty((3, private_logits.shape[1]))
     width = block_columns(len(private_logits), private_logits.device.type)
     for start in range(0, private_logits.shape[1], width):
         part = slice(start, start + width)
         box[:, part] = _box_of_block(private_logits[:, part], maximum, lattice, changes)
     return box
+
+
+def _box_on_a_cpu(
+    private_logits: "torch.Tensor", maximum: "torch.Tensor", lattice: ClipLattice, changes: int
+) -> "torch.Tensor":
+    """Does what `private_median_box` does with float32 logits, in cached blocks."""
+    import torch
+
+    rows, tokens = private_logits.shape
+    first, count = _ranks_inside(rows, changes)
+    values = np.empty((0, tokens))
+    if count:
+        shift = lattice.shift_of(maximum).numpy()
+        keys = ordered_keys(private_logits.numpy(), shift, first=first, count=count)
+        values = lattice.values_of_bits(keys)
+    box = np.empty((3, tokens))
+    _fill_box(box, values, first, rows, lattice.clip_bound, changes)
+    return torch.from_numpy(box)
 
 
 def rank_window(rows: int, changes: int) -> tuple[int, int, int]:
@@ -90,7 +111,9 @@ def _box_of_columns(
         keys = _keys(block, lattice, maximum)
         lowest, span = lattice.lowest_key, lattice.span
         values = lattice.values(order_statistics(keys, first, count, lowest=lowest, span=span))
-    return _box_of_statistics(values, first, len(block), lattice.clip_bound, changes)
+    box = maximum.new_empty((3, block.shape[1]))
+    _fill_box(box, values, first, len(block), lattice.clip_bound, changes)
+    return box
 
 
 def _ranks_inside(rows: int, changes: int) -> tuple[int, int]:
@@ -115,21 +138,22 @@ def _keys(block: "torch.Tensor", lattice: ClipLattice, maximum: "torch.Tensor") 
     return columns.add_(shift).view(torch.int32).T
 
 
-def _box_of_statistics(
-    values: "torch.Tensor", first: int, rows: int, clip_bound: float, changes: int
-) -> "torch.Tensor":
-    """Reads (3, C) left bound, median and right bound off the (count, C) values from rank first."""
-    import torch
+def _fill_box(
+    box: Any, values: Any, first: int, rows: int, clip_bound: float, changes: int
+) -> None:
+    """Writes left bound, median and right bound of n values into (3, C), a tensor or an array.
 
+    `values` are those from rank `first` on, (count, C), of the same kind.
+    """
     _, _, padding = rank_window(rows, changes)
     total = rows + 2 * padding
 
-    def at(rank: int) -> "torch.Tensor":
+    def at(rank: int) -> Any:
         inside = rank - padding
         if 0 <= inside < rows:
             return values[inside - first]
-        return values.new_full(values.shape[1:], clip_bound if inside >= 0 else -clip_bound)
+        return clip_bound if inside >= 0 else -clip_bound
 
     # [amin2025 D3] half ranks: rank r/2 is the mean of ranks ⌊r/2⌋ and ⌈r/2⌉
-    halves = (total - 1 - changes, total - 1, total - 1 + changes)
-    return torch.stack([(at(half // 2) + at((half + 1) // 2)) / 2 for half in halves])
+    for line, half in enumerate((total - 1 - changes, total - 1, total - 1 + changes)):
+        box[line] = (at(half // 2) + at((half + 1) // 2)) / 2 if half % 2 else at(half // 2)

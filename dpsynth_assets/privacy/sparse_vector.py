@@ -10,15 +10,17 @@ A allowed tokens, C tokens of one block, G active batches.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import ROWS_PER_EXPECTED_ROW, context_changes
-from dpsynth_assets.privacy.clipping import block_entries, column_blocks, row_blocks
+from dpsynth_assets.privacy.clipping import block_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
+from dpsynth_assets.privacy.next_token_laws import LAWS_PER_SUM, next_token_laws, sum_of_laws
 from dpsynth_assets.privacy.noise import discrete_laplace
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
@@ -35,9 +37,6 @@ if TYPE_CHECKING:
 
 STEPS_PER_RECORD = 1 << 16
 """Distances are counted in lattice steps of 2^-16 of one record's weight 1/s."""
-
-_SAFE_TOTAL = (1e-20, 1e30)
-"""Sums of plain exponentials between which float32 neither overflows nor loses digits."""
 
 _TESTED: "WeakSet[PrivateTokenMeter]" = WeakSet()
 """Meters that pay for a test already: a second one would run r more instances unpaid."""
@@ -98,9 +97,9 @@ class PublicTokenTest:
 
     **Privacy** Floating-point Laplace noise leaks through its low bits, so distance and threshold
     are floored to a public lattice and get exact integer noise. Floors of numbers x apart are at
-    most ⌈x⌉ apart, and float64 sums in another order move them by less than one step more
-    (while (V + R)(R + s) < 2^34). A sensitivity of D steps instead of the ideal Δ takes a scale of
-    λ = D·σ/Δ steps: D/λ + 2D/(2λ) = 2Δ/σ is the stated ε exactly, for noise 2^-16 larger than σ.
+    most ⌈x⌉ apart; `rounding_steps` bounds what summation may add. A sensitivity of D steps
+    instead of the ideal Δ takes a scale of λ = D·σ/Δ steps: D/λ + 2D/(2λ) = 2Δ/σ is the stated ε
+    exactly, for noise larger than σ by D·2^-16 - 1: .03 % at s = 64.
 
     **Source** Amin et al. 2024, Algorithm 1, lines 4 and 11-19; Dwork et al. 2009.
     """
@@ -136,19 +135,32 @@ class PublicTokenTest:
         return PureEvent(epsilon=self.epsilon, count=count)
 
     @property
+    def rounding_steps(self) -> int:
+        """Lattice steps by which rounding may move the distances of two neighbours apart.
+
+        One step for a law's own mass and for float64 sums in another order (while
+        (V + R)(R + s) < 2^34). A sum of k laws in float32 is off by at most k·2^-24 / (1 − k·2^-24)
+        of their mass, in whatever order: over the 4s rows that may be summed so
+        (`ROWS_PER_EXPECTED_ROW`) by less than 4s·(k + 1)·2^-24 records, and so is a neighbour's.
+        """
+        records = Fraction(ROWS_PER_EXPECTED_ROW) * self.expected_batch_size
+        moved = 2 * records * Fraction(LAWS_PER_SUM + 1, 1 << 24)
+        return 1 + math.ceil(moved * STEPS_PER_RECORD)
+
+    @cached_property
     def sensitivity_steps(self) -> int:
         """D: lattice steps by which one changed logit vector moves a floored distance."""
         weight = _weight_of_change(self.expected_batch_size, self.logit_slack)
-        return math.ceil(weight * STEPS_PER_RECORD) + 1
+        return math.ceil(weight * STEPS_PER_RECORD) + self.rounding_steps
 
-    @property
+    @cached_property
     def noise_steps(self) -> float:
         """λ: Laplace scale of the threshold in lattice steps, rounded up; queries get 2λ."""
         weight = _weight_of_change(self.expected_batch_size, self.logit_slack)
         sigma = Fraction(float(self.noise_scale)) * self.expected_batch_size
         return _round_up(self.sensitivity_steps * sigma / weight)
 
-    @property
+    @cached_property
     def threshold_steps(self) -> int:
         """θ in whole lattice steps."""
         return math.floor(
@@ -177,17 +189,17 @@ class PublicTokenTest:
         by far more than 1/s. No temperature enters: Eq. (2) compares the laws at temperature 1.
 
         **Privacy** A row's law is computed in float32, from that row alone; its entries add up to
-        1 within 2^-17, half a lattice step. Laws are summed in float64.
+        1 within 2^-17, half a lattice step. Laws are summed as `rounding_steps` allows.
         """
         import torch
 
         public_logits = public_logits.to(private_logits.device)
         distances = torch.zeros(len(active), dtype=torch.float64, device=private_logits.device)
+        few = ROWS_PER_EXPECTED_ROW * self.expected_batch_size
         for batch, rows in enumerate(rows_by_batch(batch_of_row, active)):
-            total = _laws(public_logits[batch : batch + 1], columns).double().squeeze(0)
+            total = next_token_laws(public_logits[batch : batch + 1], columns).double().squeeze(0)
             total *= -self.expected_batch_size
-            for block in row_blocks(private_logits, columns, rows):
-                total += sum_in_float64(_laws(block))
+            total += sum_of_laws(private_logits, columns, rows, few)
             distances[batch] = total.abs_().sum()
         return distances.div_(self.expected_batch_size)  # [amin2024 Eq2]
 
@@ -343,62 +355,6 @@ def distance_oracle(
             total += softmax(row)
     public = softmax(np.asarray(public_logits, dtype=np.float64))
     return float(np.abs(total / expected_batch_size - public).sum())
-
-
-def log_normaliser(
-    logits: "torch.Tensor", columns: "torch.Tensor | None", rows: "torch.Tensor | None" = None
-) -> "torch.Tensor":
-    """Computes (n,) float64 log Σ_x exp(z_x) over allowed tokens, block by block.
-
-    Finite exactly where the row's maximum is: NaN and infinities show in the result.
-    """
-    import torch
-
-    count = logits.shape[0] if rows is None else len(rows)
-    maximum = torch.full((count,), -torch.inf, dtype=torch.float64, device=logits.device)
-    for _, block in column_blocks(logits, columns, rows):
-        maximum = torch.maximum(maximum, block.amax(dim=1).to(torch.float64))
-    total = torch.zeros_like(maximum)
-    for _, block in column_blocks(logits, columns, rows):
-        total += _probabilities(block, maximum).sum(dim=1)
-    return maximum + total.log()
-
-
-def _probabilities(block: "torch.Tensor", normaliser: "torch.Tensor") -> "torch.Tensor":
-    """Computes (n, C) float64 exp(z − normaliser)."""
-    import torch
-
-    return block.to(torch.float64, copy=True).sub_(normaliser.unsqueeze(1)).exp_()
-
-
-def _laws(block: "torch.Tensor", columns: "torch.Tensor | None" = None) -> "torch.Tensor":
-    """Computes (n, A) float32 softmax of each row; zeros where the maximum is not finite.
-
-    One exponential an entry. Rows whose plain exponentials leave the safe range are shifted by
-    their maximum first; whether one is depends on that row alone.
-    """
-    import torch
-
-    block = block if columns is None else block.index_select(1, columns)
-    block = block.to(torch.float32)
-    weights = torch.exp(block)
-    total = weights.sum(dim=1)
-    shifted = ~((total > _SAFE_TOTAL[0]) & (total < _SAFE_TOTAL[1]))
-    if bool(shifted.any()):
-        own = block[shifted]
-        maximum = own.amax(dim=1, keepdim=True)
-        own = torch.exp(own - maximum).masked_fill_(~torch.isfinite(maximum), 0.0)
-        weights[shifted], total[shifted] = own, own.sum(dim=1).clamp_(min=1.0)
-    return weights.mul_(total.reciprocal_().unsqueeze(1))
-
-
-def sum_in_float64(block: "torch.Tensor") -> "torch.Tensor":
-    """Adds up (n, A) float32 rows in float64: (A,). A CPU does it without a float64 copy."""
-    import torch
-
-    if block.device.type == "cpu":
-        return torch.from_numpy(np.add.reduce(block.numpy(), axis=0, dtype=np.float64))
-    return block.sum(dim=0, dtype=torch.float64)
 
 
 def _weight_of_change(expected_batch_size: int, logit_slack: float) -> Fraction:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits, usable_rows
+from dpsynth_assets.privacy.cpu_rows import is_plain, side_by_side, sum_of_units
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.noise import secure_uniform
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -133,7 +134,8 @@ class MeanTokenMechanism:
         check_public_logits(public_logits, private_logits, active)
         public = public_logits.to(private_logits.device)
         public = public if columns is None else public.index_select(1, columns)
-        top = public.topk(min(self.public_top_k, public.shape[1]), dim=1).indices
+        top = public.topk(min(self.public_top_k, public.shape[1]), dim=1, sorted=False).indices
+        top = top.sort(dim=1).values  # ascending: neighbours in memory are read together
         return top if columns is None else columns[top]
 
     def private_scores(
@@ -151,26 +153,25 @@ class MeanTokenMechanism:
         import torch
 
         lattice, device = ClipLattice(self.clip_bound), private_logits.device
+        own = columns if columns is not None and columns.ndim > 1 else [columns] * len(active)
         tokens = private_logits.shape[1] if columns is None else columns.shape[-1]
         sums = torch.zeros((len(active), tokens), dtype=torch.float64, device=device)
-        counts = torch.zeros((len(active), 1), dtype=torch.float64)
-        placed = None
-        for batch, rows in enumerate(rows_by_batch(batch_of_row, active)):
-            # [amin2024 A1:L14] [amin2025 A1:L7]
-            own = columns[batch] if columns is not None and columns.ndim > 1 else columns
-            for block, maximum in usable_rows(private_logits, own, rows):
-                reused = placed if placed is not None and placed.shape == block.shape else None
-                placed = lattice.placed(block, lattice.shift_of(maximum), out=reused)
-                sums[batch] += lattice.sum_units(placed)  # whole numbers below 2^53: exact
-                counts[batch] += len(block)
-        sums.mul_(lattice.unit).sub_(counts.to(device), alpha=self.clip_bound)
+
+        def add_up(batch: "tuple[torch.Tensor, torch.Tensor | slice, torch.Tensor | None]") -> None:
+            total, rows, allowed = batch  # [amin2024 A1:L14] [amin2025 A1:L7]
+            units, used = _sum_of_clipped(private_logits, rows, allowed, lattice)
+            # whole numbers below 2^53: exact
+            total.copy_(units).mul_(lattice.unit).sub_(used * self.clip_bound)
+
+        batches = list(zip(sums, rows_by_batch(batch_of_row, active), own, strict=True))
+        side_by_side(add_up, batches, private_logits.numel() if is_plain(private_logits) else 0)
         return sums.div_(self.expected_batch_size * self.temperature)
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 8·G·V + 24·V + 8·E + 32·R bytes.
 
         E = `block_entries`, or one row where that is more: two float32 copies of a block exist at
-        most, and no float64 one.
+        most, and no float64 one. On a CPU each thread has such blocks, of a cache's size.
         """
         block = 8 * min(rows * vocabulary, max(block_entries(), vocabulary))
         return 8 * (batches + 3) * vocabulary + block + 32 * rows
@@ -189,6 +190,30 @@ def mean_scores_oracle(
         if np.isfinite(row.max()):
             total += clip_logits(row, clip_bound)
     return total / (expected_batch_size * temperature)
+
+
+def _sum_of_clipped(
+    private_logits: "torch.Tensor",
+    rows: "torch.Tensor | slice",
+    columns: "torch.Tensor | None",
+    lattice: ClipLattice,
+) -> "tuple[torch.Tensor, int]":
+    """Adds up a batch's clipped logits in units of the lattice: (A,) float64, and of how many."""
+    import torch
+
+    if is_plain(private_logits):
+        own = None if columns is None else columns.numpy()
+        units, used = sum_of_units(lattice, private_logits.numpy(), own, rows)
+        return torch.from_numpy(units), used
+    tokens = private_logits.shape[1] if columns is None else len(columns)
+    total = torch.zeros(tokens, dtype=torch.float64, device=private_logits.device)
+    used, placed = 0, None
+    for block, maximum in usable_rows(private_logits, columns, rows):
+        reused = placed if placed is not None and placed.shape == block.shape else None
+        placed = lattice.placed(block, lattice.shift_of(maximum), out=reused)
+        total += lattice.sum_units(placed)
+        used += len(block)
+    return total, used
 
 
 def check_shapes(
@@ -265,6 +290,10 @@ def rows_by_batch(
     Rows that stand side by side come as a slice, which is read without a copy; others as (n,)
     int64 indices.
     """
+    owners = batch_of_row.cpu().numpy()
+    if usable is None and bool((owners[1:] >= owners[:-1]).all()):
+        bounds = (np.searchsorted(owners, active, side=side).tolist() for side in ("left", "right"))
+        return [slice(first, stop) for first, stop in zip(*bounds, strict=True)]
     slots = batch_slots(batch_of_row, active, usable)
     order = slots.argsort(stable=True)
     counts = slots.bincount(minlength=len(active) + 1).tolist()

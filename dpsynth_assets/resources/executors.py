@@ -1,4 +1,8 @@
-"""What runs the steps of a launched run: this machine, Kubernetes or Ray, by DPSYNTH_EXECUTOR."""
+"""What runs the steps of a launched run, by DPSYNTH_EXECUTOR.
+
+`local` (the default) gives each step a process of its own, `in_process` the run all in one; with
+`kubernetes` each step has a pod, with `ray` a task of the cluster.
+"""
 
 import importlib
 import os
@@ -21,9 +25,13 @@ def declared_executor() -> dg.ExecutorDefinition:
     if name == "local":
         # One step at a time: models are large, and a laptop has few cores.
         return dg.multiprocess_executor.configured({"max_concurrent": 1})
+    if name == "in_process":
+        # Models are loaded once a run; a step that is killed ends its run.
+        return dg.in_process_executor
     if name not in _ELSEWHERE:
         raise ValueError(
-            f"Expected DPSYNTH_EXECUTOR to be local, {' or '.join(_ELSEWHERE)}, got {name!r}. "
+            f"Expected DPSYNTH_EXECUTOR to be local, in_process, {' or '.join(_ELSEWHERE)}, got "
+            f"{name!r}. "
             "See deploy/executors.yaml."
         )
     module, attribute = _ELSEWHERE[name]

@@ -4,7 +4,7 @@ import dagster as dg
 from pydantic import Field
 
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger import Checkpoint, Ledger
 
 
 class PrivacyLedger(dg.ConfigurableResource):
@@ -17,4 +17,5 @@ class PrivacyLedger(dg.ConfigurableResource):
 
     def open(self) -> Ledger:
         """Connects to the ledger; creates it when it does not exist."""
-        return Ledger(self.url or home().ledger_url)
+        url = self.url or home().ledger_url
+        return Ledger(url, checkpoint=Checkpoint(home().root / "ledger", url))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.resources.shared_models import local_copy
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.conditional_generator import ConditionalGenerator
@@ -24,7 +25,7 @@ class Models(dg.ConfigurableResource):
 
     def language_model(self, manifest: dict[str, Any]) -> "LanguageModel":
         """The model that the asset `public_language_model` describes."""
-        return _language_model(manifest["path"], manifest["dtype"], manifest["device"])
+        return _language_model(local_copy(manifest["path"]), manifest["dtype"], manifest["device"])
 
     def engine(self, spec: EngineSpec, language_model: "LanguageModel | None") -> "Engine":
         """The engine a dataset file declares, serving the language model unless it names one."""
@@ -34,11 +35,12 @@ class Models(dg.ConfigurableResource):
 
     def topic_model(self, manifest: dict[str, Any]) -> "TopicModel":
         """The topics that the asset `topic_model` describes."""
-        return _topic_model(manifest["path"])
+        return _topic_model(local_copy(manifest["path"]))
 
     def conditional_generator(self, manifest: dict[str, Any]) -> "ConditionalGenerator":
         """The generator that the asset `conditional_generator` describes."""
-        return _conditional_generator(manifest["path"], manifest["dtype"], manifest["device"])
+        path = local_copy(manifest["path"])
+        return _conditional_generator(path, manifest["dtype"], manifest["device"])
 
 
 @lru_cache(maxsize=2)

@@ -5,8 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.audit import AUDIT, STATEMENT
-from dpsynth_assets.assets.evaluation import EVALUATION
+from dpsynth_assets.assets.groups import Step, method_group, step_group
 from dpsynth_assets.assets.identity import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
@@ -43,7 +42,7 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
         release = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
         refusal = refusal_of(spec, plan, chosen, ledger.open(), release)
         if refusal is not None:
-            return dg.SkipReason(refusal)
+            return dg.SkipReason(f"{refusal} {what_decides(spec)}")
         return dg.RunRequest(
             run_key=f"{spec.name}:{release}", tags={RELEASE: release}, run_config=settings
         )
@@ -51,12 +50,31 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
     return dg.Definitions(jobs=[job], schedules=[regenerate])
 
 
+def what_decides(spec: PrivateDatasetSpec) -> str:
+    """The settings behind a refusal, for a reader who has to change one of them."""
+    budget = spec.budget
+    rounds = (
+        f"budget.rounds is {budget.rounds}: ε is shared among so many rounds, and a schedule needs "
+        "as many as it is to run, declared before the first release."
+    )
+    if budget.monthly_epsilon is None:
+        return rounds
+    return (
+        f"{rounds} budget.monthly_epsilon is {budget.monthly_epsilon:g}: what the rounds of one "
+        "month may come to."
+    )
+
+
 def _regeneration_job(spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod]) -> Any:
     """The chosen methods from their paid stages on, with scores and statement."""
-    folders = [*(planned.folder for planned in chosen), EVALUATION, AUDIT, STATEMENT]
+    steps = (Step.EVALUATION, Step.AUDITS, Step.STATEMENT)
+    groups = [
+        *(method_group(spec.name, planned) for planned in chosen),
+        *(step_group(spec.name, step) for step in steps),
+    ]
     return dg.define_asset_job(
         f"regenerate_{spec.name}",
-        selection=dg.AssetSelection.groups(*(f"{spec.name}/{folder}" for folder in folders)),
+        selection=dg.AssetSelection.groups(*groups),
         description=f"New corpora of {spec.name}: each is a new release and pays from the budget.",
         tags={"dagster/max_retries": "0"},
     )

@@ -9,7 +9,7 @@ from typing import Protocol
 from dpsynth_assets.datasets.secrets import SecretKindSpec
 from dpsynth_assets.secret_detection.named_entities import SpacyEntities, TransformersEntities
 from dpsynth_assets.secret_detection.presidio_rules import PresidioRules
-from dpsynth_assets.secret_detection.words import Pattern, Words, rare_words
+from dpsynth_assets.secret_detection.words import Pattern, VocabularyWords, Words, rare_words
 
 
 class Detector(Protocol):
@@ -45,7 +45,7 @@ def detector_of(kind: SecretKindSpec, texts: Sequence[str]) -> Detector | None:
             flags = re.IGNORECASE if kind.ignore_case else 0
             return Pattern(re.compile(str(kind.pattern), flags))
         case "rare_words":
-            return Words(rare_words(texts, quantile=kind.quantile, count=kind.words))
+            return VocabularyWords(rare_words(texts, quantile=kind.quantile, count=kind.words))
     return None
 
 

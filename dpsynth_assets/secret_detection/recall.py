@@ -7,7 +7,7 @@ from random import Random
 from dpsynth_assets.datasets.secrets import SecretKindSpec
 from dpsynth_assets.secret_detection.detectors import Detector, detector_of, normalised
 from dpsynth_assets.secret_detection.planted import CARRIERS, invented_word, planter_of
-from dpsynth_assets.secret_detection.words import Words
+from dpsynth_assets.secret_detection.words import VocabularyWords, Words
 
 CONFIDENCE = 0.95
 INVENTED = 20
@@ -114,7 +114,12 @@ def _opened(
             raise ValueError(f"Expected a detector for kind {kind.name!r}, got none.")
         return detector, values
     listed = [values(draw) for _ in range(INVENTED)]
-    return Words(listed, ignore_case=kind.ignore_case), lambda d: _written(d.choice(listed), d)
+    detector = (
+        VocabularyWords(listed)
+        if kind.detector == "rare_words"
+        else Words(listed, ignore_case=kind.ignore_case)
+    )
+    return detector, lambda d: _written(d.choice(listed), d)
 
 
 def _written(word: str, draw: Random) -> str:

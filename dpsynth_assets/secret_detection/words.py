@@ -24,6 +24,18 @@ class Words:
         return self._pattern.findall(text) if self._pattern is not None else []
 
 
+class VocabularyWords:
+    """Words as a vocabulary counts them: `ll` is not found in `we'll`."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        """Takes words in lower case, as `rare_words` lists them."""
+        self._words = frozenset(words)
+
+    def find(self, text: str) -> list[str]:
+        """Every occurrence of a listed word."""
+        return [word for word in _WORD.findall(text) if word.casefold() in self._words]
+
+
 class Pattern:
     """Matches of a regular expression."""
 

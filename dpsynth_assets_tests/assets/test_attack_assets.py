@@ -415,7 +415,7 @@ def test_attacks_are_public_and_reach_public_assets_alone():
         node = graph.get(dg.AssetKey(["letters", "audit", artifact]))
         assert node.tags[PRIVACY] == PUBLIC
         assert MECHANISM not in node.tags
-        assert node.group_name == "letters/audit"
+        assert node.group_name == "letters/2_audits"
         assert {op.pool for op in node.assets_def.node_def.iterate_op_defs()} == {GPU_POOL}
         assert all(parent.path[0] == "public" for parent in node.parent_keys)
 

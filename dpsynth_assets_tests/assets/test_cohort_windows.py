@@ -305,6 +305,15 @@ def test_checking_a_file_tells_when_the_date_column_is_missing(tmp_path):
 # The sensor
 
 
+PUBLIC_ASSETS = (
+    "public_corpus",
+    "text_embedder",
+    "public_embeddings",
+    "public_clusters",
+    "public_language_model",
+)
+
+
 class Sensor:
     """The sensor of `letters` over the cohorts known when its definitions loaded."""
 
@@ -313,8 +322,11 @@ class Sensor:
         self.definitions = definitions_of(self.spec)
         self.cursor: str | None = None
 
-    def tick(self):
+    def tick(self, made=PUBLIC_ASSETS):
         with dg.DagsterInstance.ephemeral() as instance:
+            for name in made:
+                key = dg.AssetKey(["public", "demo", name])
+                instance.report_runless_asset_event(dg.AssetMaterialization(key))
             context = dg.build_sensor_context(
                 instance=instance,
                 cursor=self.cursor,
@@ -354,10 +366,29 @@ def test_a_new_window_is_registered_first_and_released_after_the_reload(today):
     assert not data.run_requests
     assert "letters_2026_01" in data.skip_message
     assert "reload the code location" in data.skip_message
+    assert "dpsynth datasets cohorts --reload http" in data.skip_message
+    assert "Reload definitions" in data.skip_message
     (request,) = Sensor().tick().run_requests
     assert request.run_key == "letters_2026_01:first"
     assert {key.path[0] for key in request.asset_selection} == {"letters_2026_01"}
     assert {key.path[1] for key in request.asset_selection} >= {"shared", "mean_uniform", "audit"}
+
+
+def test_a_base_that_was_never_made_is_asked_for_first_and_once(today):
+    today("2026-02-02")
+    register_cohorts("letters", ["2026_01"])
+    sensor = Sensor()
+    (first,) = sensor.tick(made=()).run_requests
+    assert {key.path[-1] for key in first.asset_selection} == set(PUBLIC_ASSETS)
+    (again,) = sensor.tick(made=PUBLIC_ASSETS[:3]).run_requests
+    assert again.run_key == first.run_key  # Dagster launches a key once, however often it is asked.
+    (cohort,) = sensor.tick().run_requests
+    assert cohort.run_key == "letters_2026_01:first"
+
+
+def test_a_base_is_not_asked_for_where_no_cohort_waits_for_it(today):
+    today("2026-01-20")
+    assert not Sensor().tick(made=()).run_requests
 
 
 def test_a_cohort_is_asked_for_once(today):

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets.assets.groups import Step, public_group, step_group
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.metadata import code_of, code_references, in_words, with_paper_links
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.paths import project_root
 from dpsynth_assets.tags import PRIVACY
 
 UNLINKED = re.compile(r"(?<!\[)\b[A-Z][\w-]+ et al\.,? \d{4}")
@@ -59,6 +61,31 @@ def test_what_a_method_makes_leads_to_the_code_of_the_method(nodes):
         path = Path(reference.file_path)
         assert path.name == file
         assert path.read_text().splitlines()[reference.line_number - 1].startswith(line)
+
+
+def test_every_asset_leads_to_the_code_that_computes_it(nodes):
+    """Not to its Dagster asset, nor to the declaration: to the algorithm, at the line it begins."""
+    for name, node in nodes.items():
+        references = node.metadata["dagster/code_references"].value.code_references
+        code = [one for one in references if Path(one.file_path).suffix == ".py"]
+        assert code, name
+        for reference in code:
+            part = Path(reference.file_path).relative_to(project_root() / "dpsynth_assets").parts[0]
+            assert part not in {"assets", "components", "defs"}, name
+            line = Path(reference.file_path).read_text().splitlines()[reference.line_number - 1]
+            assert line.startswith(("class ", "def ")), name
+
+
+def test_groups_by_name_are_groups_in_the_order_of_the_data(nodes):
+    """From every asset to what is made of it, within a cohort and from a public base to it."""
+    for name, node in nodes.items():
+        for parent in node.parent_keys:
+            above = nodes[parent.to_user_string()].group_name
+            assert above <= node.group_name, (parent.to_user_string(), name)
+
+
+def test_public_bases_come_before_cohorts_of_any_name():
+    assert public_group("zebra") < step_group("aardvark", Step.RECORDS)
 
 
 @pytest.mark.parametrize("method", REGISTRY.values(), ids=list(REGISTRY))

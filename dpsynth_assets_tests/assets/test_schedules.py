@@ -76,6 +76,8 @@ def test_a_tick_is_skipped_with_the_reason_when_the_total_is_short():
     data = tick(spec_with())
     assert not data.run_requests
     assert "would overspend cohort 'letters'" in data.skip_message
+    assert "budget.rounds is " in data.skip_message
+    assert "budget.monthly_epsilon" not in data.skip_message
 
 
 def test_a_tick_is_skipped_with_the_month_when_only_the_month_is_short():
@@ -88,6 +90,7 @@ def test_a_tick_is_skipped_with_the_month_when_only_the_month_is_short():
     data = tick(short)
     assert "monthly allowance of cohort 'letters'" in data.skip_message
     assert "A new allowance opens on" in data.skip_message
+    assert "budget.monthly_epsilon is " in data.skip_message
 
 
 def test_releases_that_fit_one_by_one_and_not_together_are_refused():

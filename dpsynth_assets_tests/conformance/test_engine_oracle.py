@@ -117,7 +117,7 @@ class SvtOracle:
         self.thresholds = {}
 
     def step(self, rows_of, public, active, streams):
-        scale = (65536 + 1) * SIGMA * SIZE
+        scale = (65536 + 1 + 2) * SIGMA * SIZE
         for batch in active:
             if batch not in self.thresholds:
                 theta = math.floor(THETA * SIZE * 65536)

@@ -121,16 +121,16 @@ def test_worst_transcript_on_the_lattice_that_is_used(monkeypatch):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(-80, 80), st.integers(-17, 17)), max_size=6),
+    st.lists(st.tuples(st.integers(-80, 80), st.integers(-18, 18)), max_size=6),
     st.integers(-80, 80),
-    st.integers(-17, 17),
+    st.integers(-18, 18),
 )
 def test_no_transcript_passes_epsilon(queries, last, last_move):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_vector, "STEPS_PER_RECORD", 16)
         tested = public_test()
         law = Law(tested, patch)
-        assert law.sensitivity == 17
+        assert law.sensitivity == 18  # a record, a step, and a part of one for float32 sums
     before = law.log_likelihood([distance for distance, _ in queries], last)
     after = law.log_likelihood([sum(query) for query in queries], last + last_move)
     assert abs(before - after) <= tested.epsilon * ROUNDING

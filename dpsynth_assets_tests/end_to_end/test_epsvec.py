@@ -9,7 +9,7 @@ from dpsynth_assets.assets.staged import stage_request
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import verify_privacy_lineage
-from dpsynth_assets.methods.epsvec import method
+from dpsynth_assets.methods.epsvec import stages
 from dpsynth_assets.methods.epsvec.vectors import VECTORS_FILE, DatasetVectors
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.paths import home
@@ -67,7 +67,7 @@ def house(tmp_path_factory):
     with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
         unfinished = House(folder, folder / "home", spec, definitions, instance, None)
         with pytest.MonkeyPatch.context() as dying:
-            dying.setattr(method, "release_vectors", _dies)
+            dying.setattr(stages, "release_vectors", _dies)
             assert not unfinished.run(f"+{VECTORS}").success
         result = unfinished.run(f'+key:"diary/*" and not {AUDITS}')
         yield House(folder, folder / "home", spec, definitions, instance, result)

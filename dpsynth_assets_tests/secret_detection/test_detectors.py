@@ -104,6 +104,13 @@ def test_rare_words_lie_around_their_place_in_the_vocabulary():
     assert found(kind("rare_words", quantile=0.0, words=1), "W0 and w1", texts) == ["W0"]
 
 
+def test_a_rare_word_is_found_where_the_vocabulary_counted_it_and_not_inside_others():
+    texts = ["ll", "we'll go", "we'll stay", "wi-fi we'll"]
+    declared = kind("rare_words", quantile=0.0, words=2)
+    assert rare_words(texts, quantile=0.0, count=2) == ["go", "ll"]
+    assert [found(declared, text, texts) for text in texts] == [["ll"], ["go"], [], []]
+
+
 def test_an_empty_list_finds_nothing():
     assert Words([]).find("anything") == []
     assert rare_words([], quantile=0.2, count=5) == []

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from dpsynth_assets.attacks import leak_scan
 from dpsynth_assets.attacks.leak_needles import Needles
 from dpsynth_assets.attacks.leak_scan import scan_folders
+from dpsynth_assets.cli.leak_rehearsal import BREAKING
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.methods.registry import REGISTRY
 
 CANARY = 'Zäph"od-QX7Q4Z9W'
 OTHERS = [f"KV{number:06}WQXZ" for number in range(500)]
@@ -209,8 +211,33 @@ def rehearsal(tmp_path_factory):
 @pytest.mark.slow
 def test_the_whole_graph_and_every_failing_run_end_as_they_should(rehearsal):
     _, done = rehearsal
-    assert [name for name, succeeded in done.runs.items() if succeeded] == ["whole graph"]
-    assert len(done.runs) == 7
+    assert [name for name, run in done.runs.items() if run.succeeded] == ["whole graph"]
+    assert {"source torn", "gate refuses", "embedder fails", "budget refuses"} <= set(done.runs)
+    broken = [run for name, run in done.runs.items() if name.startswith(BREAKING)]
+    assert all(run.failed == run.selected for run in broken)
+
+
+@pytest.mark.slow
+def test_every_method_ran_on_canaries_and_then_died_with_records_in_hand(rehearsal):
+    """The private stage of each: its candidate, its stages, or its model."""
+    _, done = rehearsal
+    made = done.runs["whole graph"].selected
+    for name, method in REGISTRY.items():
+        assert any(f"__{name}__" in asset for asset in made), name
+        if method.spends:
+            assert any(f"__{name}__" in asset for asset in done.broken), name
+
+
+@pytest.mark.slow
+def test_what_reads_records_without_paying_died_with_them_as_well(rehearsal):
+    _, done = rehearsal
+    assert done.broken >= {
+        "rehearsal__shared__private_embeddings",
+        "rehearsal__references__non_private_corpus",
+        "rehearsal__evaluation__evaluation_report",
+        "rehearsal__evaluation__prediction_costs",
+        "secret_rehearsal__shared__secrets",
+    }
 
 
 @pytest.mark.slow

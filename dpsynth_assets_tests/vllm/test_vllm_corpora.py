@@ -17,7 +17,7 @@ from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.staged import Released
-from dpsynth_assets.models.judging import EngineJudge, JudgeError
+from dpsynth_assets.models.judging import EngineJudge, engine_judge
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -121,13 +121,15 @@ def steered_corpus(engine, documents, strength, rejection=None):
     writer = Writer(
         engine=engine,
         scaffold=scaffold_of(config, terms, engine),
-        shots=FixedShots(shots=(tuple(texts[:2]), tuple(texts[2:4])), dp_counts=(9, 8)),
+        shots=FixedShots(ranked=(tuple(texts[:2]), tuple(texts[2:4])), dp_records=(9.0, 8.0)),
         vectors=vectors,
         config=config,
         labels=LABELS,
         seed=9,
     )
-    public = PublicInputs(language_model=engine.language_model, public_records=documents)
+    public = PublicInputs(
+        language_model=engine.language_model, public_records=documents, engine=engine
+    )
     return write_corpus(writer, public, ROWS, silent)
 
 
@@ -150,7 +152,26 @@ def test_a_steered_and_judged_corpus_through_vllm_keeps_its_shares(vllm_engine, 
     assert made.rows.height == ROWS - made.facts["places_left_empty"]
 
 
-def test_a_model_too_small_to_judge_says_so_through_vllm(vllm_engine):
-    judge = EngineJudge(vllm_engine, max_text_tokens=40)
-    with pytest.raises(JudgeError, match="take an instruction-tuned model"):
-        judge.judge(["The parcel came late.", "The bill was wrong."])
+def test_a_rubric_judge_answers_in_its_form_and_as_through_transformers(
+    vllm_engine, transformers_engine
+):
+    texts = ["The parcel came late.", "The bill was wrong.", "late The", "Good morning to all."]
+    ours, theirs = (
+        EngineJudge(engine, max_text_tokens=40)._scores(texts)
+        for engine in (vllm_engine, transformers_engine)
+    )
+    assert all(scores is not None and scores.coherence is not None for scores in ours)
+    assert ours == theirs
+
+
+def test_a_rubric_judge_rejects_rows_through_vllm(vllm_engine, documents, monkeypatch):
+    """End to end: whether so small a model may judge at all is not asked here."""
+    monkeypatch.setattr(engine_judge, "require_discernment", lambda score, name: None)
+    texts = documents["text"].to_list()
+    scores = EngineJudge(vllm_engine, max_text_tokens=40)._scores(texts)
+    middle = float(np.median([each.overall for each in scores]))
+    rejection = RejectionSettings(judge="rubric", min_overall=middle, max_text_tokens=40, rounds=4)
+    made = steered_corpus(vllm_engine, documents, 1.0, rejection)
+    assert made.facts["unscored"] == 0
+    assert made.facts["mean_score_accepted"] >= middle
+    assert made.rows.height == ROWS - made.facts["places_left_empty"]

@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import yaml
 
+from dpsynth_assets.assets.groups import METHOD_STEP, PUBLIC_BASES, Step, step_group
 from dpsynth_assets_tests.end_to_end.conftest import documents
 
-COHORT = "letters"
-BLOCKED = "memos"
-METHOD = "mean_clustered"
-BLOCKED_METHOD = "mean_uniform"
+COHORT, METHOD = "letters", "mean_clustered"
+BLOCKED, BLOCKED_METHOD = "memos", "mean_uniform"
+DEMO_COHORT = "tickets"
 BASE = "letter_base"
 TICK_EVERY_MINUTE = "* * * * *"
 CANARY_LETTERS = 6
@@ -39,6 +39,16 @@ _DECODING = {
     "min_tokens_for_new_document": 8,
     "temperature": 1.0,
 }
+
+
+def groups(cohort: str) -> dict[str, str]:
+    """Groups of the graph that a walk opens."""
+    return {
+        "public": PUBLIC_BASES,
+        "records": step_group(cohort, Step.RECORDS),
+        "method": f"{cohort}/{METHOD_STEP}_{METHOD}",
+        "evaluation": str(Step.EVALUATION),
+    }
 
 
 def build_house(folder: Path) -> Path:

@@ -1,30 +1,40 @@
-"""Writes the README's pictures: `python -m dpsynth_assets_tests.web.pictures FOLDER`.
+"""Writes the README's pictures: `python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]`.
 
 Walks through the UI of a small house (the walk that `test_walk.py` runs) and keeps the pictures
-the README shows.
+the README shows. With the home of a finished `make demo`, pictures that only look at what is there
+show the demo, whose texts can be read; those of runs and refusals are still the small house's.
 """
 
+import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
 
-from dpsynth_assets_tests.web.walk import MissingToolError, find_browser, walk_through
-
-SHOWN = (
-    "data_flow",
-    "mechanism_explained",
-    "progress",
-    "privacy_levels",
-    "corpus",
-    "blocking_check",
-    "launchpad_refuses",
-    "skip_reason",
+from dpsynth_assets_tests.web.walk import (
+    MissingToolError,
+    Step,
+    find_browser,
+    look_at_demo,
+    walk_through,
 )
 
+LOOKS = (
+    "mechanism_explained",
+    "privacy_levels",
+    "corpus",
+    "samples",
+    "launchpad_refuses",
+)
+"""Pictures of what lies there, in which a text or a number is worth reading."""
 
-def main(folder: Path) -> int:
+HAPPENS = ("data_flow", "progress", "blocking_check", "skip_reason")
+"""Pictures of what happens in a walk, and of a graph small enough to be read."""
+
+
+def main(folder: Path, home: Path | None) -> int:
     """Walks, keeps the pictures; 1 if a step did not find what a person would look for."""
     try:
         browser = find_browser()
@@ -32,19 +42,28 @@ def main(folder: Path) -> int:
         sys.stderr.write(f"pictures need a browser: {missing}\n")
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        steps = walk_through(Path(scratch), Path(scratch) / "pictures", browser)
-        for step in steps:
-            sys.stderr.write(f"{step.name:24} {step.failure or 'seen'}\n")
-            if step.name in SHOWN:
-                _keep(step.picture, folder / f"{step.name}.png")
-    return int(any(step.failure for step in steps))
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        steps = [] if home is None else look_at_demo(home, scratch / "demo", browser, LOOKS)
+        failed = _keep(steps, LOOKS, folder)
+        steps = walk_through(scratch, scratch / "pictures", browser)
+        failed |= _keep(steps, HAPPENS if home else LOOKS + HAPPENS, folder)
+    return int(failed)
 
 
-def _keep(picture: Path, target: Path) -> None:
-    with Image.open(picture) as image:
-        image.convert("RGB").save(target, optimize=True)
+def _keep(steps: Sequence[Step], names: Sequence[str], folder: Path) -> bool:
+    """Saves the named pictures; says whether any step failed."""
+    for step in steps:
+        sys.stderr.write(f"{step.name:24} {step.failure or 'seen'}\n")
+        if step.name in names:
+            with Image.open(step.picture) as image:
+                image.convert("RGB").save(folder / f"{step.name}.png", optimize=True)
+    return any(step.failure for step in steps)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--home", type=Path, help="DPSYNTH_HOME of a finished `make demo`")
+    given = parser.parse_args()
+    sys.exit(main(given.folder, given.home and given.home.resolve()))

@@ -17,16 +17,17 @@ STEPS = (
     "materialise",
     "progress",
     "finished",
+    "schedule",
     "privacy_levels",
     "spend",
     "corpus",
+    "samples",
     "plots",
     "evaluation",
     "launchpad_refuses",
     "blocked",
     "blocking_check",
     "downstream_stopped",
-    "schedule",
     "skip_reason",
 )
 

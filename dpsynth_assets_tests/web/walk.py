@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PLAYWRIGHT = "playwright-core@1.65.1"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PROGRAMS = ("make", "node", "npm")
-START_SECONDS = 240
+START_SECONDS = 480
 STEP_SECONDS = 120
 RUN_SECONDS = 1500
 STOP_SECONDS = 10
@@ -91,7 +91,7 @@ def _playwright() -> Path:
 def walk_through(folder: Path, output: Path, browser: Browser) -> list[Step]:
     """Builds a house in `folder`, serves it, walks through it; pictures go to `output`."""
     output.mkdir(parents=True, exist_ok=True)
-    with open_ui(folder) as ui:
+    with open_ui(folder / "home", house.build_house(folder)) as ui:
         steps, browsing = _walk(ui.url, browser, output)
         facts = {
             "processor_seconds_of_the_browser": round(browsing),
@@ -102,44 +102,73 @@ def walk_through(folder: Path, output: Path, browser: Browser) -> list[Step]:
     return steps
 
 
+def look_at_demo(home: Path, output: Path, browser: Browser, names: Sequence[str]) -> list[Step]:
+    """Looks at the demo in the home of a finished `make demo`; starts no run.
+
+    Args:
+        home: What was DPSYNTH_HOME.
+        output: Folder for pictures.
+        browser: What drives the browser.
+        names: Steps of the walk that only look.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with open_ui(home) as ui:
+        return _walk(ui.url, browser, output, cohort=house.DEMO_COHORT, only=names)[0]
+
+
 @contextmanager
-def open_ui(folder: Path) -> Iterator[Ui]:
-    """Serves a new house with `make ui` on a free port."""
-    datasets = house.build_house(folder)
+def open_ui(home: Path, datasets: Path | None = None) -> Iterator[Ui]:
+    """Serves a house with `make ui` on a free port.
+
+    Args:
+        home: Its DPSYNTH_HOME; need not exist.
+        datasets: Folder of dataset files beside those of the package.
+    """
     port = _free_port()
     environment = os.environ | {
-        "DPSYNTH_HOME": str(folder / "home"),
-        "DAGSTER_HOME": str(folder / "home" / "dagster"),
-        "DPSYNTH_DATASETS": str(datasets),
+        "DPSYNTH_HOME": str(home),
+        "DAGSTER_HOME": str(home / "dagster"),
+        "DPSYNTH_DATASETS": str(datasets or ""),
+        "DPSYNTH_EXECUTOR": "in_process",  # Steps share their models: a third of the time.
         "OMP_NUM_THREADS": "1",
     }
     environment.pop("DPSYNTH_LEDGER_URL", None)
     # This interpreter's environment is set up already, whatever the age of its stamp.
     installed = f"{sys.prefix}/.installed"
     command = ["make", "-o", installed, "ui", f"VENV={sys.prefix}", f"PORT={port}"]
-    with (folder / "ui.log").open("w") as log:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "ui.log").open("w") as log:
         server = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            _wait_until_served(port, server, folder / "ui.log")
+            _wait_until_served(port, server, home / "ui.log")
             yield Ui(f"http://127.0.0.1:{port}", server.pid)
         finally:
             _stop(server)
 
 
-def _walk(url: str, browser: Browser, output: Path) -> tuple[list[Step], float]:
+def _walk(
+    url: str,
+    browser: Browser,
+    output: Path,
+    *,
+    cohort: str = house.COHORT,
+    only: Sequence[str] | None = None,
+) -> tuple[list[Step], float]:
     """Steps, and the browser's processor seconds."""
     plan = {
         "url": url,
         "output": str(output),
         "chromium": browser.chromium,
         "playwright": str(browser.playwright),
-        "cohort": house.COHORT,
+        "cohort": cohort,
+        "only": only,
         "method": house.METHOD,
         "blocked": house.BLOCKED,
         "blocked_method": house.BLOCKED_METHOD,
-        "schedule": f"regenerate_{house.COHORT}_schedule",
+        "groups": house.groups(cohort),
+        "schedule": f"regenerate_{cohort}_schedule",
         "patience_seconds": STEP_SECONDS,
         "run_patience_seconds": RUN_SECONDS,
         "settle_seconds": 1.5,

@@ -3,13 +3,13 @@
 Letters: Y labels, M texts of a label.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.base import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 CANDIDATES_FILE = "candidates.parquet"
 """Columns `label` (index into the declared labels) and `text`; row m is bin m of the histogram."""
+
+ShotsOf = Callable[[int, int], Sequence[Sequence[str]]]
+"""From a label and a number of rows: the shots of each row's prompt."""
 
 TextsByLabel = tuple[tuple[str, ...], ...]
 """Y lists of texts, in the order of the declared labels."""
@@ -55,7 +58,7 @@ def write_candidates(
     texts = write_texts(
         engine,
         scaffold,
-        shots=((),) * len(scaffold.label_texts),
+        shots_of=lambda _label, rows: [()] * rows,
         count=config.candidates,
         config=config,
         seed=public_seed(seed, "candidates"),
@@ -63,14 +66,38 @@ def write_candidates(
         progress=progress,
     )
     different = [list(dict.fromkeys(each)) for each in texts]
-    if min(map(len, different)) < config.shots:
+    if min(map(len, different)) < config.shots_kept:
         raise ValueError(
-            f"Expected at least {config.shots} different candidates of each label, got fewer: the "
-            "model repeats itself or writes nothing. Raise candidates or scaffold_temperature."
+            f"Expected at least {config.shots_kept} different candidates of each label, got fewer: "
+            "the model repeats itself or writes nothing. Raise candidates or scaffold_temperature."
         )
     rows = [(label, text) for label, each in enumerate(different) for text in each]
     schema = {"label": pl.Int64, "text": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")  # [epsvec A2:L1]
+
+
+def public_candidates(
+    documents: Sequence[str], labels: int, config: EpsVecConfig, seed: int
+) -> "pl.DataFrame":
+    """Draws public documents as the candidates of every label alike.
+
+    Raises:
+        ValueError: If there are fewer different documents than kept shots.
+
+    **Privacy** Reads nothing private.
+    """
+    import polars as pl
+
+    known = list(dict.fromkeys(text for text in documents if text.strip()))
+    if len(known) < config.shots_kept:
+        raise ValueError(
+            f"Expected at least {config.shots_kept} different public documents as candidates, got "
+            f"{len(known)}. Materialise the public corpus, or set candidate_source: model."
+        )
+    draw = np.random.default_rng(public_seed(seed, "public candidates"))
+    texts = [known[row] for row in draw.permutation(len(known))[: config.candidates]]
+    rows = [(label, text) for label in range(labels) for text in texts]
+    return pl.DataFrame(rows, schema={"label": pl.Int64, "text": pl.String}, orient="row")
 
 
 def read_candidates(folder: Path) -> "pl.DataFrame":
@@ -80,11 +107,28 @@ def read_candidates(folder: Path) -> "pl.DataFrame":
     return pl.read_parquet(folder / CANDIDATES_FILE)
 
 
+def public_texts(public: PublicInputs, purpose: str, count: int | None = None) -> list[str]:
+    """Public documents with a word, all or a fixed choice of `count`.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    records = public.public_records
+    texts = [] if records is None else [t for t in records["text"].to_list() if t.strip()]
+    if not texts:
+        raise ValueError(
+            f"Expected public documents to take {purpose} from, got none. Materialise the public "
+            "corpus, or set clip_bound and candidate_source: model."
+        )
+    order = np.random.default_rng(0).permutation(len(texts))[:count]
+    return [texts[row] for row in order]
+
+
 def write_texts(
     engine: Engine,
     scaffold: Scaffold,
     *,
-    shots: Sequence[Sequence[str]],
+    shots_of: ShotsOf,
     count: int,
     config: EpsVecConfig,
     seed: int,
@@ -93,10 +137,11 @@ def write_texts(
 ) -> TextsByLabel:
     """Writes `count` texts of each label after its shots; blank ones are left out."""
     written = []
-    for label, known in enumerate(shots):
+    labels = len(scaffold.label_texts)
+    for label in range(labels):
 
-        def report(share: float, start: float = label / len(shots)) -> None:
-            progress(start + share / len(shots), "writing texts")
+        def report(share: float, start: float = label / labels) -> None:
+            progress(start + share / labels, "writing texts")
 
         sampling = Sampling(
             temperature=config.scaffold_temperature,
@@ -104,7 +149,7 @@ def write_texts(
             seed=public_seed(seed, "texts", label),
             stop=scaffold.stop,
         )
-        prompts = [scaffold.prompt(label, known)] * count
+        prompts = [scaffold.prompt(label, shots) for shots in shots_of(label, count)]
         made = engine.generate(prompts, sampling, provenance=provenance, progress=report)
         texts = [scaffold.read(each) for each in made]
         written.append(tuple(text for text in texts if text))

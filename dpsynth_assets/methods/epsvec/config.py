@@ -53,8 +53,29 @@ class EpsVecConfig(MethodConfig):
             "histogram has one bin for each: fewer bins stand out of the noise more clearly."
         ),
     )
+    candidate_source: Literal["model", "public_corpus"] = Field(
+        default="model",
+        description=(
+            "model: candidates are what the model writes of each label. public_corpus: they are "
+            "public documents, the same for every label, where public text is nearer to the "
+            "records than what a small model writes."
+        ),
+    )
     shots: int = Field(
-        default=2, ge=1, le=64, description="Fixed shots of each label (k, texts). EPSVec takes 2."
+        default=2,
+        ge=1,
+        le=64,
+        description="Fixed shots in a prompt (k, texts of its label). EPSVec takes 2.",
+    )
+    kept_shots: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description=(
+            "Candidates of each label that are kept, the most voted for. More than shots: each "
+            "row's prompt draws its shots from them in proportion to their noisy counts, which "
+            "costs nothing and lets rows follow a label's mixture. Empty: shots, as in EPSVec."
+        ),
     )
     shots_share: float = Field(
         default=0.1,
@@ -166,24 +187,33 @@ class EpsVecConfig(MethodConfig):
         default=None, description="Released layers that are steered, from 0. Empty: all of them."
     )
     strengths: tuple[float, ...] = Field(
-        default=(0.25,),
+        default=(2.0,),
         min_length=1,
         description=(
             "Length of what is added to the residual stream at each steered layer (β): one for all "
-            "layers or one each, in strength_unit. 0: not steered."
+            "layers or one each, in strength_unit. 0: not steered. 2 differences brought rows of "
+            "the embedded model nearest to public text that played the records."
         ),
     )
-    strength_unit: Literal["clip_bound", "absolute"] = Field(
-        default="clip_bound",
+    strength_unit: Literal["difference", "clip_bound", "absolute"] = Field(
+        default="difference",
         description=(
-            "clip_bound: multiples of the layer's clip bound; EPSVec's 1.4 is 0.25 of its 5.5. "
-            "absolute: units of the residual stream, as in the paper's Table 5."
+            "difference: multiples of how far a label's records lie from what the model writes, "
+            "as the noisy vectors tell it: less where they are noisier, nothing where they are "
+            "noise; steered layers share it. clip_bound: multiples of the layer's clip bound; "
+            "EPSVec's 1.4 is 0.25 of its 5.5. absolute: units of the residual stream, as in the "
+            "paper's Table 5."
         ),
     )
     rejection: RejectionSettings | None = Field(
         default=None,
         description="Which rows are kept, by a judge; the others are written again. Empty: all.",
     )
+
+    @property
+    def shots_kept(self) -> int:
+        """Candidates of each label that are kept as shots."""
+        return self.shots if self.kept_shots is None else self.kept_shots
 
     @property
     def noisy_shots(self) -> bool:
@@ -219,9 +249,9 @@ class EpsVecConfig(MethodConfig):
 
     @model_validator(mode="after")
     def _candidates_suffice(self) -> Self:
-        if self.use_fixed_shots and self.shots > self.candidates:
+        if self.use_fixed_shots and not self.shots <= self.shots_kept <= self.candidates:
             raise ValueError(
-                f"Expected shots <= candidates, got {self.shots} of {self.candidates}. "
-                "Write more candidates."
+                f"Expected shots <= kept_shots <= candidates, got {self.shots}, {self.shots_kept} "
+                f"and {self.candidates}. Write more candidates, or keep other shots."
             )
         return self

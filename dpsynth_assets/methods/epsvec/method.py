@@ -12,30 +12,26 @@ from dpsynth_assets.methods.base import (
     PublicInputs,
     SyntheticCorpus,
 )
-from dpsynth_assets.methods.epsvec.candidates import (
-    CANDIDATES_FILE,
-    read_candidates,
-    write_candidates,
-)
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives
-from dpsynth_assets.methods.epsvec.plan import SHOTS, VECTORS, plan_epsvec, vector_noise
+from dpsynth_assets.methods.epsvec.plan import SHOTS, VECTORS, plan_epsvec
 from dpsynth_assets.methods.epsvec.prompts import scaffold_of
-from dpsynth_assets.methods.epsvec.shots import FixedShots, no_shots, random_shots, release_shots
-from dpsynth_assets.methods.epsvec.states import (
-    StateReader,
-    reader_layers,
-    require_private_engine,
+from dpsynth_assets.methods.epsvec.stages import (
+    CANDIDATES,
+    NEGATIVES,
+    draw_shots,
+    engine_of,
+    fixed_shots,
+    make_candidates,
+    make_negative_set,
+    release_dataset_vectors,
+    release_fixed_shots,
+    require_same_model,
 )
-from dpsynth_assets.methods.epsvec.vectors import DatasetVectors, VectorTask, release_vectors
+from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
 from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
-from dpsynth_assets.models.engines import Engine, Provenance
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
-
-CANDIDATES = "candidate_pool"
-NEGATIVES = "negative_set"
 
 _WRITING = frozenset(
     {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}
@@ -47,12 +43,13 @@ _VECTORS_ONLY = frozenset(
 _NEGATIVES_ON = _VECTORS_ONLY | {
     "layers", "negatives", "pairing", "clip_bound", "clip_quantile", "clip_documents",
 }  # fmt: skip
-_SHOTS_ON = _NEGATIVES_ON | {
-    "shots", "shots_share", "shots_noise_std", "private_histogram", "use_fixed_shots",
+_PROMPTS_ON = _NEGATIVES_ON | {"shots", "kept_shots"}
+_SHOTS_ON = _PROMPTS_ON | {
+    "shots_share", "shots_noise_std", "private_histogram", "use_fixed_shots",
 }  # fmt: skip
 _LATER: Mapping[str, frozenset[str]] = {
     CANDIDATES: _SHOTS_ON,
-    SHOTS: _NEGATIVES_ON,
+    SHOTS: _PROMPTS_ON,
     NEGATIVES: _VECTORS_ONLY,
     VECTORS: frozenset(),
 }
@@ -83,7 +80,8 @@ class EpsVec(StagedMethod):
         needed = {"public_language_model"}
         if config.noisy_shots:
             needed.add("text_embedder")
-        if config.use_vectors and config.clip_bound is None:
+        from_public = config.use_fixed_shots and config.candidate_source == "public_corpus"
+        if from_public or (config.use_vectors and config.clip_bound is None):
             needed.add("public_corpus")
         return frozenset(needed)
 
@@ -149,8 +147,8 @@ class EpsVec(StagedMethod):
     ) -> StageRelease:
         """Writes candidates or negatives, or draws shots without a histogram."""
         del plan
-        prepare = {CANDIDATES: _candidates, SHOTS: _random_shots, NEGATIVES: _negatives}[stage]
-        facts = prepare(config, terms, public, folder, progress)
+        prepare = {CANDIDATES: make_candidates, SHOTS: draw_shots, NEGATIVES: make_negative_set}
+        facts = prepare[stage](config, terms, public, folder, progress)
         return StageRelease(facts=facts, files=folder)
 
     def release_stage(
@@ -172,8 +170,8 @@ class EpsVec(StagedMethod):
         it drew.
         """
         if stage == SHOTS:
-            return _noisy_shots(plan, config, terms, private, public, checkpoint)
-        return _vectors(plan, config, terms, private, public, checkpoint, progress)
+            return release_fixed_shots(plan, terms, private, public, checkpoint)
+        return release_dataset_vectors(plan, config, terms, private, public, checkpoint, progress)
 
     def write(
         self,
@@ -192,172 +190,18 @@ class EpsVec(StagedMethod):
             ValueError: If the vectors belong to another model than the engine runs.
         """
         del plan
-        engine = _engine(public)
+        engine = engine_of(public)
         vectors = None
         if config.use_vectors:
             vectors = DatasetVectors.load(public.released[VECTORS].folder)
-            _require_same_model(vectors.model, engine)
+            require_same_model(vectors.model, engine)
         writer = Writer(
             engine=engine,
             scaffold=scaffold_of(config, terms, engine),
-            shots=_shots(config, terms, public),
+            shots=fixed_shots(config, terms, public),
             vectors=vectors,
             config=config,
             labels=terms.labels,
             seed=public.seed,
         )
         return write_corpus(writer, public, rows, progress)
-
-
-def _candidates(
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    public: PublicInputs,
-    folder: Path,
-    progress: ProgressCallback,
-) -> dict[str, Any]:
-    engine = _engine(public)
-    scaffold = scaffold_of(config, terms, engine)
-    pool = write_candidates(engine, scaffold, config, public.seed, progress)
-    pool.write_parquet(folder / CANDIDATES_FILE)
-    return {"candidates": pool.height, "model": engine.name}
-
-
-def _random_shots(
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    public: PublicInputs,
-    folder: Path,
-    progress: ProgressCallback,
-) -> dict[str, Any]:
-    del progress
-    pool = read_candidates(public.released[CANDIDATES].folder)
-    random_shots(pool, len(terms.labels), config.shots, public.seed).save(folder)
-    return {"shots": config.shots, "chosen_by": "chance"}
-
-
-def _negatives(
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    public: PublicInputs,
-    folder: Path,
-    progress: ProgressCallback,
-) -> dict[str, Any]:
-    shots = _shots(config, terms, public)
-    reader = _reader(config, terms, public, shots, config.layers)
-    provenance = Provenance.RELEASED if shots.noisy else Provenance.PUBLIC
-    negatives = make_negatives(reader, config, public, provenance, progress)
-    negatives.save(folder)
-    return {
-        "negatives": sum(map(len, negatives.texts)),
-        "layers": list(negatives.layers),
-        "clip_bounds": [round(float(bound), 6) for bound in negatives.clip_bounds],
-        "model": negatives.model,
-    }
-
-
-def _noisy_shots(
-    plan: MethodPlan,
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    private: PrivateInputs,
-    public: PublicInputs,
-    checkpoint: Checkpoint,
-) -> Release[StageRelease]:
-    pool = read_candidates(public.released[CANDIDATES].folder)
-    if public.text_embedder is None:
-        raise ValueError("Expected the text embedder of the public base, got none.")
-    release = release_shots(
-        private,
-        pool,
-        public.text_embedder.embed(pool["text"].to_list()),
-        terms,
-        shots=config.shots,
-        noise_std=float(plan.parameters["shots_noise_std"]),
-    )
-    folder = checkpoint.scratch()
-    release.value.save(folder)
-    facts = {
-        "shots": config.shots,
-        "chosen_by": "noisy histogram",
-        "candidates": pool.height,
-        "noise_std": release.value.noise_std,
-    }
-    return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
-
-
-def _vectors(
-    plan: MethodPlan,
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    private: PrivateInputs,
-    public: PublicInputs,
-    checkpoint: Checkpoint,
-    progress: ProgressCallback,
-) -> Release[StageRelease]:
-    engine = _engine(public)
-    require_private_engine(engine)
-    negatives = Negatives.load(public.released[NEGATIVES].folder)
-    _require_same_model(negatives.model, engine)
-    task = VectorTask(
-        reader=_reader(config, terms, public, _shots(config, terms, public), negatives.layers),
-        negatives=negatives,
-        noise=vector_noise(plan, terms),
-        config=config,
-        terms=terms,
-        salt=public.salt,
-    )
-    release = release_vectors(task, private, progress)
-    folder = checkpoint.scratch()
-    release.value.save(folder)
-    vectors = release.value
-    facts = {
-        "model": vectors.model,
-        "layers": list(vectors.layers),
-        "width": int(vectors.directions.shape[2]),
-        "clip_bounds": [round(float(bound), 6) for bound in vectors.clip_bounds],
-        "signal_over_noise": vectors.signal_over_noise.round(3).tolist(),
-        "noise_multiplier": task.noise.noise_multiplier,
-        "sampling_probability": task.noise.sampling_probability,
-        "cost": vectors.cost,
-    }
-    return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
-
-
-def _shots(config: EpsVecConfig, terms: CohortTerms, public: PublicInputs) -> FixedShots:
-    if not config.use_fixed_shots:
-        return no_shots(len(terms.labels))
-    return FixedShots.load(public.released[SHOTS].folder)
-
-
-def _reader(
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    public: PublicInputs,
-    shots: FixedShots,
-    layers: tuple[int, ...] | None,
-) -> StateReader:
-    engine = _engine(public)
-    return StateReader(
-        engine=engine,
-        scaffold=scaffold_of(config, terms, engine),
-        shots=shots.shots,
-        layers=reader_layers(layers, engine),
-        max_tokens=config.max_document_tokens,
-    )
-
-
-def _engine(public: PublicInputs) -> Engine:
-    if public.engine is None:
-        raise ValueError("Expected the engine of the dataset file, got none. Open it first.")
-    engine: Engine = public.engine
-    return engine
-
-
-def _require_same_model(name: str, engine: Engine) -> None:
-    """Directions mean nothing in another model."""
-    if name != engine.name:
-        raise ValueError(
-            f"Expected the engine to run {name}, whose states were read, got {engine.name}. Name "
-            "that model in the dataset file, or release vectors of this one, which pays."
-        )

@@ -15,8 +15,14 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.methods.base import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.epsvec.candidates import TextsByLabel, public_seed, write_texts
+from dpsynth_assets.methods.epsvec.candidates import (
+    TextsByLabel,
+    public_seed,
+    public_texts,
+    write_texts,
+)
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.states import StateReader
 from dpsynth_assets.models.engines import Provenance
 
@@ -72,12 +78,16 @@ class Negatives:
 
 def make_negatives(
     reader: StateReader,
+    shots: FixedShots,
     config: EpsVecConfig,
     public: PublicInputs,
     provenance: Provenance,
     progress: ProgressCallback,
 ) -> Negatives:
     """Writes negatives of each label, reads their states, and bounds differences by public text.
+
+    Negatives are written from prompts as rows are; states are read behind one prompt of a label,
+    that of the most voted for.
 
     Raises:
         ValueError: If a label got no text, or there is no public text to take bounds from.
@@ -87,13 +97,16 @@ def make_negatives(
 
     **Source** EPSVec, section 4.1 and Algorithm 2, line 3.
     """
+    seed = public_seed(public.seed, "negatives")
     texts = write_texts(
         reader.engine,
         reader.scaffold,
-        shots=reader.shots,
+        shots_of=lambda label, rows: shots.drawn(
+            label, rows, config, public_seed(seed, "prompts", label)
+        ),
         count=config.negatives,
         config=config,
-        seed=public_seed(public.seed, "negatives"),
+        seed=seed,
         provenance=provenance,
         progress=lambda share, message: progress(0.6 * share, message),
     )  # [epsvec A2:L3]
@@ -128,7 +141,7 @@ def public_clip_bounds(
 
     Documents take turns in standing behind the prompts of all labels, as if each were a record.
     """
-    documents = _public_documents(public, config.clip_documents)
+    documents = public_texts(public, "clip bounds", config.clip_documents)
     norms = []
     for label, negatives in enumerate(states):
         texts = documents[label :: len(states)]
@@ -167,20 +180,3 @@ def _partner(record_id: str, salt: str, negatives: int) -> int:
     key = hashlib.blake2b(salt.encode()).digest()
     digest = hashlib.blake2b(record_id.encode(), key=key, person=b"epsvec pairs").digest()
     return int.from_bytes(digest[:16], "big") % negatives
-
-
-def _public_documents(public: PublicInputs, count: int) -> list[str]:
-    """Public documents, a fixed choice.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    records = public.public_records
-    texts = [] if records is None else [t for t in records["text"].to_list() if t.strip()]
-    if not texts:
-        raise ValueError(
-            "Expected public documents to take clip bounds from, got none. Materialise the public "
-            "corpus, or give clip_bound."
-        )
-    order = np.random.default_rng(0).permutation(len(texts))[:count]
-    return [texts[row] for row in order]

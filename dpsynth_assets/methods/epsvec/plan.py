@@ -7,6 +7,7 @@ from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms, MethodPlan
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.feasibility import refusal_of, sampling_probability_of
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
@@ -149,7 +150,7 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
     releases compose exactly (errata B-003.2).
     """
     parameters: dict[str, Any] = config.model_dump(mode="json")
-    refusal = _refusal(config, terms, target_epsilon)
+    refusal = refusal_of(config, terms, target_epsilon)
     if refusal is not None:
         return MethodPlan(
             guarantee=GuaranteeType.DP,
@@ -223,7 +224,7 @@ def _planned_noise(
 ) -> VectorNoise:
     """The least noise of the vectors beside the histogram."""
     left = room - (2.0 * float(shots.rho) if shots is not None else 0.0)
-    chance = _sampling_probability(config, terms)
+    chance = sampling_probability_of(config, terms)
     multiplier = 1.0 / math.sqrt(left)
     if chance < 1:
         multiplier = remembered(
@@ -272,13 +273,6 @@ def _squared_mu(target_epsilon: float, terms: CohortTerms) -> float:
     return 2.0 * zcdp_rho(target_epsilon, terms.delta)
 
 
-def _sampling_probability(config: EpsVecConfig, terms: CohortTerms) -> float:
-    """Reads q from declared facts; 1 where all records are used."""
-    if config.vector_records is None or terms.public_records is None:
-        return 1.0
-    return min(1.0, config.vector_records / terms.public_records)
-
-
 def _cache_key(
     terms: CohortTerms, chance: float, target_epsilon: float, left: float
 ) -> dict[str, Any]:
@@ -305,36 +299,3 @@ def _words(noise: VectorNoise) -> str:
         f"discrete Gaussian of {noise.noise_multiplier:.4g} x what one unit moves, on the clipped "
         f"means of all layers together{sampled}"
     )
-
-
-def _refusal(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float) -> str | None:
-    """Why the method cannot run, in one line."""
-    endpoint = terms.engine.kind == "openai"
-    if endpoint and config.use_vectors:
-        return (
-            "Expected an engine that runs the model on this machine for epsvec's dataset vectors, "
-            "which read private text inside it, got an OpenAI-compatible endpoint, which never "
-            "gets private text. Set engine.kind to transformers or vllm, or use_vectors: false."
-        )
-    if endpoint and config.prompt == "document" and terms.prompts is None:
-        return (
-            "Expected prompts as text for an OpenAI-compatible endpoint, got prompt: document, "
-            "which is written in the tokens of a local model. Set prompt to base or instruction."
-        )
-    if config.use_vectors and config.vector_records is not None and terms.public_records is None:
-        return (
-            "Expected a declared number of records, from which epsvec computes the probability of "
-            "drawing a record, got none. Declare public_facts.records if the number is public, or "
-            "drop vector_records."
-        )
-    replaced = terms.relation is NeighboringRelation.REPLACE_ONE
-    if _sampling_probability(config, terms) < 1 and replaced and terms.accountant == "zcdp":
-        return (
-            "Expected accountant tight or neighbours that add or remove for a sample of records, "
-            "got zcdp and replace-one, whose bound forgets the sampling. Drop vector_records, or "
-            "set budget.accountant: tight."
-        )
-    spends = config.use_vectors or config.noisy_shots
-    if spends and target_epsilon <= 0:
-        return f"Expected target_epsilon > 0 for epsvec, got {target_epsilon:g}. Give it a share."
-    return None

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
 from dpsynth_assets.methods.epsvec.candidates import TextsByLabel, public_seed
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.plan import shots_event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import release_histogram
@@ -26,22 +27,54 @@ SHOTS_FILE = "fixed_shots.json"
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShots:
-    """The examples in every prompt. Released.
+    """Candidates in the order of their noisy counts, of which prompts hold the first. Released.
 
     Attributes:
-        shots: Y lists of k texts, the most voted for first; all empty without fixed shots.
-        dp_counts: M noisy counts, one for each candidate; empty where no record was counted.
+        ranked: Y lists of texts, the most voted for first; all empty without fixed shots.
+        weights: Y lists of shares in which prompts draw from them; empty: equal ones.
+        dp_records: Y noisy numbers of records, never below their own noise; empty where no record
+            was counted.
         noise_std: Standard deviation of the noise on each count (records); 0 without counts.
     """
 
-    shots: TextsByLabel
-    dp_counts: tuple[int, ...] = ()
+    ranked: TextsByLabel
+    weights: tuple[tuple[float, ...], ...] = ()
+    dp_records: tuple[float, ...] = ()
     noise_std: float = 0.0
 
     @property
     def noisy(self) -> bool:
         """Whether records chose them: they are released then, not merely public."""
-        return bool(self.dp_counts)
+        return bool(self.dp_records)
+
+    def leading(self, count: int) -> TextsByLabel:
+        """The `count` most voted for of each label: the prompt that states are read behind.
+
+        **Source** EPSVec, section 4.4: the top k of the noisy histogram.
+        """
+        return tuple(texts[:count] for texts in self.ranked)  # [epsvec A2:L2]
+
+    def drawn(
+        self, label: int, rows: int, config: EpsVecConfig, seed: int
+    ) -> list[tuple[str, ...]]:
+        """The shots of each row's prompt, drawn by their weights from those that are kept.
+
+        Row i draws from a stream of its own. Where no more are kept than a prompt holds, as in the
+        paper, all prompts are the same.
+
+        **Privacy** Post-processing: weights are noisy counts, the randomness is public.
+        """
+        texts = self.ranked[label][: config.shots_kept]
+        if len(texts) <= config.shots:
+            return [texts] * rows
+        shares = np.array(self.weights[label][: len(texts)] if self.weights else [1.0] * len(texts))
+        chosen = [
+            np.random.default_rng((seed, row)).choice(
+                len(texts), config.shots, replace=False, p=shares / shares.sum()
+            )
+            for row in range(rows)
+        ]
+        return [tuple(texts[place] for place in places) for places in chosen]
 
     def save(self, folder: Path) -> None:
         """Writes JSON."""
@@ -52,8 +85,9 @@ class FixedShots:
         """Reads what `save` wrote."""
         read: dict[str, Any] = json.loads((folder / SHOTS_FILE).read_text())
         return cls(
-            shots=tuple(tuple(texts) for texts in read["shots"]),
-            dp_counts=tuple(read["dp_counts"]),
+            ranked=tuple(tuple(texts) for texts in read["ranked"]),
+            weights=tuple(tuple(shares) for shares in read["weights"]),
+            dp_records=tuple(read["dp_records"]),
             noise_std=float(read["noise_std"]),
         )
 
@@ -64,17 +98,15 @@ def release_shots(
     candidate_embeddings: np.ndarray,
     terms: CohortTerms,
     *,
-    shots: int,
     noise_std: float,
 ) -> Release[FixedShots]:
-    """Lets every record vote for the nearest candidate of its label; keeps the top k of each.
+    """Lets every record vote for the nearest candidate of its label; ranks candidates by votes.
 
     Args:
         private: Records with `text` and `label`, and their embeddings.
         candidates: Columns `label` and `text`; public.
         candidate_embeddings: (M, d) float32, unit length, of the same embedder.
         terms: Declared labels, unit and relation.
-        shots: k.
         noise_std: Standard deviation of discrete Gaussian noise on each count (records).
 
     Raises:
@@ -97,9 +129,11 @@ def release_shots(
         max_records_per_unit=terms.unit.max_records,
     )
     dp_counts = release.value
+    ranks = _ranks(candidates, dp_counts, len(terms.labels))
     chosen = FixedShots(
-        shots=top_shots(candidates, dp_counts, len(terms.labels), shots),  # [epsvec A2:L2]
-        dp_counts=tuple(int(count) for count in dp_counts),
+        ranked=_texts(candidates, ranks),
+        weights=tuple(tuple(np.maximum(dp_counts[rows], 0.5).tolist()) for rows in ranks),
+        dp_records=_dp_records(candidates, dp_counts, len(terms.labels), noise_std),
         noise_std=noise_std,
     )
     cost = Cost(guarantee=GuaranteeType.DP, event=shots_event(noise_std, terms))
@@ -137,28 +171,39 @@ def count_votes(
     return counts
 
 
-def top_shots(
-    candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int, shots: int
-) -> TextsByLabel:
-    """The k candidates of each label with the largest noisy counts, largest first."""
-    owners, texts = candidates["label"].to_numpy(), candidates["text"].to_list()
-    chosen = []
-    for label in range(labels):
-        rows = np.flatnonzero(owners == label)
-        best = rows[np.argsort(-dp_counts[rows], kind="stable")][:shots]
-        chosen.append(tuple(texts[row] for row in best))
-    return tuple(chosen)
+def _ranks(candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int) -> list[np.ndarray]:
+    """Rows of the candidates of each label by their noisy counts, the largest first."""
+    owners = candidates["label"].to_numpy()
+    own = [np.flatnonzero(owners == label) for label in range(labels)]
+    return [rows[np.argsort(-dp_counts[rows], kind="stable")] for rows in own]
 
 
-def random_shots(candidates: "pl.DataFrame", labels: int, shots: int, seed: int) -> FixedShots:
-    """Draws k candidates of each label without looking at a record; public.
+def _texts(candidates: "pl.DataFrame", ranks: Sequence[np.ndarray]) -> TextsByLabel:
+    texts = candidates["text"].to_list()
+    return tuple(tuple(texts[row] for row in rows) for rows in ranks)
+
+
+def _dp_records(
+    candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int, noise_std: float
+) -> tuple[float, ...]:
+    """How many records each label has, by the noisy counts of its candidates.
+
+    Too many rather than too few: a sum below its own noise counts as that noise.
+    """
+    owners = candidates["label"].to_numpy()
+    own = [dp_counts[owners == label] for label in range(labels)]
+    return tuple(max(float(each.sum()), noise_std * len(each) ** 0.5, 1.0) for each in own)
+
+
+def random_shots(candidates: "pl.DataFrame", labels: int, seed: int) -> FixedShots:
+    """Orders the candidates of each label by chance, without looking at a record; public.
 
     **Source** EPSVec, Table 2, "w/o DP-histogram".
     """
     order = np.random.default_rng(public_seed(seed, "shots")).permutation(candidates.height)
-    return FixedShots(shots=top_shots(candidates, order, labels, shots))
+    return FixedShots(ranked=_texts(candidates, _ranks(candidates, order, labels)))
 
 
 def no_shots(labels: int) -> FixedShots:
     """Prompts without examples."""
-    return FixedShots(shots=((),) * labels)
+    return FixedShots(ranked=((),) * labels)

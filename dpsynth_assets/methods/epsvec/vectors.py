@@ -4,7 +4,7 @@ Letters: N records, Y labels, L layers, d width.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ class DatasetVectors:
             about 1 says that the direction is noise.
         model: Name of the model they belong to.
         cost: The event that was charged, as JSON.
+        lengths: (Y, L) how far records lie from negatives, in units of the residual stream, noise
+            taken off; None where nobody knows how many records a label has.
     """
 
     directions: np.ndarray = field(repr=False)
@@ -53,6 +55,7 @@ class DatasetVectors:
     signal_over_noise: np.ndarray
     model: str
     cost: dict[str, Any]
+    lengths: np.ndarray | None = None
 
     def save(self, folder: Path) -> None:
         """Writes safetensors with the cost and everything needed to use them in its header."""
@@ -69,6 +72,7 @@ class DatasetVectors:
             "clip_bounds": json.dumps(self.clip_bounds.tolist()),
             "signal_over_noise": json.dumps(self.signal_over_noise.tolist()),
             "cost": json.dumps(self.cost),
+            "lengths": json.dumps(None if self.lengths is None else self.lengths.tolist()),
         }
         save_file(tensors, folder / VECTORS_FILE, metadata=header)
 
@@ -81,7 +85,7 @@ class DatasetVectors:
             header = file.metadata()
             layers = tuple(json.loads(header["layers"]))
             blocks = [file.get_tensor(f"layer_{layer}") for layer in layers]
-        cost = json.loads(header["cost"])
+        cost, lengths = json.loads(header["cost"]), json.loads(header.get("lengths", "null"))
         event_from_json(cost)  # Vectors without a readable cost are not used.
         return cls(
             directions=np.stack(blocks, axis=1),
@@ -91,6 +95,7 @@ class DatasetVectors:
             signal_over_noise=np.array(json.loads(header["signal_over_noise"])),
             model=header["model"],
             cost=cost,
+            lengths=None if lengths is None else np.array(lengths),
         )
 
 
@@ -105,6 +110,7 @@ class VectorTask:
         config: How records are paired, and how many pass at a time.
         terms: Declared labels and number of records.
         salt: Public key of the pairing.
+        expected_records: (Y,) how many records of each label take part, as far as is public.
     """
 
     reader: StateReader
@@ -113,6 +119,7 @@ class VectorTask:
     config: EpsVecConfig
     terms: CohortTerms
     salt: str
+    expected_records: np.ndarray | None = None
 
     @property
     def records(self) -> int:
@@ -146,6 +153,7 @@ def release_vectors(
             mean.add(_stacked(part, label, labels))
     dp_means = mean.release().value.reshape(layers, labels, width)  # [epsvec A1:L6]
     noise_norm = task.noise.noise_std(layers=layers, records=task.records) * np.sqrt(width)
+    norms = np.linalg.norm(dp_means, axis=2).T
     vectors = DatasetVectors(
         directions=np.stack([unit_directions(each) for each in dp_means], axis=1).astype(
             np.float32
@@ -153,12 +161,52 @@ def release_vectors(
         layers=task.reader.layers,
         labels=task.terms.labels,
         clip_bounds=task.negatives.clip_bounds,
-        signal_over_noise=np.linalg.norm(dp_means, axis=2).T / noise_norm,
+        signal_over_noise=norms / noise_norm,
         model=task.reader.engine.name,
         cost=event_to_json(task.noise.event()),
+        lengths=_lengths(norms, noise_norm, task),
     )  # [epsvec A2:L4]
     cost = Cost(guarantee=GuaranteeType.DP, event=task.noise.event())
     return Release(value=vectors, cost=cost)
+
+
+def expected_records(
+    terms: CohortTerms, dp_records: Sequence[float], sampling_probability: float
+) -> np.ndarray | None:
+    """How many records of each label are summed, from public and released numbers: (Y,) or None.
+
+    The noisy counts of the fixed shots tell; without them labels share the declared number alike.
+    """
+    most = terms.public_records
+    if not dp_records:
+        if most is None:
+            return None
+        dp_records = [most / len(terms.labels)] * len(terms.labels)
+    known = np.array(dp_records, dtype=np.float64)
+    return sampling_probability * (known if most is None else np.minimum(known, most))
+
+
+def _lengths(norms: np.ndarray, noise_norm: float, task: VectorTask) -> np.ndarray | None:
+    """Estimated norms of the mean differences (Y, L), in units of the residual stream.
+
+    Of a noisy mean v of true mean m, E|v|² = |m|² + (norm of the noise)²; the positive part of
+    James and Stein's factor, 1 - noise²/|v|², leaves of v what is nearest to m on average, and
+    nothing where |v| is no longer than noise. So steering fades where the budget does not reach.
+
+    Args:
+        norms: (Y, L) of the noisy means, in clip bounds, divided by `task.records`.
+        noise_norm: What noise alone would have.
+        task: Knows the bounds, and how many records there are of each label.
+
+    **Privacy** Post-processing of the noisy means.
+
+    **Source** James and Stein 1961. The paper normalises and finds β by hand: 1 to 800 in Table 5.
+    """
+    if task.expected_records is None:
+        return None
+    kept = np.maximum(0.0, 1.0 - (noise_norm / np.maximum(norms, 1e-300)) ** 2)
+    of_a_label = task.records / task.expected_records[:, None]
+    return np.asarray(norms * kept * of_a_label * task.negatives.clip_bounds)
 
 
 def _differences(

@@ -19,6 +19,7 @@ from dpsynth_assets.models.engines import (
     Sampling,
     SteeredEngine,
 )
+from dpsynth_assets.models.engines.usage import counted, counted_since
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +69,19 @@ class Writer:
         return [written[place] for place in places]
 
     def _texts(self, label: int, count: int, round_number: int, report: Any) -> list[Generation]:
+        seed = round_seed(self.seed, round_number)
         sampling = Sampling(
             temperature=self.config.temperature,
             top_p=self.config.top_p,
             max_new_tokens=self.config.max_new_tokens,
-            seed=public_seed(round_seed(self.seed, round_number), "rows", label),
+            seed=public_seed(seed, "rows", label),
             stop=self.scaffold.stop,
         )
-        prompt = self.scaffold.prompt(label, self.shots.shots[label])
+        shots = self.shots.drawn(label, count, self.config, public_seed(seed, "prompts", label))
+        prompts = [self.scaffold.prompt(label, each) for each in shots]
         with self._steered(label) as engine:  # [epsvec A2:L6]
             return engine.generate(
-                [prompt] * count, sampling, provenance=self.provenance, progress=report
+                prompts, sampling, provenance=self.provenance, progress=report
             )  # [epsvec A2:L7] [epsvec A2:L8]
 
     @property
@@ -91,7 +94,7 @@ class Writer:
         if self.vectors is None:
             yield self.engine
             return
-        strengths = steering_strengths(self.config, self.vectors)
+        strengths = steering_strengths(self.config, self.vectors, label)
         directions = {
             layer: self.vectors.directions[label, self.vectors.layers.index(layer)]
             for layer in strengths
@@ -100,11 +103,14 @@ class Writer:
             yield steered
 
 
-def steering_strengths(config: EpsVecConfig, vectors: DatasetVectors) -> dict[int, float]:
+def steering_strengths(
+    config: EpsVecConfig, vectors: DatasetVectors, label: int
+) -> dict[int, float]:
     """How much of each layer's direction is added, in units of the residual stream.
 
     Raises:
-        ValueError: If a layer was not released, or strengths are as many as neither one nor layers.
+        ValueError: If a layer was not released, strengths are as many as neither one nor layers,
+            or nobody knows how far records lie from negatives.
     """
     layers = config.steering_layers or config.layers or vectors.layers
     if not set(layers) <= set(vectors.layers):
@@ -117,12 +123,30 @@ def steering_strengths(config: EpsVecConfig, vectors: DatasetVectors) -> dict[in
         raise ValueError(
             f"Expected one strength, or one for each of {len(layers)} layers, got {len(strengths)}."
         )
-    units = dict(zip(vectors.layers, vectors.clip_bounds.tolist(), strict=True))
-    absolute = config.strength_unit == "absolute"
+    units = dict(zip(vectors.layers, _units(config, vectors, label, len(layers)), strict=True))
     return {
-        layer: strength * (1.0 if absolute else units[layer])
-        for layer, strength in zip(layers, strengths, strict=True)
+        layer: strength * units[layer] for layer, strength in zip(layers, strengths, strict=True)
     }
+
+
+def _units(config: EpsVecConfig, vectors: DatasetVectors, label: int, steered: int) -> list[float]:
+    """What strength 1 is at each released layer.
+
+    What is added to a residual stream stays in it, so layers share a difference between them.
+    """
+    if config.strength_unit == "absolute":
+        return [1.0] * len(vectors.layers)
+    if config.strength_unit == "clip_bound":
+        bounds: list[float] = vectors.clip_bounds.tolist()
+        return bounds
+    if vectors.lengths is None:
+        raise ValueError(
+            "Expected vectors that know how far records lie from negatives for strength_unit: "
+            "difference, got others. Set strength_unit: clip_bound, or declare "
+            "public_facts.records and release vectors again, which pays."
+        )
+    lengths: list[float] = (vectors.lengths[label] / steered).tolist()
+    return lengths
 
 
 def write_corpus(
@@ -136,6 +160,7 @@ def write_corpus(
     """
     import polars as pl
 
+    before = counted(writer.engine)
     made, judged = _judged(writer, public, rows, progress)
     texts = ["" if each is None else writer.scaffold.read(each) for each in made]
     labels = [writer.labels[writer.label_of(row)] for row in range(rows)]
@@ -149,6 +174,7 @@ def write_corpus(
         "blank_rows_left_out": frame.height - written.height,
         "ended_by_the_model": round(sum(finished) / max(1, len(finished)), 4),
         "engine": writer.engine.name,
+        **counted_since(writer.engine, before),
         **judged,
     }
     return SyntheticCorpus(rows=written, facts=facts)  # [epsvec A2:L10]

@@ -1,7 +1,8 @@
 """Private evolution: a population of public texts that private records vote on.
 
 `aug_pe` (Xie et al. 2024, after Lin et al. 2024). Read in this order: `config`, `prompts` and
-`apis` (what writes), `votes` (which candidate a record votes for), `selection`, `population`,
+`apis` (what writes: `engine_api`, `public_model_api`, `infilling` with `causal_infilling` and
+`masked_models`), `votes` (which candidate a record votes for), `selection`, `population`,
 `evolution` (the loop, its checkpoints), `generations` (what is released), `writing` (free rows),
 `method` (what evolving methods share), `aug_pe_plan` (what is charged) and `aug_pe`.
 

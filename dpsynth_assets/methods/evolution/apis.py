@@ -6,6 +6,7 @@ from dpsynth_assets.datasets import LABEL_SEPARATOR
 from dpsynth_assets.methods.base import CohortTerms, PublicInputs
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.engine_api import EngineApi
+from dpsynth_assets.methods.evolution.infilling import InfillingApi, open_infilling
 from dpsynth_assets.methods.evolution.prompts import (
     MASKED_SAMPLE,
     SAMPLE,
@@ -19,6 +20,7 @@ from dpsynth_assets.methods.evolution.text_api import RandomApi, TextApi, Variat
 
 __all__ = [
     "EngineApi",
+    "InfillingApi",
     "PublicModelApi",
     "RandomApi",
     "TextApi",
@@ -39,7 +41,8 @@ def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) 
         if public.language_model is None:
             raise ValueError("Expected the public language model, got none. Materialise it first.")
         texts = dict(zip(terms.labels, terms.label_texts, strict=True))
-        return PublicModelApi(public.language_model, texts, config)
+        writer = PublicModelApi(public.language_model, texts, config)
+        return writer if config.variation == "prefix" else open_infilling(writer, config)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")
     random_prompt, variation_prompt = read_prompts(config, terms)

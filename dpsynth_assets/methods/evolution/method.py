@@ -22,6 +22,7 @@ from dpsynth_assets.methods.evolution.generations import (
     read_generations,
     write_generations,
 )
+from dpsynth_assets.methods.evolution.infilling import infilling_refusal
 from dpsynth_assets.methods.evolution.population import shared_out
 from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.writing import write_rows
@@ -132,7 +133,7 @@ def refusal_of(config: EvolutionConfig, terms: CohortTerms, target_epsilon: floa
             f"{config.population}. Raise it."
         )
     if config.api != "engine":
-        return None
+        return infilling_refusal(config)
     if terms.engine.model is None:
         return (
             "Expected engine.model in the dataset file for api: engine, got none. Name a model, or "

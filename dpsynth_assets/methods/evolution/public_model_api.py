@@ -35,8 +35,19 @@ class PublicModelApi:
     ) -> None:
         from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 
-        self._model, self._label_texts, self._config = language_model, label_texts, config
-        self._engine = TransformersEngine(language_model, batch_rows=config.rows_per_forward)
+        self.language_model = language_model
+        self.engine = TransformersEngine(language_model, batch_rows=config.rows_per_forward)
+        self._label_texts, self._config = label_texts, config
+
+    @property
+    def device(self) -> str:
+        """Where the model runs."""
+        return self.language_model.device
+
+    def prompt(self, label: str) -> list[int]:
+        """Tokens that precede a text of the label."""
+        text = self._label_texts[label]
+        return self.language_model.prompt_ids(text, [], self._config.max_new_tokens)
 
     def random(
         self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
@@ -61,7 +72,7 @@ class PublicModelApi:
 
     def _beginning(self, text: str, anew: float) -> list[int]:
         """First tokens of a text; room is left for one new token."""
-        ids = self._model.encode(text)[: self._config.max_new_tokens]
+        ids = self.language_model.encode(text)[: self._config.max_new_tokens]
         return ids[: min(math.floor(len(ids) * max(0.0, 1.0 - anew)), len(ids) - 1)] if ids else []
 
     def _continued(
@@ -75,13 +86,13 @@ class PublicModelApi:
         """Whole texts: each beginning and what the model makes of it."""
         longest = self._config.max_new_tokens
         prompts = [
-            self._model.prompt_ids(self._label_texts[label], [], longest) + beginning
+            self.prompt(label) + beginning
             for label, beginning in zip(labels, beginnings, strict=True)
         ]
         limits = tuple(longest - len(beginning) for beginning in beginnings)
         sampling = self._config.sampling(seed, limits)
-        written = self._engine.generate(prompts, sampling, provenance=provenance, progress=progress)
+        written = self.engine.generate(prompts, sampling, provenance=provenance, progress=progress)
         return [
-            self._model.read_text([*beginning, *new.token_ids])[0]
+            self.language_model.read_text([*beginning, *new.token_ids])[0]
             for beginning, new in zip(beginnings, written, strict=True)
         ]

@@ -5,6 +5,7 @@ Shape letters: L labels, K clusters of each at most, R releases, d dimensions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -98,18 +99,25 @@ def public_clusters(
     documents = public.public_records.head(config.public_documents)
     embeddings = public.text_embedder.embed(documents["text"].to_list())
     of_documents = np.asarray(documents["label"].to_list())
+    of_all = cache(lambda: _clustered(embeddings, config, public.seed))
     parts = []
     for number, label in enumerate(terms.labels):
         own = embeddings[of_documents == label]
-        chosen = own if len(own) >= config.clusters else embeddings
-        centres = fit_centers(
-            chosen, clusters=min(config.clusters, len(chosen)), seed=public.seed % 2**31
-        )
-        members = np.bincount(nearest_center(chosen, centres), minlength=len(centres))
-        counts = np.maximum(members * config.public_weight, 1.0)
+        few = len(own) < config.clusters
+        centres, counts = of_all() if few else _clustered(own, config, public.seed)
         parts.append((centres, counts, np.full(len(centres), number)))
     centres, counts, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
     return PublicClusters(centres=centres, counts=counts, labels=labels.astype(np.int64))
+
+
+def _clustered(
+    embeddings: np.ndarray, config: SecPeConfig, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres of k-means and weighted documents of each, at least 1."""
+    clusters = min(config.clusters, len(embeddings))
+    centres = fit_centers(embeddings, clusters=clusters, seed=seed % 2**31)
+    members = np.bincount(nearest_center(embeddings, centres), minlength=len(centres))
+    return centres, np.maximum(members * config.public_weight, 1.0)
 
 
 def release_representatives(

@@ -50,13 +50,13 @@ class SecPeConfig(EvolutionConfig):
             "probability r - p. At 1 a drawn record is still protected by √2-GDP."
         ),
     )
-    secret_share: float = Field(
-        default=1.0,
+    secret_share: float | None = Field(
+        default=None,
         gt=0,
         le=1,
         description=(
-            "Share of the secrets' bound that this method may use, of its squared μ, in (0, 1]: "
-            "less than 1 leaves room for other releases of the cohort, which tell of secrets too."
+            "Share of the secrets' bound that this method may use in all rounds, of its squared "
+            "μ, in (0, 1]; none: an equal part of what the others and DP releases leave."
         ),
     )
     record_level: bool = Field(

@@ -75,6 +75,7 @@ def plan_secpe(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
         parameters=evolution_parameters(config, terms)
         | {
             "noise_std": found["noise_std"],
+            "secret_share": used_share(config, terms),
             "count_probabilities": found["count_probabilities"],
             "public_incidence": incidence_digest(promise),
             "secret_adjacency": str(promise.relation),
@@ -134,6 +135,13 @@ def shared_bounds(promise: SecretPromise, share: float) -> list[tuple[float, flo
     ]
 
 
+def used_share(config: SecPeConfig, terms: CohortTerms) -> float:
+    """Share of the secrets' bound these releases may use: the cohort's division, else declared."""
+    if terms.secret_share is not None:
+        return terms.secret_share
+    return 1.0 if config.secret_share is None else config.secret_share
+
+
 def promise_of(terms: CohortTerms) -> SecretPromise:
     """What the cohort promises to secrets.
 
@@ -150,7 +158,7 @@ def _calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) 
     promise = promise_of(terms)
     key: dict[str, Any] = {
         "calibration": "secrets",
-        "bounds": shared_bounds(promise, config.secret_share),
+        "bounds": shared_bounds(promise, used_share(config, terms)),
         "kinds": [vars(budget) for budget in promise.budgets],
         "relation": str(promise.relation),
         "incidence": incidence_digest(promise),
@@ -158,7 +166,7 @@ def _calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) 
         "releases": config.releases,
         "noise_floor": config.noise_floor,
     }
-    found = remembered(key, lambda: _calibrate(config, promise))
+    found = remembered(key, lambda: _calibrate(config, terms))
     if config.record_level:
         needed = _noise_for_records(config, terms, target_epsilon)
         return {**found, "noise_std": max(float(found["noise_std"]), needed)}
@@ -189,7 +197,8 @@ def _largest_probability(config: SecPeConfig, promise: SecretPromise) -> float:
     return 1.0 if promise.public_incidence else config.sampling_probability
 
 
-def _calibrate(config: SecPeConfig, promise: SecretPromise) -> dict[str, Any]:
+def _calibrate(config: SecPeConfig, terms: CohortTerms) -> dict[str, Any]:
+    promise = promise_of(terms)
     sampling = (
         solved_sampling(read_public_incidence(promise), promise)
         if promise.public_incidence
@@ -197,7 +206,7 @@ def _calibrate(config: SecPeConfig, promise: SecretPromise) -> dict[str, Any]:
     )
     noise_std = shared_noise_std(
         count_probabilities=sampling.count_probabilities,
-        bounds=shared_bounds(promise, config.secret_share),
+        bounds=shared_bounds(promise, used_share(config, terms)),
         steps=config.releases,
         relation=promise.relation,
         noise_floor=config.noise_floor,
@@ -230,6 +239,11 @@ def _refusal(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -> 
         return (
             "Expected secrets in the dataset file for secpe, got none. Declare kinds of secrets, "
             "each with prior, posterior and max_records."
+        )
+    if terms.secret_share == 0:
+        return (
+            "Expected a share of the secrets' bound for secpe, got none: the other releases take "
+            "it whole. Lower their secret_share or budget.epsilon, or drop the DP releases."
         )
     # Without record_level it is given no share of any ε, and needs none.
     return refusal_of(config, terms, target_epsilon if config.record_level else 1.0)

@@ -10,7 +10,7 @@ sensitivity of the vote histogram demands (`privacy.voting`).
 """
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,9 @@ WINDOW_ROWS = 32_768
 
 SCORES_AT_A_TIME = 1 << 20
 """Entries of a block of scores: 4 MB, which a processor's cache holds."""
+
+BLOCK_ROWS = 1024
+"""Records of a block at most: 1.5 MB at d = 384."""
 
 _PAIRS_AT_A_TIME = 1 << 13
 _UNIT_ROUNDOFF = 2.0**-24
@@ -48,18 +51,26 @@ class _Candidates:
     @classmethod
     def of(cls, numbers: np.ndarray, vectors: np.ndarray) -> "_Candidates":
         """Keeps the first of equal candidates, which wins every tie between them."""
-        places: dict[bytes, int] = {}
-        for place, vector in enumerate(vectors + np.float32(0.0)):  # -0.0 becomes 0.0.
-            places.setdefault(vector.tobytes(), place)
-        first = np.fromiter(places.values(), dtype=np.int64)  # Ascending, as it was filled.
+        wide = vectors.astype(np.float64)
+        squares = np.einsum("cd,cd->c", wide, wide)
+        first = _first_of_equal(vectors, squares)
         kept = np.ascontiguousarray(vectors[first])
-        squares = np.einsum("cd,cd->c", kept, kept, dtype=np.float64)
         return cls(
             numbers[first],
             kept,
-            (squares / 2.0).astype(np.float32),
+            (squares[first] / 2.0).astype(np.float32),
             float(np.sqrt(squares.max())),
         )
+
+
+def _first_of_equal(vectors: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Places of different rows, ascending; rows of different ‖c‖² need no comparison."""
+    if len(np.unique(squares)) == len(squares):
+        return np.arange(len(squares))
+    places: dict[bytes, int] = {}
+    for place, vector in enumerate(vectors + np.float32(0.0)):  # -0.0 becomes 0.0.
+        places.setdefault(vector.tobytes(), place)
+    return np.fromiter(places.values(), dtype=np.int64)  # Ascending, as it was filled.
 
 
 def nearest_candidates(
@@ -93,13 +104,15 @@ def nearest_candidates(
     **Privacy** Private until noise is added. Entry i depends on record i and the candidates only.
     """
     _check(vectors, vector_labels, candidates, candidate_labels)
-    groups = _by_label(np.asarray(candidates, dtype=np.float32), np.asarray(candidate_labels))
+    known = np.asarray(candidates, dtype=np.float32)
+    groups = _by_label(known, np.asarray(candidate_labels))
     choices = np.full(len(vectors), NO_VOTE, dtype=np.int64)
     for start in range(0, len(vectors), WINDOW_ROWS):
         window = slice(start, min(start + WINDOW_ROWS, len(vectors)))
-        block = np.array(vectors[window], dtype=np.float32, order="C")
+        block = _in_memory(vectors, window)
         with np.errstate(all="ignore"):  # A warning would tell that a private vector is broken.
-            choices[window] = _window_choices(block, np.asarray(vector_labels[window]), groups)
+            labels = np.asarray(vector_labels[window])
+            choices[window] = _window_choices(block, labels, groups, known)
         _give_pages_back(vectors)
         if progress is not None:
             progress(window.stop / len(vectors))
@@ -132,35 +145,56 @@ def _by_label(candidates: np.ndarray, labels: np.ndarray) -> dict[int, _Candidat
 
 
 def _window_choices(
-    vectors: np.ndarray, labels: np.ndarray, groups: dict[int, _Candidates]
+    vectors: np.ndarray, labels: np.ndarray, groups: dict[int, _Candidates], candidates: np.ndarray
 ) -> np.ndarray:
-    """Votes of one window, label by label."""
+    """Votes of one window, label by label; what float32 leaves open is settled together."""
     choices = np.full(len(vectors), NO_VOTE, dtype=np.int64)
     order = np.argsort(labels, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(labels[order])) + 1, len(order))
+    room = np.empty((min(BLOCK_ROWS, len(vectors)), vectors.shape[1]), dtype=np.float32)
+    open_pairs = _OpenPairs(vectors, candidates, choices)
     start = 0
     for end in ends.tolist():
         rows, start = order[start:end], end
         group = groups.get(int(labels[rows[0]])) if len(rows) else None
         if group is not None:
-            of_label = vectors if len(rows) == len(vectors) else vectors[rows]
-            choices[rows] = group.numbers[_nearest(of_label, group)]
+            _vote(vectors, rows, group, room, open_pairs)
+    open_pairs.settle()
     return choices
 
 
-def _nearest(vectors: np.ndarray, group: _Candidates) -> np.ndarray:
-    """(n,) nearest of a group's candidates, by place in the group."""
-    nearest = np.empty(len(vectors), dtype=np.int64)
-    rows = max(1, SCORES_AT_A_TIME // len(group.vectors))
-    scores = np.empty((min(rows, len(vectors)), len(group.vectors)), dtype=np.float32)
-    for start in range(0, len(vectors), rows):
-        block = vectors[start : start + rows]
-        nearest[start : start + rows] = _block_nearest(block, group, scores[: len(block)])
-    return nearest
+def _vote(
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    group: _Candidates,
+    room: np.ndarray,
+    open_pairs: "_OpenPairs",
+) -> None:
+    """Finds the nearest of a group's candidates for the chosen rows, block by block.
+
+    Rows are gathered into `room` (rows, d), which the processor's cache holds.
+    """
+    count = max(1, min(len(room), SCORES_AT_A_TIME // len(group.vectors)))
+    scores = np.empty((min(count, len(rows)), len(group.vectors)), dtype=np.float32)
+    for start in range(0, len(rows), count):
+        chosen = rows[start : start + count]
+        block = np.take(vectors, chosen, axis=0, out=room[: len(chosen)], mode="clip")
+        best, doubtful, possible = _block_nearest(block, group, scores[: len(chosen)])
+        open_pairs.choices[chosen] = group.numbers[best]
+        if len(doubtful):
+            pair_rows, places = np.nonzero(possible)
+            open_pairs.add(chosen[doubtful[pair_rows]], group.numbers[places])
 
 
-def _block_nearest(block: np.ndarray, group: _Candidates, scores: np.ndarray) -> np.ndarray:
-    """Maximises x·c − ½‖c‖², which orders candidates as −‖x − c‖² does."""
+def _block_nearest(
+    block: np.ndarray, group: _Candidates, scores: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Maximises x·c − ½‖c‖², which orders candidates as −‖x − c‖² does.
+
+    Returns:
+        (n,) best places in the group; the rows whose best is in doubt; and, for each of those,
+        which candidates it may be: bool (doubtful, C).
+    """
     np.matmul(block, group.vectors.T, out=scores)
     scores -= group.half_norms
     best = scores.argmax(axis=1)
@@ -169,10 +203,43 @@ def _block_nearest(block: np.ndarray, group: _Candidates, scores: np.ndarray) ->
     scores[rows, best] = -np.inf
     band = _bands(block, group)
     doubtful = np.flatnonzero(~(top - scores.max(axis=1) > band))
-    scores[rows, best] = top
     possible = scores[doubtful] >= (top - band)[doubtful, None]
-    best[doubtful] = _decided(block[doubtful], group, possible)
-    return best
+    possible[np.arange(len(doubtful)), best[doubtful]] = True
+    return best, doubtful, possible
+
+
+class _OpenPairs:
+    """Pairs of a record and a candidate that may be its nearest; float64 decides between them.
+
+    Args:
+        vectors: (n, d) records of a window.
+        candidates: (C, d) of all labels.
+        choices: (n,) votes, which `settle` corrects.
+    """
+
+    def __init__(self, vectors: np.ndarray, candidates: np.ndarray, choices: np.ndarray) -> None:
+        self.choices = choices
+        self._vectors, self._candidates = vectors, candidates
+        self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        self._count = 0
+
+    def add(self, rows: np.ndarray, numbers: np.ndarray) -> None:
+        """Adds all pairs of some records; settles where many have come together."""
+        self._pairs.append((rows, numbers))
+        self._count += len(rows)
+        if self._count > _PAIRS_AT_A_TIME:
+            self.settle()
+
+    def settle(self) -> None:
+        """Decides each record's pairs, one pair at a time; ties go to the first candidate."""
+        if not self._pairs:
+            return
+        rows, numbers = (np.concatenate(column) for column in zip(*self._pairs, strict=True))
+        scores = _exact_scores(self._vectors, self._candidates, rows, numbers)
+        order = np.lexsort((numbers, -scores, rows))
+        found, first = np.unique(rows[order], return_index=True)
+        self.choices[found] = numbers[order][first]
+        self._pairs, self._count = [], 0
 
 
 def _bands(block: np.ndarray, group: _Candidates) -> np.ndarray:
@@ -186,32 +253,8 @@ def _bands(block: np.ndarray, group: _Candidates) -> np.ndarray:
     """
     terms = (block.shape[1] + 4) * _UNIT_ROUNDOFF
     gamma = terms / (1.0 - terms)
-    norms = np.sqrt(np.einsum("nd,nd->n", block, block)) * np.float32(1.0 + 1e-4)
+    norms = np.sqrt(np.vecdot(block, block)) * np.float32(1.0 + 1e-4)
     return (2.0 * gamma * group.largest_norm) * (norms + np.float32(group.largest_norm))
-
-
-def _decided(block: np.ndarray, group: _Candidates, possible: np.ndarray) -> np.ndarray:
-    """Settles doubtful records in float64, one pair at a time; ties go to the first candidate."""
-    decided = np.zeros(len(block), dtype=np.int64)
-    for rows in _row_slices(possible.sum(axis=1)):
-        pair_rows, pair_candidates = np.nonzero(possible[rows])
-        scores = _exact_scores(block[rows], group.vectors, pair_rows, pair_candidates)
-        order = np.lexsort((pair_candidates, -scores, pair_rows))
-        found, first = np.unique(pair_rows[order], return_index=True)
-        decided[rows.start + found] = pair_candidates[order][first]
-    return decided
-
-
-def _row_slices(pairs: np.ndarray) -> Iterator[slice]:
-    """Cuts rows into runs of about `_PAIRS_AT_A_TIME` pairs, each of one row at least."""
-    start, total = 0, 0
-    for row, count in enumerate(pairs.tolist()):
-        if row > start and total + count > _PAIRS_AT_A_TIME:
-            yield slice(start, row)
-            start, total = row, 0
-        total += count
-    if start < len(pairs):
-        yield slice(start, len(pairs))
 
 
 def _exact_scores(
@@ -227,10 +270,22 @@ def _exact_scores(
     return scores
 
 
+def _in_memory(vectors: np.ndarray, window: slice) -> np.ndarray:
+    """Rows of a window as float32; a mapped file is read once and in its order."""
+    copied = True if _mapping(vectors) is not None else None
+    return np.array(vectors[window], dtype=np.float32, order="C", copy=copied)
+
+
 def _give_pages_back(vectors: np.ndarray) -> None:
     """Lets the system drop what was read of a mapped file, so that memory stays bounded."""
+    mapping = _mapping(vectors)
+    if mapping is not None:
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping(vectors: np.ndarray) -> mmap.mmap | None:
+    """The mapped file that an array lies in, if it does."""
     owner: object = vectors
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    if isinstance(owner, mmap.mmap):
-        owner.madvise(mmap.MADV_DONTNEED)
+    return owner if isinstance(owner, mmap.mmap) else None

@@ -72,7 +72,8 @@ class FewShot(GenerationMethod):
         mechanisms = [planned_mechanism(plan, config, terms) for _ in terms.labels]
         task = FewShotTask(config=config, terms=terms, public=public)
         texts = texts_by_label(private.records, terms.labels)
-        demonstrations = list(write_demonstrations(task, texts, mechanisms, progress))
+        written = write_demonstrations(task, texts, mechanisms, progress, private.passes)
+        demonstrations = list(written)
         corpus = _corpus(task, demonstrations, progress)
         return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))
 

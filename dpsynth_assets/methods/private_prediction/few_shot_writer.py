@@ -1,12 +1,12 @@
 """Writes the demonstrations: every token is one step over a fresh sample of a label's records."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms, PassStore, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.private_prediction.cluster_histogram import label_indices
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.prompts import (
@@ -69,18 +69,39 @@ def write_demonstrations(
     texts: Sequence[Sequence[str]],
     mechanisms: Sequence[NoisyProbabilities],
     progress: ProgressCallback,
+    passes: PassStore | None = None,
 ) -> Iterator[Demonstration]:
-    """Writes the same number of documents for each label, whatever records it has."""
+    """Writes the same number of documents for each label, whatever records it has.
+
+    Args:
+        task: Settings and public inputs.
+        texts: Private texts of each label.
+        mechanisms: The steps of each label.
+        progress: Told the share of private tokens.
+        passes: Where finished documents are kept; they are not written again.
+
+    **Privacy** The steps that a killed run spent on a document it did not finish were seen by
+    nobody. Documents of one label are numbered alike in every run, so each is released once.
+    """
     total = sum(mechanism.steps for mechanism in mechanisms)
+    each = task.config.documents_per_label
     done = 0
 
     def on_token(written: int) -> None:
         progress((done + written) / total, f"{done + written} of {total} private tokens charged")
 
     for label, mechanism in enumerate(mechanisms):
-        writer = LabelWriter(task, label, texts[label], mechanism)
-        for _ in range(task.config.documents_per_label):
-            yield writer.write(on_token)
+        writer: LabelWriter | None = None
+        for number in range(label * each, (label + 1) * each):
+            known = None if passes is None else passes.load(number)
+            if known is not None:
+                yield Demonstration(**known)
+            else:
+                writer = writer or LabelWriter(task, label, texts[label], mechanism)
+                written = writer.write(on_token)
+                if passes is not None:
+                    passes.save(number, asdict(written))
+                yield written
             done += task.config.max_document_tokens
             on_token(0)
 

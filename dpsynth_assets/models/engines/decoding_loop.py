@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.engines.token_draws import draw_tokens
 
@@ -26,11 +27,13 @@ class EndRules:
         token_ids: Tokens that end a row.
         stop: Texts that end a row.
         decode: Text of tokens.
+        answer: Tokens that keep to the form of answers; None for free text.
     """
 
     token_ids: tuple[int, ...]
     stop: tuple[str, ...]
     decode: Callable[[Sequence[int]], str]
+    answer: AnswerTokens | None = None
 
     def is_stopped(self, tokens: Sequence[int], fresh: int) -> bool:
         """Whether a stop text came to its end within the last `fresh` tokens."""
@@ -67,6 +70,9 @@ def decode_rows(
     tokens = torch.zeros_like(state.rows)
     for step in range(max(limits)):
         logits = contexts.next_logits(tokens, torch.full((len(tokens),), step))
+        if rules.answer is not None:
+            added = rules.answer.mask(state.written(step), logits.shape[-1])
+            logits = logits + torch.from_numpy(added).to(device)
         tokens = draw_tokens(logits, uniform[state.rows, step], sampling)
         state.add(tokens, step, torch.isin(tokens, ends))
         if (step + 1) % looks == 0:
@@ -104,12 +110,16 @@ class _Rows:
         """Marks rows done whose text contains a stop text."""
         import torch
 
-        rows = self.rows.tolist()
-        texts = self._written[self.rows, :written].tolist()
+        rows, texts = self.rows.tolist(), self.written(written)
         stopped = [
             row for row, text in zip(rows, texts, strict=True) if rules.is_stopped(text, fresh)
         ]
         self._done[torch.tensor(stopped, dtype=torch.long, device=self.rows.device)] = True
+
+    def written(self, steps: int) -> list[list[int]]:
+        """What the rows that are still in the pass have written."""
+        rows: list[list[int]] = self._written[self.rows, :steps].tolist()
+        return rows
 
     def writing(self) -> "torch.Tensor":
         return ~self._done[self.rows]

@@ -21,6 +21,18 @@ _LONGEST_WAIT_SECONDS = 60.0
 _PUBLIC_CODE = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
+class RefusedError(EngineError):
+    """The endpoint refused a request; trying again would not help.
+
+    Attributes:
+        status: Of its answer.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 @dataclass(frozen=True)
 class EndpointClient:
     """One endpoint, with its patience.
@@ -44,7 +56,8 @@ class EndpointClient:
         the whole so that many clients do not return at once; `Retry-After` overrides them.
 
         Raises:
-            EngineError: Refused, or still failing after the last try. Neither the request nor the
+            RefusedError: Refused.
+            EngineError: Still failing after the last try. Neither the request nor the
                 answer's text stands in the message: an endpoint may echo the prompt.
         """
         import httpx
@@ -61,7 +74,7 @@ class EndpointClient:
                     return _json(answer)
                 failure = f"status {answer.status_code}{_public_code(answer)}"
                 if answer.status_code not in _WORTH_RETRYING:
-                    raise EngineError(_refusal(failure))
+                    raise RefusedError(_refusal(failure), answer.status_code)
                 wait = _retry_after(answer.headers.get("retry-after"), wait)
             if attempt + 1 < self.attempts:
                 self.on_retry()

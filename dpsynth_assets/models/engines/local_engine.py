@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     EngineError,
@@ -137,6 +138,14 @@ class LocalEngine(ABC):
         eos = self.language_model.tokenizer.eos_token_id
         ids = {self.language_model.end_token_id} | ({int(eos)} if eos is not None else set())
         return tuple(sorted(ids))
+
+    def _answer_tokens(self, sampling: Sampling) -> AnswerTokens | None:
+        """The form of answers in this model's tokens."""
+        if sampling.answer is None:
+            return None
+        return AnswerTokens.of(
+            sampling.answer, self.language_model.encode, self.language_model.end_token_id
+        )
 
     def _generate(
         self,

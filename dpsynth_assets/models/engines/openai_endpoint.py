@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dpsynth_assets.models.engines.endpoint_client import EndpointClient
+from dpsynth_assets.models.engines.answer_form import response_format
+from dpsynth_assets.models.engines.endpoint_client import EndpointClient, RefusedError
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     EngineError,
@@ -28,6 +29,8 @@ from dpsynth_assets.models.engines.protocol import (
 from dpsynth_assets.models.engines.usage import UsageCounter
 
 _ROUTES = {"completions": "completions", "chat": "chat/completions"}
+_UNKNOWN_SETTING = frozenset({400, 415, 422, 501})
+"""What endpoints answer to a setting that they do not know."""
 
 
 class OpenAiEndpoint:
@@ -73,6 +76,7 @@ class OpenAiEndpoint:
             follow_redirects=False,  # the key goes nowhere but to base_url
         )
         self._client = EndpointClient(http, attempts, self.usage.retried)
+        self._takes_forms = True
 
     @property
     def name(self) -> str:
@@ -174,7 +178,7 @@ class OpenAiEndpoint:
 
     def _write(self, prompt: Any, sampling: Sampling, row: int, limit: int) -> Generation:
         self.usage.require_room()
-        answer = self._client.post(_ROUTES[self._api], self._body(prompt, sampling, row, limit))
+        answer = self._ask(self._body(prompt, sampling, row, limit))
         usage = answer.get("usage") or {}
         self.usage.answered(
             int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
@@ -188,6 +192,20 @@ class OpenAiEndpoint:
                 f"Expected choices of the {self._api} route from the endpoint, got none; "
                 "try the other value of api."
             ) from None
+
+    def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Posts; an endpoint that refuses answers in a form is asked for words from then on."""
+        route = _ROUTES[self._api]
+        if "response_format" not in body:
+            return self._client.post(route, body)
+        try:
+            return self._client.post(route, body)
+        except RefusedError as refused:
+            if refused.status not in _UNKNOWN_SETTING:
+                raise
+        answer = self._client.post(route, {k: v for k, v in body.items() if k != "response_format"})
+        self._takes_forms = False
+        return answer
 
     def _body(self, prompt: str, sampling: Sampling, row: int, limit: int) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -205,6 +223,8 @@ class OpenAiEndpoint:
             body["top_k"] = sampling.top_k  # vLLM's and others' extension
         if sampling.stop:
             body["stop"] = list(sampling.stop)
+        if sampling.answer is not None and self._takes_forms:
+            body["response_format"] = response_format(sampling.answer)
         return body
 
 

@@ -56,7 +56,12 @@ class TransformersEngine(LocalEngine):
         vectors: Vectors,
         progress: ShareCallback | None,
     ) -> list[list[int]]:
-        rules = EndRules(self._end_token_ids, sampling.stop, self.language_model.decode)
+        rules = EndRules(
+            self._end_token_ids,
+            sampling.stop,
+            self.language_model.decode,
+            self._answer_tokens(sampling),
+        )
         written: dict[int, list[int]] = {}
         for rows in self._batches(prompts):
             bounds = [limits[row] for row in rows]

@@ -1,7 +1,9 @@
 """Counts what an endpoint was asked, what it wrote and what that cost."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 from dpsynth_assets.models.engines.protocol import EngineError
 
@@ -36,6 +38,18 @@ class UsageCounter:
             self.prompt_tokens * self.prompt_price + self.new_tokens * self.new_price
         ) / 1_000_000
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """What was counted, as numbers for metadata."""
+        with self._lock:
+            return {
+                "requests": self.requests,
+                "retries": self.retries,
+                "prompt_tokens": self.prompt_tokens,
+                "new_tokens": self.new_tokens,
+                "cost": self.cost,
+            }
+
     def answered(self, prompt_tokens: int, new_tokens: int) -> None:
         """Counts one answered request."""
         with self._lock:
@@ -59,3 +73,14 @@ class UsageCounter:
                 f"Expected less than cost_limit {self.cost_limit:g} spent, got {self.cost:.4g} "
                 f"after {self.requests} requests; raise cost_limit to go on."
             )
+
+
+def counted(engine: Any) -> dict[str, float]:
+    """What an engine has counted since it was opened; nothing where it runs the model here."""
+    usage = getattr(engine, "usage", None)
+    return usage.facts if isinstance(usage, UsageCounter) else {}
+
+
+def counted_since(engine: Any, before: Mapping[str, float]) -> dict[str, float]:
+    """What an engine has counted since `before` was taken by `counted`."""
+    return {name: round(now - before.get(name, 0), 6) for name, now in counted(engine).items()}

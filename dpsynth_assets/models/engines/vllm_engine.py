@@ -116,7 +116,9 @@ class VllmEngine(LocalEngine):
             )
             for row, limit in enumerate(limits)
         ]
-        drawing = ("dpsynth_draw", sampling) if sampling.temperature else ()
+        answer = self._answer_tokens(sampling)
+        draws = sampling.temperature or answer is not None
+        drawing = ("dpsynth_draw", sampling, answer) if draws else ()
         with self._serving(vectors, *drawing):
             outputs = self._run(prompts, parameters, progress)
         return [list(output.outputs[0].token_ids) for output in outputs]

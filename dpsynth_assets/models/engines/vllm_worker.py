@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.engines.token_draws import draw_tokens, uniforms
 
@@ -65,14 +66,14 @@ class ResidualStreamWorker:
         """{index of prompt: (V,) float32}."""
         return self._dpsynth_logits
 
-    def dpsynth_draw(self, sampling: Sampling) -> None:
-        """Draws tokens as the transformers engine does: same seeds, same tokens.
+    def dpsynth_draw(self, sampling: Sampling, answer: AnswerTokens | None) -> None:
+        """Draws tokens as the transformers engine does: same seeds, same tokens, same form.
 
         All but the drawn token of each row get no probability, so that vLLM's argmax takes it.
         vLLM's own seeded requests cannot have their prompts read in parts on a processor (0.32),
         and draw row by row.
         """
-        draws = _Draws(self.model_runner, sampling)
+        draws = _Draws(self.model_runner, sampling, answer)
         self._dpsynth_see_logits(draws.forced)
 
     def dpsynth_release(self) -> None:
@@ -96,22 +97,31 @@ class ResidualStreamWorker:
 class _Draws:
     """Each request's tokens from a stream of its own, whatever shares its step."""
 
-    def __init__(self, runner: Any, sampling: Sampling) -> None:
-        self._runner, self._sampling = runner, sampling
+    def __init__(self, runner: Any, sampling: Sampling, answer: AnswerTokens | None) -> None:
+        self._runner, self._sampling, self._answer = runner, sampling, answer
         self._streams: dict[int, np.ndarray] = {}
 
     def forced(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Logits (R, V) that leave one token to choose."""
         import torch
 
-        uniform = torch.from_numpy(self._uniform()).to(logits.device)
-        tokens = draw_tokens(logits.float(), uniform, self._sampling)
+        requests = self._requests()
+        scores = logits.float()
+        if self._answer is not None:
+            written = [request.output_token_ids for request in requests]
+            added = self._answer.mask(written, logits.shape[-1])
+            scores = scores + torch.from_numpy(added).to(logits.device)
+        uniform = torch.from_numpy(self._uniform(requests)).to(logits.device)
+        tokens = draw_tokens(scores, uniform, self._sampling)
         return torch.full_like(logits, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
-    def _uniform(self) -> np.ndarray:
-        """The number of each row's stream that belongs to its next token, (R,) float32."""
+    def _requests(self) -> list[Any]:
+        """What each row of the step belongs to."""
         batch = self._runner.input_batch
-        requests = [self._runner.requests[name] for name in batch.req_ids[: batch.num_reqs]]
+        return [self._runner.requests[name] for name in batch.req_ids[: batch.num_reqs]]
+
+    def _uniform(self, requests: list[Any]) -> np.ndarray:
+        """The number of each row's stream that belongs to its next token, (R,) float32."""
         numbers = []
         for request in requests:
             index = request.sampling_params.extra_args[DOCUMENT]

@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.models.engines.usage import counted, counted_since
+from dpsynth_assets.models.judging.controls import require_discernment
 from dpsynth_assets.models.judging.judge import JudgeError, ShareCallback, Verdict
 from dpsynth_assets.models.judging.rubric import (
+    ANSWER_FORM,
     ANSWER_TOKENS,
+    RubricScores,
     parse_scores,
     rubric_prompt,
 )
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
 
-_ANSWER_START = "{"
-"""Words put into the mouth of a model that runs here: it goes on with JSON, and opens no fence."""
 _CHARACTERS_PER_TOKEN = 4
 """Of English text: how a bound in tokens reaches an endpoint, whose tokenizer is its own."""
 
@@ -21,7 +23,10 @@ _CHARACTERS_PER_TOKEN = 4
 class EngineJudge:
     """Asks a model for a JSON object of scores and keeps texts whose overall score is high enough.
 
-    Answers are greedy, so that the same text gets the same verdict.
+    Answers are greedy, so that the same text gets the same verdict. A model that runs here writes
+    nothing but such an object; an endpoint is asked to. A text whose answer holds no scores all the
+    same is rejected and counted as unscored: it was not found good. Before the first row the judge
+    scores control texts, and is refused where it cannot tell sentences from shuffled words.
 
     Args:
         engine: Runs the judge; an endpoint is asked too, since texts are public or released.
@@ -42,31 +47,34 @@ class EngineJudge:
         self._engine, self._min_overall = engine, min_overall
         self._max_text_tokens = max_text_tokens
         self._prompted = _prompted(engine)
+        self._before = counted(engine)
+        self._controls: tuple[float, float] | None = None
+        self._is_controlled = False
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Name of the judge and its threshold."""
-        return {
+        """Name of the judge and its threshold; once it judged, its controls and what it cost."""
+        facts: dict[str, Any] = {
             "judge": "rubric",
             "judge_model": self._engine.name,
             "threshold_overall": self._min_overall,
         }
+        if self._controls is not None:
+            facts["control_plain"], facts["control_shuffled"] = self._controls
+        spent = counted_since(self._engine, self._before)
+        return facts | {f"judge_{name}": number for name, number in spent.items()}
 
     def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
         """Asks for every text's scores; an answer without them rejects its text.
 
         Raises:
-            JudgeError: Not one answer held scores.
+            JudgeError: Not one answer held scores, or the controls came out in the wrong order.
             EngineError: The engine failed.
         """
-        answers = self._engine.generate(
-            [self._prompt(text) for text in texts],
-            Sampling(temperature=0.0, max_new_tokens=ANSWER_TOKENS),
-            provenance=Provenance.RELEASED,
-            progress=progress,
-        )
-        start = "" if self._prompted is None else _ANSWER_START
-        scores = [parse_scores(start + answer.text) for answer in answers]
+        if texts and not self._is_controlled:
+            self._controls = require_discernment(self._scores, self._engine.name)
+            self._is_controlled = True
+        scores = self._scores(texts, progress)
         if texts and not any(scores):
             raise JudgeError(
                 f"Expected JSON with overall in 1-10 from the judge {self._engine.name}, got none "
@@ -78,6 +86,17 @@ class EngineJudge:
             else Verdict(each.overall >= self._min_overall, each.overall)
             for each in scores
         ]
+
+    def _scores(
+        self, texts: Sequence[str], progress: ShareCallback | None = None
+    ) -> list[RubricScores | None]:
+        answers = self._engine.generate(
+            [self._prompt(text) for text in texts],
+            Sampling(temperature=0.0, max_new_tokens=ANSWER_TOKENS, answer=ANSWER_FORM),
+            provenance=Provenance.RELEASED,
+            progress=progress,
+        )
+        return [parse_scores(answer.text) for answer in answers]
 
     def _prompt(self, text: str) -> str | list[int]:
         """Token ids in the model's chat template, where it runs here and has one; else text."""
@@ -93,7 +112,6 @@ def _prompted(engine: Engine) -> PromptedModel | None:
         return None
     templates = PromptTemplates(
         private=rubric_prompt("{examples}"),
-        response_start=_ANSWER_START,
         use_chat_template=bool(language_model.tokenizer.chat_template),
     )
     return PromptedModel(language_model, templates)

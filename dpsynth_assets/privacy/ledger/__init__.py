@@ -5,12 +5,13 @@ written), `chain` (why it cannot be edited unseen), `charges`
 (what an event costs under the filter), `plans` (what a fixed plan costs), `months` (what the clock
 says), `accounts` (entries become sums), `allowances` (what a month may add), `conditions` and
 `admission` (may this be charged?), `entries` (what is written then),
-`database` (the table and its lock), `store` (the `Ledger` others call), `statement` and `export`
-(what is shown).
+`database` (the table and its lock), `checkpoint` (what a machine need not verify again), `store`
+(the `Ledger` others call), `statement` and `export` (what is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission
 from dpsynth_assets.privacy.ledger.chain import GENESIS, ChainProblem, VerifyReport
+from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint
 from dpsynth_assets.privacy.ledger.database import sqlite_path
 from dpsynth_assets.privacy.ledger.schema import (
     LedgerEntry,
@@ -27,6 +28,7 @@ __all__ = [
     "Admission",
     "BudgetTerms",
     "ChainProblem",
+    "Checkpoint",
     "CohortSpend",
     "DatasetSpend",
     "Ledger",

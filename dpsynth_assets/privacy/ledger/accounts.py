@@ -165,6 +165,13 @@ class Book:
         self.reserved[entry.reservation] = entry.key
         self.by_key[entry.key] = (*self.by_key.get(entry.key, ()), entry.reservation)
 
+    def look_up_again(self) -> None:
+        """Makes what follows from `reserved` and `committed`, which are in order of entries."""
+        for reservation, key in self.reserved.items():
+            self.by_key[key] = (*self.by_key.get(key, ()), reservation)
+        for reservation in self.committed:
+            self._released.setdefault(self.reserved[reservation], reservation)
+
     def released(self, key: str) -> str | None:
         """The first committed reservation of this key.
 

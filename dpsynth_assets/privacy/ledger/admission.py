@@ -260,6 +260,6 @@ def _tells_too_much(request: ReleaseRequest, bound: str, posterior: float) -> st
     return (
         f"Publishing {request.asset} would tell too much of the secrets of cohort "
         f"{request.cohort!r}: expected a posterior of at most {bound}, all planned releases "
-        f"together give {posterior:.6g}. Lower its budget_share or raise secret.posterior in the "
-        "dataset file."
+        f"together give {posterior:.6g}. Lower its budget_share or secret_share, or raise "
+        "secret.posterior, in the dataset file."
     )

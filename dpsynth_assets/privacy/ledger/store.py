@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from math import inf, isfinite
 
@@ -16,6 +17,7 @@ from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.admission import Admission, admit
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
+from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import Appender, Database
 from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
 from dpsynth_assets.privacy.ledger.months import month_at, utc_now
@@ -46,12 +48,18 @@ class Ledger:
     noise: a ledger with ex-post releases is internal.
     """
 
-    def __init__(self, url: str, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Callable[[], datetime] = utc_now,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         """Opens or creates the ledger.
 
         Args:
             url: SQLAlchemy URL. A missing SQLite file is created, for its owner only.
             clock: Says when an entry is recorded, and which month's allowance it takes.
+            checkpoint: Where this machine keeps what it has verified; none: all is verified anew.
 
         Raises:
             LedgerIntegrityError: The database cannot be read.
@@ -59,7 +67,10 @@ class Ledger:
         """
         self._database = Database(url)
         self._clock = clock
-        self._book = Book()
+        self._checkpoint = checkpoint
+        self._book = (checkpoint and checkpoint.load()) or Book()
+        self._kept = self._book.seq
+        self._is_current = False
         self._lock = threading.RLock()
 
     def reserve(
@@ -188,18 +199,20 @@ class Ledger:
         return dataset_spend(dataset, self._refreshed().accounts.values())
 
     def verify(self, witnessed_head: str | None = None) -> VerifyReport:
-        """Checks the whole chain, and that `witnessed_head` is still part of it."""
+        """Checks the whole chain, and that `witnessed_head` is still part of it.
+
+        Nothing is taken from the checkpoint; it is compared with the chain as well.
+        """
         report = verify_chain(self._database.read(), witnessed_head)
-        missing = sorted(set(triggers.NAMES) - self._database.triggers())
-        if not missing:
-            return report
-        problem = ChainProblem(0, f"append-only triggers are missing: {', '.join(missing)}")
-        return VerifyReport(
-            ok=False,
-            entries=report.entries,
-            head=report.head,
-            problems=(*report.problems, problem),
-        )
+        problems = list(report.problems)
+        if missing := sorted(set(triggers.NAMES) - self._database.triggers()):
+            problems.append(
+                ChainProblem(0, f"append-only triggers are missing: {', '.join(missing)}")
+            )
+        if report.ok and self._checkpoint is not None:
+            message = self._checkpoint.problem(self._database.read())
+            problems += [ChainProblem(0, message)] if message else []
+        return replace(report, ok=not problems, problems=tuple(problems))
 
     def head(self) -> str:
         """Hash of the last entry: note it down elsewhere as a witness for `verify`."""
@@ -208,31 +221,44 @@ class Ledger:
     def _refreshed(self) -> Book:
         """The book up to the last entry, its chain verified."""
         with self._lock:
-            _post_new(self._book, self._database.read(after=max(self._book.seq - 1, 0)))
+            self._post_new(self._database.read(after=max(self._book.seq - 1, 0)))
+            self._is_current = True
+            if self._checkpoint and self._book.seq - self._kept >= ENTRIES_BETWEEN:
+                self._checkpoint.save(self._book)
+                self._kept = self._book.seq
             return self._book
 
     @contextmanager
     def _appending(self) -> Iterator[tuple[Appender, Book]]:
         """Holds the write lock with the book up to date; a first, long read happens before it."""
         with self._lock:
-            if self._book.seq == 0:
+            if not self._is_current:
                 self._refreshed()
             with self._database.appending() as appender:
-                _post_new(self._book, appender.read(after=max(self._book.seq - 1, 0)))
+                self._post_new(appender.read(after=max(self._book.seq - 1, 0)))
                 yield appender, self._book
 
+    def _post_new(self, entries: Iterator[LedgerEntry]) -> None:
+        """Posts entries after the last known one, which is read again to see that it is there."""
+        book = self._book
+        if book.seq:
+            known = next(entries, None)
+            if known is None or (known.seq, known.hash) != (book.seq, book.head):
+                raise LedgerIntegrityError(
+                    f"Ledger entry {book.seq} is not the one this machine read before: the ledger "
+                    f"was replaced or rolled back. {self._remedy}"
+                )
+        for entry in entries:
+            book.post(entry)
 
-def _post_new(book: Book, entries: Iterator[LedgerEntry]) -> None:
-    """Posts entries after the last known one, which is read again to see that it is still there."""
-    if book.seq:
-        known = next(entries, None)
-        if known is None or (known.seq, known.hash) != (book.seq, book.head):
-            raise LedgerIntegrityError(
-                f"Ledger entry {book.seq} is not the one this process read before: the ledger was "
-                "replaced or rolled back. Run `dpsynth ledger verify`, then start again."
-            )
-    for entry in entries:
-        book.post(entry)
+    @property
+    def _remedy(self) -> str:
+        if not self._kept or self._checkpoint is None:
+            return "Run `dpsynth ledger verify`, then start again."
+        return (
+            "Restore the newest one; if nothing is missing in it, as `dpsynth ledger verify --head "
+            f"HASH` shows, delete {self._checkpoint.path}."
+        )
 
 
 def _released(book: Book, request: ReleaseRequest, terms: BudgetTerms) -> Reservation:

@@ -159,7 +159,7 @@ def test_a_sample_needs_a_declared_number_of_records(cases):
     ({"layers": (1, 1)}, "different numbers"),
     ({"layers": (1, 2), "steering_layers": (3,)}, "released layers only"),
     ({"layers": (1, 2, 3), "strengths": (1.0, 2.0)}, "one for each of 3"),
-    ({"candidates": 1, "shots": 2}, "shots <= candidates"),
+    ({"candidates": 1, "shots": 2}, "shots <= kept_shots <= candidates"),
 ])  # fmt: skip
 def test_settings_that_do_not_fit_say_so(settings, words):
     with pytest.raises(ValueError, match=words):

@@ -80,13 +80,14 @@ def test_the_noise_that_is_charged_is_drawn_and_the_most_voted_are_kept(cases, n
     )
     release = release_shots(
         cases.private(records), CANDIDATES, cases.embedder.embed(list(TEXTS)), cases.terms(),
-        shots=2, noise_std=4.5,
+        noise_std=4.5,
     )  # fmt: skip
     assert noiseless == [4.5]
     assert release.cost.event.noise_multiplier == 4.5
-    assert release.value.shots[0] == ("bread warm", "old hall")
-    assert release.value.shots[1][0] == "hall quiet"
-    assert len(release.value.dp_counts) == len(TEXTS)
+    assert release.value.leading(2)[0] == ("bread warm", "old hall")
+    assert release.value.leading(1)[1] == ("hall quiet",)
+    assert sum(map(len, release.value.ranked)) == len(TEXTS)
+    assert release.value.weights[0][:2] == (3, 2)
     assert release.value.noisy
 
 
@@ -94,23 +95,52 @@ def test_counts_are_noisy_when_they_are_released(cases):
     def counts():
         return release_shots(
             cases.private(cases.records(30)), CANDIDATES, cases.embedder.embed(list(TEXTS)),
-            cases.terms(), shots=1, noise_std=1e6,
-        ).value.dp_counts  # fmt: skip
+            cases.terms(), noise_std=1e6,
+        ).value.weights  # fmt: skip
 
     assert counts() != counts()
 
 
 def test_shots_without_a_histogram_read_nothing_and_are_public():
-    shots = random_shots(CANDIDATES, 2, 2, seed=1)
+    shots = random_shots(CANDIDATES, 2, seed=1)
     assert not shots.noisy
-    assert all(set(texts) <= set(TEXTS) for texts in shots.shots)
-    assert shots.shots == random_shots(CANDIDATES, 2, 2, seed=1).shots
-    assert any(shots.shots != random_shots(CANDIDATES, 2, 2, seed=s).shots for s in range(2, 9))
-    assert no_shots(2).shots == ((), ())
+    assert all(set(texts) <= set(TEXTS) for texts in shots.ranked)
+    assert shots.ranked == random_shots(CANDIDATES, 2, seed=1).ranked
+    assert any(shots.ranked != random_shots(CANDIDATES, 2, seed=s).ranked for s in range(2, 9))
+    assert no_shots(2).ranked == ((), ())
+
+
+def test_records_of_a_label_are_never_told_below_their_noise(cases, noiseless):
+    records = pl.DataFrame({"text": ["old hall"] * 50, "label": ["x"] * 50})
+    release = release_shots(
+        cases.private(records), CANDIDATES, cases.embedder.embed(list(TEXTS)), cases.terms(),
+        noise_std=3.0,
+    )  # fmt: skip
+    bins = CANDIDATES["label"].to_list().count(1)
+    assert release.value.dp_records == pytest.approx((50.0, 3.0 * bins**0.5))
+
+
+def test_prompts_draw_shots_by_their_weights_and_each_row_by_itself(cases):
+    shots = FixedShots(
+        ranked=(("a", "b", "c", "never"), ("d", "e", "f")),
+        weights=((9, 0.5, 0.5, 99), (1, 1, 1)),
+        dp_records=(10.0, 2.0),
+    )
+    one = cases.config(shots=1, kept_shots=3)
+    rows = shots.drawn(0, 400, one, seed=4)
+    assert 0.8 < sum(row == ("a",) for row in rows) / 400 < 0.98
+    assert {row for (row,) in rows} == {"a", "b", "c"}
+    assert shots.drawn(0, 30, one, seed=4) == rows[:30]
+    two = cases.config(shots=2, kept_shots=3)
+    assert all(len(set(row)) == 2 for row in shots.drawn(0, 50, two, seed=1))
+    assert shots.drawn(1, 3, cases.config(shots=2), seed=1) == [("d", "e")] * 3
+    assert shots.leading(1) == (("a",), ("d",))
 
 
 def test_shots_survive_their_file(tmp_path):
-    shots = FixedShots(shots=(("a “b”",), ("c",)), dp_counts=(3, -1), noise_std=2.5)
+    shots = FixedShots(
+        ranked=(("a “b”",), ("c",)), weights=((3.0,), (0.5,)), dp_records=(4.5, 2.0), noise_std=2.5
+    )
     shots.save(tmp_path)
     assert FixedShots.load(tmp_path) == shots
 

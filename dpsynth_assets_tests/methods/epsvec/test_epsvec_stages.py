@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dpsynth_assets.methods.epsvec.candidates import public_candidates, read_candidates
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.methods.staged import Stage
 
@@ -58,7 +59,8 @@ def test_settings_of_writing_ask_for_no_other_release(cases, changes):
 
 @pytest.mark.parametrize(("changes", "first"), [
     ({"candidates": 20}, POOL), ({"prompt": "base"}, POOL), ({"scaffold_temperature": 0.5}, POOL),
-    ({"max_document_tokens": 9}, POOL), ({"shots": 3}, SHOTS), ({"shots_share": 0.5}, SHOTS),
+    ({"max_document_tokens": 9}, POOL), ({"shots": 3}, NEGATIVES),
+    ({"kept_shots": 5}, NEGATIVES), ({"shots_share": 0.5}, SHOTS),
     ({"negatives": 20}, NEGATIVES), ({"layers": (1,)}, NEGATIVES), ({"clip_bound": 2.0}, NEGATIVES),
     ({"pairing": "mean"}, NEGATIVES), ({"vector_records": 20}, VECTORS),
 ])  # fmt: skip
@@ -86,3 +88,27 @@ def test_released_facts_hold_no_private_word(cases, engine, tmp_path):
     files = [p for each in public.released.values() for p in each.folder.rglob("*") if p.is_file()]
     assert files
     assert not any(b"brackenbury" in path.read_bytes() for path in files)
+
+
+def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engine, tmp_path):
+    config = cases.config(candidate_source="public_corpus", clip_bound=1.0)
+    assert "public_corpus" in cases.method.public_inputs(config)
+    public = cases.public(engine)
+    cases.run(tmp_path, config, cases.private(cases.records(20)), public)
+    pool = read_candidates(tmp_path / POOL)
+    ours = [pool.filter(pool["label"] == label)["text"].to_list() for label in (0, 1)]
+    assert ours[0] == ours[1]
+    assert len(set(ours[0])) == config.candidates
+    assert set(ours[0]) <= set(public.public_records["text"])
+    with pytest.raises(ValueError, match="got 8"):
+        public_candidates(ours[0], 2, cases.config(kept_shots=9, candidates=20), seed=0)
+
+
+def test_a_plan_without_any_number_of_records_cannot_tell_differences(cases):
+    def refusal(**changes):
+        terms = cases.terms(public_records=None)
+        return cases.method.plan(cases.config(**changes), terms, target_epsilon=8.0).refusal
+
+    assert refusal() is None  # the histogram of shots counts them
+    assert "strength_unit: clip_bound" in refusal(private_histogram=False)
+    assert refusal(private_histogram=False, strength_unit="clip_bound") is None

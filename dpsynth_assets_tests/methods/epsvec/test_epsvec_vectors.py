@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives
+from dpsynth_assets.methods.epsvec import vectors as vectors_module
+from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives, references
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.prompts import scaffold_of
 from dpsynth_assets.methods.epsvec.shots import no_shots
@@ -16,7 +17,12 @@ from dpsynth_assets.methods.epsvec.states import (
     reader_layers,
     require_private_engine,
 )
-from dpsynth_assets.methods.epsvec.vectors import DatasetVectors, VectorTask, release_vectors
+from dpsynth_assets.methods.epsvec.vectors import (
+    DatasetVectors,
+    VectorTask,
+    expected_records,
+    release_vectors,
+)
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
 from dpsynth_assets.privacy import vector_mean
@@ -45,10 +51,14 @@ def reader_of(cases, engine, config, layers=CHOSEN):
     return StateReader(
         engine=engine,
         scaffold=scaffold_of(config, cases.terms(), engine),
-        shots=no_shots(2).shots,
+        shots=no_shots(2).ranked,
         layers=layers,
         max_tokens=config.max_document_tokens,
     )
+
+
+def negatives_of(cases, reader, config, public):
+    return make_negatives(reader, no_shots(2), config, public, Provenance.PUBLIC, cases.silent)
 
 
 def task_of(cases, engine, **changes):
@@ -65,11 +75,12 @@ def task_of(cases, engine, **changes):
     )
     return VectorTask(
         reader=reader,
-        negatives=make_negatives(reader, config, public, Provenance.PUBLIC, cases.silent),
+        negatives=negatives_of(cases, reader, config, public),
         noise=noise,
         config=config,
         terms=cases.terms(relation=settings["relation"], public_records=settings.get("records")),
         salt=settings["salt"],
+        expected_records=settings.get("expected"),
     )
 
 
@@ -160,10 +171,51 @@ def test_directions_point_from_negatives_to_records(cases, engine):
     assert (vectors.signal_over_noise > 10).all()
 
 
-def test_directions_of_noise_alone_say_so(cases, engine):
-    task = task_of(cases, engine, multiplier=1e6)
+def test_directions_of_noise_alone_say_so_and_are_hardly_steered_along(cases, engine):
+    task = task_of(cases, engine, multiplier=1e6, expected=np.full(2, 5.0))
     vectors = release_vectors(task, cases.private(cases.records(10)), cases.silent).value
     assert (vectors.signal_over_noise < 3).all()
+    short = vectors.signal_over_noise <= 1
+    assert (vectors.lengths[short] == 0).all()
+    assert (vectors.lengths[~short] > 0).all()
+
+
+@pytest.mark.parametrize("records", [None, 1000])
+def test_lengths_are_those_of_the_mean_difference_whatever_is_divided_by(cases, engine, records):
+    """Of each label's own records: a sum over 30 is not a mean over all."""
+    rows = cases.records(60, labels=("x", "y", "y", "y"))
+    counts = np.array([15.0, 45.0])
+    task = task_of(cases, engine, multiplier=1e-4, records=records, expected=counts)
+    vectors = release_vectors(task, cases.private(rows), cases.silent).value
+    for label, name in enumerate(("x", "y")):
+        mine = rows.filter(pl.col("label") == name)
+        known = references(
+            task.negatives, label, mine["record_id"].to_list(), task.salt, task.config
+        )
+        states = task.reader.read(label, mine["text"].to_list()) - known
+        norms = np.linalg.norm(states, axis=2, keepdims=True)
+        clipped = states * np.minimum(1, task.negatives.clip_bounds[None, :, None] / norms)
+        expected = np.linalg.norm(clipped.mean(axis=0), axis=1)
+        np.testing.assert_allclose(vectors.lengths[label], expected, rtol=1e-2)
+
+
+def test_noise_is_taken_off_the_lengths(cases, engine):
+    """Of what a vector is longer than noise alone; what is left is nearest to the truth."""
+    task = task_of(cases, engine, records=40, expected=np.full(2, 20.0))
+    truth, noise = 3.0, 4.0
+    noisy = math.hypot(truth, noise)
+    lengths = vectors_module._lengths(np.full((2, 2), noisy), noise, task)
+    cosine = truth / noisy  # between the noisy mean and the truth
+    np.testing.assert_allclose(
+        lengths, truth * cosine * 2 * task.negatives.clip_bounds[None].repeat(2, 0)
+    )
+
+
+def test_records_are_counted_by_the_shots_or_shared_alike(cases):
+    terms = cases.terms(public_records=40)
+    np.testing.assert_allclose(expected_records(terms, (30.0, 90.0), 0.5), [15.0, 20.0])
+    np.testing.assert_allclose(expected_records(terms, (), 1.0), [20.0, 20.0])
+    assert expected_records(cases.terms(public_records=None), (), 1.0) is None
 
 
 def test_every_release_draws_its_own_noise_and_a_stored_one_never_draws_again(
@@ -219,7 +271,7 @@ def test_clip_bounds_come_from_public_text_and_change_with_the_quantile(cases, e
         config = cases.config(**changes)
         public = cases.public(engine)
         reader = reader_of(cases, engine, config)
-        return make_negatives(reader, config, public, Provenance.PUBLIC, cases.silent).clip_bounds
+        return negatives_of(cases, reader, config, public).clip_bounds
 
     assert (bounds(clip_quantile=0.5) < bounds(clip_quantile=1.0)).all()
     assert bounds(clip_bound=5.5).tolist() == [5.5, 5.5]

@@ -39,10 +39,17 @@ def test_more_rows_begin_with_the_same_rows(cases, released):
 
 
 def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases, released, engine):
-    bounds = dict(zip((2, 5), vectors_of(released).clip_bounds, strict=True))
-    write(cases, released, strengths=(0.5,))
+    stored = vectors_of(released)
+    bounds = dict(zip((2, 5), stored.clip_bounds, strict=True))
+    write(cases, released, strengths=(0.5,), strength_unit="clip_bound")
     vectors, strengths = engine.steering
     assert strengths == pytest.approx({layer: 0.5 * bound for layer, bound in bounds.items()})
+    write(cases, released, strengths=(0.5,))  # of the difference, which two layers share
+    assert engine.steering[1] == pytest.approx(
+        {2: stored.lengths[1, 0] / 4, 5: stored.lengths[1, 1] / 4}
+    )
+    write(cases, released, steering_layers=(5,), strengths=(1.0,))
+    assert engine.steering[1] == pytest.approx({5: stored.lengths[1, 1]})
     np.testing.assert_array_equal(vectors[5], vectors_of(released).directions[1, 1])
     write(cases, released, steering_layers=(5,), strengths=(1.4,), strength_unit="absolute")
     assert engine.steering[1] == {5: 1.4}
@@ -101,8 +108,31 @@ def test_fixed_shots_stand_before_negatives_records_and_rows_alike(cases, releas
     write(cases, released, rows=2)
     (prompt,) = set(engine.asked[-2][0])
     decoded = engine.language_model.decode(prompt)
-    assert sum(text in decoded for text in json.loads(shots)["shots"][0]) == 2
+    assert sum(text in decoded for text in json.loads(shots)["ranked"][0][:2]) == 2
     assert any(text[: len(prompt) - 1] == prompt[1:] for texts in engine.read for text in texts)
+
+
+def test_rows_draw_their_shots_from_all_that_are_kept(cases, engine, tmp_path):
+    config = cases.config(shots=1, kept_shots=5)
+    private = cases.private(cases.records(40))
+    released = config, *cases.run(tmp_path / "stages", config, private, cases.public(engine))
+    asked = len(engine.asked)
+    few = write(cases, released, rows=10).rows
+    first = [prompt for prompts, _, _ in engine.asked[asked:] for prompt in prompts]
+    kept = json.loads((released[2].released[SHOTS].folder / "fixed_shots.json").read_text())
+    known = {
+        tuple(engine.language_model.prompt_ids(label, [text], 6))
+        for label, texts in zip(("ex", "why"), kept["ranked"], strict=True)
+        for text in texts[:5]
+    }
+    assert set(first) <= known
+    assert len(set(first)) > 2
+    assert write(cases, released, rows=40).rows.head(10).equals(few)
+
+
+def test_more_kept_shots_than_candidates_are_refused(cases, released):
+    with pytest.raises(ValueError, match="Keep fewer shots"):
+        write(cases, released, kept_shots=9, candidates=100)
 
 
 def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):

@@ -50,6 +50,15 @@ def test_equal_candidates_give_their_votes_to_the_first():
     assert found.tolist() == [0] * 30
 
 
+def test_candidates_of_one_length_are_told_apart_and_signs_of_zero_are_not():
+    candidates = np.zeros((4, 6), np.float32)
+    candidates[0, 0], candidates[1, 0], candidates[2:, 1] = 1.0, -1.0, 1.0
+    candidates[3, 2] = -0.0  # equal to the one before it, in other bytes
+    vectors = np.repeat(candidates, 5, axis=0) + unit_rows(20, 6, 0) * np.float32(0.05)
+    found = nearest_candidates(vectors, np.zeros(20, int), candidates, np.zeros(4, int))
+    assert found.tolist() == [0] * 5 + [1] * 5 + [2] * 10
+
+
 def test_what_float32_cannot_tell_apart_is_decided_exactly_and_alike_at_every_place():
     # Candidates a few units in the last place apart: a float32 product orders them by chance.
     base = unit_rows(1, 384, 0)[0]

@@ -1,6 +1,7 @@
 """Laws of a fine-tuned generator: what is charged, what it learns from, and rows that are free."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import polars as pl
@@ -14,6 +15,8 @@ from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningCo
 from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.staged import Released
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
+from dpsynth_assets.models.conditional_generator.training import FACTS_FILE
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
@@ -114,6 +117,16 @@ def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public
     assert not many.rows.filter((pl.col("label") == "x") & (pl.col("topic") == 1)).height
     again = write(cases, public, release, rows=26)
     assert again.rows.equals(few.rows)
+
+
+def test_a_checkpoint_that_was_made_elsewhere_stands_in(cases, public, checkpoint, tmp_path):
+    ours = shutil.ignore_patterns(FORMAT_FILE, FACTS_FILE)
+    foreign = shutil.copytree(public.conditional_generator.source, tmp_path / "own", ignore=ours)
+    start = load_conditional_generator(str(foreign), device="cpu")
+    assert not start.written_format
+    public = replace(public, conditional_generator=start)
+    _, release = train(cases, public, checkpoint)
+    assert write(cases, public, release).facts["rows"] > 0
 
 
 @pytest.mark.parametrize("missing", ["topic_histogram", "topic_model", "conditional_generator"])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance, Sampling
+from dpsynth_assets.models.engines.answer_form import AnswerForm
 from dpsynth_assets.models.engines.endpoint_client import EndpointClient, _back_off, _retry_after
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
 from dpsynth_assets.models.engines.usage import UsageCounter
@@ -121,6 +122,36 @@ def test_the_request_says_what_the_sampling_says(server, engine):
         "model": "a-model", "prompt": "b", "max_tokens": 9, "temperature": 0.5, "top_p": 0.9,
         "top_k": 4, "seed": 6, "stop": ["#"],
     }  # fmt: skip
+
+
+FORM = AnswerForm((("overall", 1, 10),))
+
+
+def test_an_endpoint_is_asked_for_answers_in_the_form(server, monkeypatch):
+    engine = make(server, monkeypatch, api="chat")
+    sampling = Sampling(max_new_tokens=7, answer=FORM)
+    engine.generate(["x"], sampling, **PUBLIC)
+    [(_, _, body)] = server.requests
+    schema = body["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["overall"]["maximum"] == 10
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_an_endpoint_that_knows_no_forms_is_asked_for_words(server, monkeypatch, status):
+    engine = make(server, monkeypatch, concurrency=1)
+    server.script = [(status, {})]
+    sampling = Sampling(max_new_tokens=7, answer=FORM)
+    made = engine.generate(["x", "y"], sampling, **PUBLIC)
+    assert [each.text for each in made] == ["X", "Y"]
+    assert ["response_format" in body for _, _, body in server.requests] == [True, False, False]
+
+
+def test_a_refusal_that_is_not_about_the_form_stays_one(server, monkeypatch):
+    engine = make(server, monkeypatch, concurrency=1)
+    server.script = [(401, {})]
+    with pytest.raises(EngineError, match="status 401"):
+        engine.generate(["x"], Sampling(max_new_tokens=7, answer=FORM), **PUBLIC)
+    assert len(server.requests) == 1
 
 
 def test_the_chat_route_sends_one_message(server, monkeypatch):

@@ -1,5 +1,7 @@
 """Pooled hidden states: the plain model's, one pass a text, whoever shares the pass."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +75,27 @@ def test_every_text_passes_once_and_later_layers_are_not_computed(model, texts):
         hook.remove()
     assert rows == [(4, 32), (4, 32), (2, 64), (1, 128)]  # 5 texts, 2, 1, each within 128 tokens
     assert not later
+
+
+def test_five_hundred_documents_pass_once_each_in_passes_of_bounded_size():
+    """Memory does not grow with their number: no pass is larger than what it is bounded by."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"]).eval()
+    draw = np.random.default_rng(1)
+    documents = [draw.integers(2, 61, n).tolist() for n in draw.integers(1, 200, 500)]
+    shapes, kept = [], []
+    layers = decoder_layers(model)
+    layers[0].register_forward_pre_hook(lambda _m, inputs: shapes.append(inputs[0].shape[:2]))
+    layers[1].register_forward_hook(lambda _m, _i, output: kept.append(weakref.ref(output)))
+    made = states(model, documents, [1], tokens_per_pass=1024)
+    columns = {width for _, width in shapes}
+    assert columns == {32, 64, 96, 128, 160, 192, 224}
+    assert all(rows * width <= 1024 for rows, width in shapes)
+    filler = sum(1024 // width - 1 for width in columns)
+    assert 500 <= sum(rows for rows, _ in shapes) <= 500 + filler
+    assert sum(reference() is not None for reference in kept) <= 1  # no pass outlives the next
+    assert made[1].nbytes == 500 * 32 * 4
+    assert (np.abs(made[1]).sum(axis=1) > 0).all()
 
 
 def test_company_does_not_move_a_texts_states(model, texts):

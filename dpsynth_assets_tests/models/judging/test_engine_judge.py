@@ -1,10 +1,14 @@
 """A model judges by the rubric: greedy, of released text, and never by half an answer."""
 
+from itertools import pairwise
+
 import pytest
 
 from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.engines.usage import UsageCounter
 from dpsynth_assets.models.judging import EngineJudge, JudgeError
+from dpsynth_assets.models.judging.controls import PLAIN, shuffled
 
 
 class Answers:
@@ -25,6 +29,22 @@ class Answers:
         return Generation(written, (), True)
 
 
+class Reader(Answers):
+    """Scores control texts too: sentences and shuffled words as it is told."""
+
+    def __init__(self, plain, mixed):
+        super().__init__()
+        self.control = dict.fromkeys(PLAIN, plain) | dict.fromkeys(map(shuffled, PLAIN), mixed)
+        self.usage = UsageCounter(new_price=1e6)
+
+    def _answer(self, prompt):
+        text = prompt.split("Text:\n")[1].split("\n\nJSON:")[0]
+        self.usage.answered(9, 2)
+        if text in self.control:
+            return Generation(f'{{"overall": {self.control[text]}}}', (), True)
+        return super()._answer(prompt)
+
+
 def test_rows_are_kept_from_the_threshold_on_and_order_is_kept():
     verdicts = EngineJudge(Answers(), min_overall=6).judge(["score 7", "score 5", "score 6", "?"])
     assert [v.accepted for v in verdicts] == [True, False, True, False]
@@ -34,15 +54,16 @@ def test_rows_are_kept_from_the_threshold_on_and_order_is_kept():
 def test_answers_are_greedy_and_prompts_say_they_are_released():
     engine = Answers()
     EngineJudge(engine).judge(["score 7"])
-    [(_, sampling, provenance)] = engine.calls
-    assert sampling.temperature == 0
-    assert provenance is Provenance.RELEASED
+    for _, sampling, provenance in engine.calls:
+        assert sampling.temperature == 0
+        assert sampling.answer is not None
+        assert provenance is Provenance.RELEASED
 
 
 def test_long_texts_are_cut_before_they_are_judged():
     engine = Answers()
     EngineJudge(engine, max_text_tokens=10).judge(["score 7 " + "word " * 1000])
-    [([prompt], _, _)] = engine.calls
+    [prompt], _, _ = engine.calls[-1]
     assert prompt.count("word") < 10
 
 
@@ -53,6 +74,43 @@ def test_a_judge_that_never_answers_is_named_in_one_line_without_a_row():
     assert "zebra" not in str(raised.value)
     assert "\n" not in str(raised.value)
     assert EngineJudge(Answers()).judge([]) == []
+
+
+@pytest.mark.parametrize("mixed", [7, 8])
+def test_a_judge_that_cannot_tell_sentences_from_shuffled_words_judges_no_row(mixed):
+    engine = Reader(plain=7, mixed=mixed)
+    with pytest.raises(JudgeError, match=f"got 7 and {mixed} from oracle; take an instruction"):
+        EngineJudge(engine).judge(["score 9"])
+    assert not any("score 9" in prompt for prompts, _, _ in engine.calls for prompt in prompts)
+
+
+def test_controls_are_judged_once_and_stand_in_the_facts_with_the_cost():
+    engine = Reader(plain=8, mixed=2)
+    engine.usage.answered(100, 100)  # of another corpus
+    judge = EngineJudge(engine)
+    for _ in range(2):
+        assert [v.accepted for v in judge.judge(["score 9", "score 1"])] == [True, False]
+    assert [len(prompts) for prompts, _, _ in engine.calls] == [2 * len(PLAIN), 2, 2]
+    facts = judge.facts
+    assert (facts["control_plain"], facts["control_shuffled"]) == (8, 2)
+    assert facts["judge_requests"] == 2 * len(PLAIN) + 4
+    assert facts["judge_cost"] == 2 * facts["judge_requests"]
+
+
+def test_shuffled_controls_have_the_same_words_in_another_order():
+    for text in PLAIN:
+        assert sorted(shuffled(text).split()) == sorted(text.split())
+        assert not set(pairwise(text.split())) & set(pairwise(shuffled(text).split()))
+
+
+def test_a_model_that_runs_here_is_asked_through_to_the_end_and_found_wanting(toy_model):
+    """Its answers are scores, all of them; what they are worth, the controls say."""
+    engine = TransformersEngine(toy_model)
+    judge = EngineJudge(engine, max_text_tokens=40)
+    scores = judge._scores(["The parcel came late.", "The bill was wrong."])
+    assert all(each is not None and each.fluency is not None for each in scores)
+    with pytest.raises(JudgeError, match="take an instruction-tuned model"):
+        judge.judge(["The parcel came late."])
 
 
 def test_facts_name_judge_and_threshold():
@@ -68,8 +126,8 @@ def test_a_threshold_outside_the_rubric_is_refused():
         EngineJudge(Answers(), min_overall=11)
 
 
-def test_a_local_model_reads_the_rubric_and_goes_on_with_json(toy_model):
-    """Text goes in by tokens of its own: it can bring no special token into the prompt."""
+def test_a_local_model_reads_the_rubric_by_its_own_tokens(toy_model):
+    """A text can bring no special token into the prompt."""
     engine = TransformersEngine(toy_model)
     judge = EngineJudge(engine, max_text_tokens=5)
     ids = judge._prompt("a fine text that goes on and on" + toy_model.tokenizer.eos_token)
@@ -77,4 +135,4 @@ def test_a_local_model_reads_the_rubric_and_goes_on_with_json(toy_model):
     assert len(ids) == len(judge._prompt("")) + 5
     written = toy_model.decode(ids)
     assert "writing-quality evaluator" in written
-    assert written.endswith("JSON:{")
+    assert written.endswith("JSON:")

@@ -1,0 +1,81 @@
+"""Resources that fail as software fails in practice: with errors that quote private text."""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from dpsynth_assets.methods.base import PrivateInputs
+
+
+def quoting(records: "pl.DataFrame") -> NoReturn:
+    """Raises an error that quotes private text, chained to another that does."""
+    raise ValueError(str(records.to_dicts())) from KeyError(records.to_dict(as_series=False))
+
+
+class QuotingInputs:
+    """What a mechanism was given: fails as soon as its records are used, and quotes them all.
+
+    The error rises from the mechanism's own code, with records on the stack below it.
+    """
+
+    def __init__(self, private: "PrivateInputs") -> None:
+        self._private = private
+
+    def __getattr__(self, name: str) -> Any:
+        """Embeddings, secrets and passes are there."""
+        return getattr(self._private, name)
+
+    @property
+    def records(self) -> NoReturn:
+        """Not there: asking for them raises."""
+        quoting(self._private.records)
+
+
+def faulty_store() -> dict[str, Any]:
+    """A store whose records break every mechanism, and whose other reads fail with what they read.
+
+    Writing works, and so does reading of what holds no record.
+    """
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    class FaultySensitiveStore(SensitiveStore):
+        """Reads, and fails with what it read."""
+
+        def read_for_release(self, *arguments: Any, **options: Any) -> Any:
+            """Inputs that fail inside the mechanism."""
+            return QuotingInputs(super().read_for_release(*arguments, **options))
+
+        def read_internal(self, *arguments: Any, **options: Any) -> NoReturn:
+            """Raises an error that quotes what an internal step would read."""
+            quoting(super().read_internal(*arguments, **options).records)
+
+        def read_for_scoring(self, *arguments: Any, **options: Any) -> NoReturn:
+            """Raises an error that quotes what scores are computed from."""
+            records, _ = super().read_for_scoring(*arguments, **options)
+            quoting(records)
+
+    return {"sensitive_store": FaultySensitiveStore()}
+
+
+def faulty_models() -> dict[str, Any]:
+    """Models whose embedder fails with an error that quotes what it was given."""
+    from dpsynth_assets.resources.models import Models
+
+    class QuotingEmbedder:
+        """An embedder that fails as tokenizers do, with the text that it could not read."""
+
+        def embed(self, texts: list[str], progress: object = None) -> NoReturn:
+            """Raises an error that quotes every text."""
+            del progress
+            raise RuntimeError("cannot tokenize " + " ".join(texts))
+
+    class FaultyModels(Models):
+        """Every text embedder fails."""
+
+        def text_embedder(self, manifest: Any) -> Any:
+            """An embedder that fails."""
+            del manifest
+            return QuotingEmbedder()
+
+    return {"models": FaultyModels()}

@@ -1,0 +1,174 @@
+"""The book as of a verified entry, kept by one machine: a step then verifies only what is new.
+
+A step is a process of its own, and would verify the whole chain before it charges anything. With a
+checkpoint it begins where an earlier process of this machine ended, at an entry whose hash it finds
+unchanged in the ledger. What that saves is verifying again that nobody altered earlier entries;
+they cannot lower a sum any more, since sums come from the checkpoint. A ledger that was replaced or
+cut off no longer holds the entry, and is refused.
+
+Whoever may write the file may understate what was spent. It lies on the machine that reads private
+data, for its owner alone, and so asks for no trust that its owner does not have. What an auditor
+is told never rests on it: a verification reads the whole chain, and compares the file with it.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.engine import make_url
+
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.charges import FilterSum
+from dpsynth_assets.privacy.ledger.months import MonthSpend
+from dpsynth_assets.privacy.ledger.plans import Charges
+from dpsynth_assets.privacy.ledger.schema import LedgerEntry
+from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
+
+FORMAT = 1
+"""To be raised with any change of what accounts hold, or of how entries are posted to them."""
+
+ENTRIES_BETWEEN = 500
+"""A process writes a new checkpoint once so many entries follow the last: 15 ms to verify."""
+
+_OTHERS_MAY_WRITE = 0o022
+_PLAIN = ("cohort", "dataset", "adaptive", "plan_json", "reserved", "committed", "has_ex_post")
+
+
+class Checkpoint:
+    """One ledger's checkpoint on this machine."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        """Names the file; it need not exist.
+
+        Args:
+            folder: Folder of the owner's.
+            url: The ledger's URL, whose digest names the file: ledgers do not share one. Nothing
+                of its password goes into the name.
+        """
+        place = make_url(url).render_as_string(hide_password=True)
+        name = hashlib.sha256(place.encode()).hexdigest()[:16]
+        self.path = folder / f"verified-{name}.json"
+
+    def load(self) -> Book | None:
+        """The book that was saved; None without one, or one that is damaged or not ours."""
+        try:
+            with self.path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                digest, body = file.readline().strip(), file.read()
+        except OSError:
+            return None
+        ours = status.st_uid == os.getuid() and not status.st_mode & _OTHERS_MAY_WRITE
+        if not ours or hashlib.sha256(body).hexdigest().encode() != digest:
+            return None
+        stored = json.loads(body)
+        return _book(stored) if stored["format"] == FORMAT else None
+
+    def save(self, book: Book) -> None:
+        """Replaces the file; a disk that takes none costs time, and is no failure."""
+        body = json.dumps(_json(book), separators=(",", ":")).encode()
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            temporary.replace(self.path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def problem(self, entries: Iterable[LedgerEntry]) -> str | None:
+        """Replays the chain from its beginning and says where the checkpoint differs from it.
+
+        Args:
+            entries: All entries in order, of a chain that verifies.
+        """
+        kept = self.load()
+        if kept is None:
+            return None
+        replayed = Book()
+        for entry in islice(entries, kept.seq):
+            replayed.post(entry)
+        if kept == replayed:
+            return None
+        return (
+            f"the checkpoint {self.path} is not what these entries come to: the ledger is not the "
+            "one it was made from, or the file was altered. Delete it once you know why"
+        )
+
+
+def _json(book: Book) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "seq": book.seq,
+        "head": book.head,
+        "month": book.month,
+        "partitions": book.partitions,
+        "reserved": book.reserved,
+        "committed": book.committed,
+        "accounts": [_account_json(account) for account in book.accounts.values()],
+    }
+
+
+def _book(stored: dict[str, Any]) -> Book:
+    """The very book, its maps in the order in which entries made them."""
+    book = Book(
+        stored["seq"],
+        stored["head"],
+        stored["month"],
+        accounts={row["cohort"]: _account(row) for row in stored["accounts"]},
+        partitions=stored["partitions"],
+        reserved=stored["reserved"],
+        committed={name: (digest, uri) for name, (digest, uri) in stored["committed"].items()},
+    )
+    book.look_up_again()
+    return book
+
+
+def _account_json(account: CohortAccount) -> dict[str, Any]:
+    secret = account.secret
+    return {
+        **{name: getattr(account, name) for name in _PLAIN},
+        "opened": account.opened.to_json(),
+        "latest": account.latest.to_json(),
+        "rho_units": f"{account.spent.units:x}",
+        "sampled": account.spent.sampled,
+        "charges": _rows(account.charges),
+        "month": account.this_month.month,
+        "month_charges": _rows(account.this_month.charges),
+        "secret_charges": _rows(account.secret_charges),
+        "secret": None if secret is None else asdict(secret),
+        "public_facts": sorted(account.public_facts),
+        "ex_post": account.ex_post,
+    }
+
+
+def _account(row: dict[str, Any]) -> CohortAccount:
+    return CohortAccount(
+        **{name: row[name] for name in _PLAIN},
+        opened=BudgetTerms.from_json(row["opened"]),
+        latest=BudgetTerms.from_json(row["latest"]),
+        spent=FilterSum(int(row["rho_units"], 16), Counter(row["sampled"])),
+        charges=_charges(row["charges"]),
+        this_month=MonthSpend(row["month"], _charges(row["month_charges"])),
+        secret_charges=_charges(row["secret_charges"]),
+        secret=None if row["secret"] is None else SecretTerms(**row["secret"]),
+        public_facts=set(row["public_facts"]),
+        ex_post=row["ex_post"],
+    )
+
+
+def _rows(charges: Charges) -> list[tuple[str, str, int]]:
+    return [(asset, event_json, times) for (asset, event_json), times in charges.items()]
+
+
+def _charges(rows: list[tuple[str, str, int]]) -> Charges:
+    return Counter({(asset, event_json): times for asset, event_json, times in rows})

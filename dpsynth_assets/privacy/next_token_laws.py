@@ -1,0 +1,127 @@
+"""Next-token laws of many rows at temperature 1, and their sums.
+
+Shape letters: n rows looked at, V vocabulary, A allowed tokens, C tokens of one block.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsynth_assets.privacy.clipping import column_blocks, row_blocks
+from dpsynth_assets.privacy.cpu_rows import blocks_of_rows, is_plain
+
+if TYPE_CHECKING:
+    import torch
+
+LAWS_PER_SUM = 8
+"""Laws that are added in float32, in one matrix product, before their sums are in float64."""
+
+_SAFE_TOTAL = (1e-20, 1e30)
+"""Sums of plain exponentials between which float32 neither overflows nor loses digits."""
+
+
+def log_normaliser(
+    logits: "torch.Tensor", columns: "torch.Tensor | None", rows: "torch.Tensor | None" = None
+) -> "torch.Tensor":
+    """Computes (n,) float64 log Σ_x exp(z_x) over allowed tokens, block by block.
+
+    Finite exactly where the row's maximum is: NaN and infinities show in the result.
+    """
+    import torch
+
+    count = logits.shape[0] if rows is None else len(rows)
+    maximum = torch.full((count,), -torch.inf, dtype=torch.float64, device=logits.device)
+    for _, block in column_blocks(logits, columns, rows):
+        maximum = torch.maximum(maximum, block.amax(dim=1).to(torch.float64))
+    total = torch.zeros_like(maximum)
+    for _, block in column_blocks(logits, columns, rows):
+        total += _probabilities(block, maximum).sum(dim=1)
+    return maximum + total.log()
+
+
+def _probabilities(block: "torch.Tensor", normaliser: "torch.Tensor") -> "torch.Tensor":
+    """Computes (n, C) float64 exp(z − normaliser)."""
+    import torch
+
+    return block.to(torch.float64, copy=True).sub_(normaliser.unsqueeze(1)).exp_()
+
+
+def next_token_laws(block: "torch.Tensor", columns: "torch.Tensor | None" = None) -> "torch.Tensor":
+    """Computes (n, A) float32 softmax of each row; zeros where the maximum is not finite.
+
+    One exponential an entry. Rows whose plain exponentials leave the safe range are shifted by
+    their maximum first; whether one is depends on that row alone.
+    """
+    import torch
+
+    block = block if columns is None else block.index_select(1, columns)
+    block = block.to(torch.float32)
+    weights = torch.exp(block)
+    total = weights.sum(dim=1)
+    shifted = ~((total > _SAFE_TOTAL[0]) & (total < _SAFE_TOTAL[1]))
+    if bool(shifted.any()):
+        own = block[shifted]
+        maximum = own.amax(dim=1, keepdim=True)
+        own = torch.exp(own - maximum).masked_fill_(~torch.isfinite(maximum), 0.0)
+        weights[shifted], total[shifted] = own, own.sum(dim=1).clamp_(min=1.0)
+    return weights.mul_(total.reciprocal_().unsqueeze(1))
+
+
+def sum_of_laws(
+    private_logits: "torch.Tensor",
+    columns: "torch.Tensor | None",
+    rows: "torch.Tensor | slice",
+    most_in_float32: float,
+) -> "torch.Tensor":
+    """Adds up the laws of a batch's rows: (A,) float64; rows without a finite maximum add nothing.
+
+    Up to `most_in_float32` rows a CPU adds LAWS_PER_SUM laws in float32.
+    """
+    import torch
+
+    count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+    if is_plain(private_logits) and count <= most_in_float32:
+        return _sum_on_a_cpu(private_logits, columns, rows)
+    tokens = private_logits.shape[1] if columns is None else len(columns)
+    summed = torch.zeros(tokens, dtype=torch.float64, device=private_logits.device)
+    for block in row_blocks(private_logits, columns, rows):
+        summed += sum_in_float64(next_token_laws(block))
+    return summed
+
+
+def _sum_on_a_cpu(
+    private_logits: "torch.Tensor",
+    columns: "torch.Tensor | None",
+    rows: "torch.Tensor | slice",
+) -> "torch.Tensor":
+    """Divides by the totals and adds LAWS_PER_SUM laws at once, in one matrix product, in cache.
+
+    Blocks that hold a row which `next_token_laws` has to shift are left to it.
+    """
+    import torch
+
+    tokens = private_logits.shape[1] if columns is None else len(columns)
+    summed, buffer = np.zeros(tokens), torch.empty((0, tokens))
+    own = None if columns is None else columns.numpy()
+    for logits in blocks_of_rows(private_logits.numpy(), own, rows):
+        block = torch.from_numpy(logits)
+        buffer = torch.empty_like(block) if len(buffer) < len(block) else buffer
+        weights = torch.exp(block, out=buffer[: len(block)])
+        total = weights.sum(dim=1).numpy()
+        if not (_SAFE_TOTAL[0] < total.min() and total.max() < _SAFE_TOTAL[1]):
+            summed += sum_in_float64(next_token_laws(block)).numpy()
+            continue
+        shares = torch.from_numpy(np.reciprocal(total))
+        for start in range(0, len(logits), LAWS_PER_SUM):
+            part = slice(start, start + LAWS_PER_SUM)
+            summed += torch.mv(weights[part].T, shares[part]).numpy()
+    return torch.from_numpy(summed)
+
+
+def sum_in_float64(block: "torch.Tensor") -> "torch.Tensor":
+    """Adds up (n, A) float32 rows in float64: (A,). A CPU does it without a float64 copy."""
+    import torch
+
+    if block.device.type == "cpu":
+        return torch.from_numpy(np.add.reduce(block.numpy(), axis=0, dtype=np.float64))
+    return block.sum(dim=0, dtype=torch.float64)

@@ -1,0 +1,129 @@
+"""Public models through a store: made once, copied whole and unaltered where they are missing."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.public import _trained_model
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.paths import home, located
+from dpsynth_assets.resources.shared_models import local_copy, model_folder, share
+from dpsynth_assets_tests.object_stores import bucket, s3_address
+
+__all__ = ["bucket", "s3_address"]
+
+KIND, VERSION = "language_models", "0123abcd"
+CONTENT = {"model.safetensors": b"weights" * 1000, "tokenizer/tokenizer.json": b"{}"}
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request, tmp_path, monkeypatch):
+    """An address that machines share."""
+    address = request.getfixturevalue("bucket") if request.param == "s3" else str(tmp_path / "nas")
+    monkeypatch.setenv("DPSYNTH_STORE_URL", address)
+    return address
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Moves to a machine of this name, with a disk of its own."""
+
+    def move(name):
+        monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / name))
+        return home()
+
+    return move
+
+
+def make(folder):
+    for name, content in CONTENT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in CONTENT}
+
+
+def test_a_model_that_one_machine_made_is_there_on_another(store, machine):
+    machine("first")
+    folder = model_folder("demo", KIND, VERSION)
+    assert not folder.exists()
+    share(make(folder))
+    second = machine("second")
+    copied = model_folder("demo", KIND, VERSION)
+    assert copied.is_relative_to(second.artifacts)
+    assert contents(copied) == CONTENT
+
+
+def test_a_manifest_of_another_machine_names_the_copy_of_this_one(store, machine):
+    machine("first")
+    made = make(model_folder("demo", KIND, VERSION))
+    share(made)
+    machine("second")
+    elsewhere = f"/another/disk/artifacts/public/demo/{KIND}/{VERSION}"
+    assert contents(Path(local_copy(elsewhere))) == CONTENT
+
+
+def test_a_model_that_the_store_holds_is_not_trained_again(store, machine, monkeypatch):
+    from dpsynth_assets.models import language_model_training as training
+
+    def train(documents, folder, settings, report):
+        folder.mkdir(parents=True)
+        (folder / training.FACTS_FILE).write_text('{"loss": 1.5}')
+        return {"loss": 1.5}
+
+    spec = PublicDataSpec.model_validate({"name": "demo"})
+    documents = pl.DataFrame({"text": ["hello"], "label": ["a"]})
+    machine("first")
+    monkeypatch.setattr(training, "train_language_model", train)
+    first, _ = _trained_model(spec, documents, lambda *_: None)
+    second = machine("second")
+    monkeypatch.setattr(training, "train_language_model", None)
+    folder, facts = _trained_model(spec, documents, lambda *_: None)
+    assert folder.name == first.name
+    assert folder.is_relative_to(second.artifacts)
+    assert facts == {"loss": 1.5}
+
+
+@pytest.mark.parametrize("path", ["google/gemma-2-2b", "/models/gemma", "a/b/c/d/e/f"])
+def test_names_of_the_hub_and_other_folders_stay_as_they_are(store, machine, path):
+    machine("first")
+    assert local_copy(path) == path
+
+
+def test_without_a_store_nothing_is_copied(machine, monkeypatch):
+    monkeypatch.delenv("DPSYNTH_STORE_URL", raising=False)
+    machine("first")
+    share(make(model_folder("demo", KIND, VERSION)))
+    machine("second")
+    assert not model_folder("demo", KIND, VERSION).exists()
+
+
+def test_an_upload_that_was_cut_short_is_no_model(bucket, machine, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_STORE_URL", bucket)
+    machine("first")
+    share(make(model_folder("demo", KIND, VERSION)))
+    (located(bucket) / "public" / "demo" / KIND / VERSION / "complete.json").unlink()
+    machine("second")
+    assert not model_folder("demo", KIND, VERSION).exists()
+
+
+def test_an_altered_model_is_refused(bucket, machine, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_STORE_URL", bucket)
+    machine("first")
+    share(make(model_folder("demo", KIND, VERSION)))
+    stored = located(bucket) / "public" / "demo" / KIND / VERSION / "model.safetensors"
+    stored.fs.pipe_file(stored.path, b"other weights")
+    machine("second")
+    with pytest.raises(OSError, match="got other bytes"):
+        model_folder("demo", KIND, VERSION)
+    assert not (home().public_models / "demo" / KIND / VERSION).exists()
+
+
+def test_only_public_models_go_there(store, machine):
+    machine("first")
+    with pytest.raises(ValueError, match="is not in the subpath"):
+        share(home().sensitive / "tickets")
