@@ -155,7 +155,9 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
         with public_section("Training the conditional generator"):
             topics = models.topic_model(topic_model)
             keywords = _keywords(topics, public_embeddings)
-            folder, facts = _trained(spec, public_corpus, keywords, topic_model["path"], report)
+            folder, facts = _trained(
+                spec, public_corpus, keywords, topic_model["path"], models, report
+            )
         manifest |= {"path": str(folder), "facts": facts}
         shown = {name: value for name, value in facts.items() if isinstance(value, int | float)}
         return dg.Output(manifest, metadata={"model": dg.MetadataValue.path(str(folder)), **shown})
@@ -173,9 +175,11 @@ def _trained(
     documents: pl.DataFrame,
     keywords: list[tuple[str, ...]],
     topics_path: str,
+    models: Models,
     report: ProgressCallback,
 ) -> tuple[Path, dict[str, Any]]:
-    """Trains once per (settings, corpus, topics): training is deterministic."""
+    """Trains once per (settings, corpus, topics, describing model): training is deterministic."""
+    from dpsynth_assets.models.conditional_generator.engine_aspects import aspects_by_engine
     from dpsynth_assets.models.conditional_generator.training import (
         GeneratorTrainingSettings,
         train_conditional_generator,
@@ -184,14 +188,27 @@ def _trained(
     settings = GeneratorTrainingSettings.model_validate(spec.conditional_generator.settings)
     corpus = documents.select(pl.concat_str(pl.all(), ignore_nulls=True)).to_series()
     topics_version = topics_path.rstrip("/").rsplit("/", maxsplit=1)[-1]
-    version = version_of("conditional", settings, version_of_texts(corpus), topics_version)
+    described = spec.conditional_generator.aspects
+    version = version_of(
+        "conditional",
+        settings,
+        version_of_texts(corpus),
+        topics_version,
+        *(() if described is None else (described,)),
+    )
     folder = model_folder(spec.name, "conditional_generators", version)
     if (folder / FACTS).exists():
         report(1.0, "already trained on this corpus with these settings")
         share(folder)
         return folder, json.loads((folder / FACTS).read_text())
     temporary = _fresh(folder)
-    facts = train_conditional_generator(documents, keywords, temporary, settings, report)
+    aspects = None
+    if described is not None:
+        engine = models.engine(described, None)
+        aspects = aspects_by_engine(documents["text"].to_list(), engine, report)
+    facts = train_conditional_generator(
+        documents, keywords, temporary, settings, report, aspects=aspects
+    )
     (temporary / FACTS).write_text(json.dumps(facts))
     shutil.rmtree(folder, ignore_errors=True)
     temporary.replace(folder)

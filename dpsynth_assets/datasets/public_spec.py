@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.parts import SourceSpec
 
@@ -122,6 +123,23 @@ class ConditionalGeneratorSpec(Declaration):
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Shape and training of the embedded model."
     )
+    aspects: EngineSpec | None = Field(
+        default=None,
+        description="What runs the instruction model that describes each public document (type, "
+        "tone, keywords, ...), for kind: embedded; it must name its model. None: keywords, type "
+        "and label.",
+    )
+
+    @model_validator(mode="after")
+    def _describer_named(self) -> Self:
+        if self.aspects is not None and (self.kind == "pretrained" or not self.aspects.model):
+            refuse(
+                "aspects",
+                "an engine with a model, for kind: embedded",
+                f"kind: {self.kind}, model: {self.aspects.model}",
+                "Name the model that describes documents, or drop aspects.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _weights_named(self) -> Self:
