@@ -9,9 +9,9 @@ ledger composes the dominating pairs of all planned releases and admits none bey
 """
 
 from collections.abc import Mapping
+from statistics import NormalDist
 
 from dpsynth_assets.privacy.ledger import SecretTerms
-from dpsynth_assets.privacy.secret_protection import gaussian_budget
 
 ROUND_DOWN = 1.0 - 1e-6
 """Keeps releases that compose exactly from overshooting by rounding."""
@@ -42,7 +42,7 @@ def divided_secret_shares(
             "them out: what is left is then divided evenly."
         )
     moved = secret.occurrences * dp_mu
-    of_dp = max((moved / gaussian_budget(*bound)) ** 2 for bound in secret.bounds)
+    of_dp = max((moved / _mu(*bound)) ** 2 for bound in secret.bounds)
     left = max(0.0, 1.0 - declared - of_dp)
     unclaimed = sum(share is None for share in claims.values())
     alone = len(claims) == rounds == 1 and dp_mu == 0
@@ -51,3 +51,12 @@ def divided_secret_shares(
         name: margin * (left / unclaimed if share is None else share) / rounds
         for name, share in claims.items()
     }
+
+
+def _mu(prior: float, posterior: float) -> float:
+    """Computes the μ at which a Gaussian release tells a secret of prior p with posterior r.
+
+    As `privacy.secret_protection.gaussian_budget`, but for its last digits and without SciPy, which
+    need not be loaded to open a dataset file.
+    """
+    return NormalDist().inv_cdf(posterior) - NormalDist().inv_cdf(prior)
