@@ -10,7 +10,7 @@ export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
 export DAGSTER_HOME ?= $(DPSYNTH_HOME)/dagster
 export DAGSTER_REDACT_USER_CODE_ERRORS ?= 1
 export HF_HUB_OFFLINE ?= 1
-export OMP_WAIT_POLICY ?= PASSIVE
+export GOMP_SPINCOUNT ?= 10000
 export TOKENIZERS_PARALLELISM ?= true
 
 .PHONY: setup demo test test-vllm ui auditors check lint types bench pictures where clean-demo

@@ -82,7 +82,7 @@ def _materialise(cohort: str, select: str, release: str, console: Console) -> bo
 def _quieten() -> None:
     """Leaves the terminal to the bars: failures are printed once, as one line, at the end."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     logging.getLogger("dagster.redacted_errors").setLevel(logging.CRITICAL)
 

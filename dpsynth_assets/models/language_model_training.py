@@ -25,6 +25,7 @@ from dpsynth_assets.models.document_format import EMBEDDED
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.muon import Muon
 from dpsynth_assets.models.prompt_sampler import EncodedDocuments, PromptSampler, encode_documents
+from dpsynth_assets.models.sharded_gradients import open_shards, shares
 
 if TYPE_CHECKING:
     import polars as pl
@@ -66,7 +67,9 @@ class TrainingSettings(BaseModel):
         0.8, ge=0, le=1, description="Share of the budget in which the copying heads stay as set."
     )
     seed: int = Field(0, description="Public seed of initial weights and of the order of text.")
-    threads: int = Field(2, ge=1, description="CPU threads; weights depend on it in the last bits.")
+    threads: int = Field(
+        2, ge=1, description="CPU threads, each on a part of every batch; they move last bits."
+    )
     device: str = Field("cpu", description="Torch device to train on.")
 
 
@@ -192,22 +195,24 @@ def _optimize(
     sampler = PromptSampler(training, settings.group_share, settings.seed)
     tokens = steps = 0
     smooth_loss = math.nan
-    while tokens < settings.token_budget:
-        share = tokens / settings.token_budget
-        rows = torch.from_numpy(_next_rows(sampler, settings, share)).to(settings.device)
-        loss = _next_token_loss(model, rows).mean()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            _set_learning_rate(optimizer, _schedule(share, settings.warmup_share))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        if copying_heads is not None and share < settings.hold_copying_share:
-            copying_heads.restore()
-        tokens, steps = tokens + rows.numel(), steps + 1
-        smooth_loss = _smooth(smooth_loss, loss.item())
-        if steps % 20 == 0:
-            report(min(0.99, tokens / settings.token_budget), f"public loss {smooth_loss:.3f}")
+    with open_shards(model, settings.threads) as gradients:
+        while tokens < settings.token_budget:
+            share = tokens / settings.token_budget
+            rows = torch.from_numpy(_next_rows(sampler, settings, share)).to(settings.device)
+            parts = [rows[own] for own in shares(len(rows), settings.threads)]
+            targets = rows.numel() - len(rows)
+            loss = gradients.fill(parts, lambda part: _next_token_loss(model, part).sum(), targets)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                _set_learning_rate(optimizer, _schedule(share, settings.warmup_share))
+                optimizer.step()
+            if copying_heads is not None and share < settings.hold_copying_share:
+                copying_heads.restore()
+            tokens, steps = tokens + rows.numel(), steps + 1
+            smooth_loss = _smooth(smooth_loss, loss)
+            if steps % 20 == 0:
+                done = min(0.99, tokens / settings.token_budget)
+                report(done, f"public loss {smooth_loss:.3f}")
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "training_tokens": tokens,

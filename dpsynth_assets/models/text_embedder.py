@@ -11,12 +11,12 @@ dataset must not move the clusters of the records it shares.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dpsynth_assets.models.worker_threads import one_thread_each
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 WINDOW = 8_192
@@ -118,12 +118,14 @@ class _PackedEngine:
         self.dimension = self._model.dimension
 
     def embed(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        import torch
+
         for start in range(0, len(texts), WINDOW):
             encodings = self._tokenizer.encode_batch_fast(list(texts[start : start + WINDOW]))
             documents = [encoding.ids for encoding in encodings]
             packs = list(_packs([len(document) for document in documents], self._token_budget))
             packed = [[documents[row] for row in pack] for pack in packs]
-            with _one_thread_a_pack() as workers:
+            with one_thread_each(torch.get_num_threads()) as workers:
                 for pack, values in zip(packs, workers.map(self._model.embed, packed), strict=True):
                     yield np.asarray(pack) + start, values.numpy()
 
@@ -159,23 +161,6 @@ def _packs(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
         tokens += lengths[row]
     if pack:
         yield pack
-
-
-@contextmanager
-def _one_thread_a_pack() -> Iterator[ThreadPoolExecutor]:
-    """Opens workers that compute one pack each.
-
-    The steps of a pack are too short to share: threads that meet after each of them wait for one
-    another, tenfold on a busy machine.
-    """
-    import torch
-
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield pool
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _has_accelerator() -> bool:

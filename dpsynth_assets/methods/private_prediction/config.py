@@ -79,7 +79,8 @@ class PrivatePredictionConfig(MethodConfig):
         le=1024,
         description=(
             "Batches packed into one forward pass (batches). The logits of a pass take "
-            "batches x s x vocabulary x 4 bytes."
+            "batches x s x vocabulary x 4 bytes; a small model on a CPU runs as many passes at "
+            "once as there are threads."
         ),
     )
     batching: Literal["hashed", "slots"] = Field(

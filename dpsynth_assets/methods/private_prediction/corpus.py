@@ -1,6 +1,6 @@
 """From a cohort to a corpus: the steps that mean and median share around the loop."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -39,6 +39,12 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     TokenSelector,
     generate_documents,
+)
+from dpsynth_assets.methods.private_prediction.passes import (
+    DrawCounter,
+    Part,
+    parts_of,
+    run_passes,
 )
 from dpsynth_assets.methods.private_prediction.plan import batches_per_label
 from dpsynth_assets.methods.private_prediction.prompts import (
@@ -159,10 +165,14 @@ def generate_corpus(
     **Privacy** Rows and facts are functions of drawn tokens and public settings. Realised costs
     are not: they go into `internal` alone.
     """
-    finished = [
-        _run_pass(task, part, selector, progress_of, with_public_prompts, passes, costs)
-        for part, progress_of in _parts(task, batches, progress)
-    ]
+    counter = DrawCounter(task.rules.tokens_per_batch * len(batches), progress)
+    finished = run_passes(
+        task.public.language_model.model,
+        parts_of(batches, task.config.batches_per_forward),
+        lambda part: _run_pass(
+            task, part, selector, counter.add, with_public_prompts, passes, costs
+        ),
+    )
     documents = [document for written, _ in finished for document in written]
     drawn = sum((counts for _, counts in finished), np.zeros(2, dtype=np.int64))
     unfinished = sum(not document.finished for document in documents)
@@ -181,36 +191,9 @@ def generate_corpus(
     return SyntheticCorpus(rows=rows, facts=facts, internal=internal)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """Batches of one pass: `number`, index of the first, and the batches."""
-
-    number: int
-    start: int
-    batches: Sequence[PrivateBatch]
-
-
-def _parts(
-    task: GenerationTask, batches: Sequence[PrivateBatch], progress: ProgressCallback
-) -> Iterator[tuple[_Part, Callable[[int, int], None]]]:
-    """Cuts batches into passes; each comes with a counter that reports progress over all."""
-    planned = max(1, task.rules.tokens_per_batch * len(batches))
-    drawn = np.zeros(2, dtype=np.int64)
-
-    def on_step(private: int, public: int) -> None:
-        drawn[:] += private, public
-        free = f", {drawn[1]} public ones" if drawn[1] else ""
-        share = min(1.0, drawn[0] / planned)
-        progress(share, f"{drawn[0]} of at most {planned} private tokens{free}")
-
-    size = task.config.batches_per_forward
-    for number, start in enumerate(range(0, len(batches), size)):
-        yield _Part(number=number, start=start, batches=batches[start : start + size]), on_step
-
-
 def _run_pass(
     task: GenerationTask,
-    part: _Part,
+    part: Part,
     selector: SelectorFactory,
     on_step: Callable[[int, int], None],
     with_public_prompts: bool,
@@ -218,11 +201,10 @@ def _run_pass(
     costs: RealisedCosts | None,
 ) -> tuple[list[Document], np.ndarray]:
     """Runs one pass, or reads it back; returns its documents and its (private, public) tokens."""
-    own = slice(part.start, part.start + len(part.batches))
     known = passes.load(part.number) if passes is not None else None
     if known is not None:
         if costs is not None:
-            costs.restore(own, known)
+            costs.restore(part.own, known)
         on_step(*known["drawn"])
         return [Document(**fields) for fields in known["documents"]], np.array(known["drawn"])
     drawn = np.zeros(2, dtype=np.int64)
@@ -244,7 +226,7 @@ def _run_pass(
         values = {
             "documents": [asdict(document) for document in documents],
             "drawn": drawn.tolist(),
-            **({} if costs is None else costs.kept(own)),
+            **({} if costs is None else costs.kept(part.own)),
         }
         passes.save(part.number, values)
     return documents, drawn

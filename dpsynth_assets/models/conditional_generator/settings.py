@@ -32,5 +32,7 @@ class GeneratorTrainingSettings(BaseModel):
     warmup_share: float = Field(0.05, ge=0, lt=1, description="Share of the budget to warm up.")
     held_out_share: float = Field(0.03, gt=0, lt=1, description="Documents kept for perplexity.")
     seed: int = Field(0, ge=0, description="Public seed of initial weights and of every draw.")
-    threads: int = Field(2, ge=1, description="CPU threads; weights depend on it in the last bits.")
+    threads: int = Field(
+        2, ge=1, description="CPU threads, each on a part of every batch; they move last bits."
+    )
     device: str = Field("cpu", description="Torch device to train on.")

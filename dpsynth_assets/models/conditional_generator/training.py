@@ -39,6 +39,7 @@ from dpsynth_assets.models.conditional_generator.starting_weights import (
     write_new_model,
 )
 from dpsynth_assets.models.muon import Muon
+from dpsynth_assets.models.sharded_gradients import open_shards, shares
 
 if TYPE_CHECKING:
     import polars as pl
@@ -150,27 +151,27 @@ def _optimize(
     optimizers, copying = _optimizers(model, settings), CopyingAttention(model)
     tokens = steps = 0
     smooth_loss = math.nan
-    for batch in pairs.batches(settings):
-        counted = int((batch.labels >= 0).sum())
-        loss = token_losses(model, batch).sum() / counted
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        share = tokens / settings.token_budget
-        for optimizer in optimizers:
-            _set_learning_rate(optimizer, _schedule(share, settings.warmup_share))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        if share < settings.hold_copying_share:
-            copying.restore()
-        tokens, steps = tokens + counted, steps + 1
-        smooth_loss = _smooth(smooth_loss, loss.item())
-        if tokens >= settings.token_budget:
-            break
-        if steps % 20 == 0:
-            report(
-                min(0.99, tokens / settings.token_budget),
-                f"public loss {smooth_loss:.3f}, perplexity {math.exp(smooth_loss):.2f}",
-            )
+    with open_shards(model, settings.threads) as gradients:
+        for batch in pairs.batches(settings):
+            counted = int((batch.labels >= 0).sum())
+            parts = [batch.take(own) for own in shares(len(batch), settings.threads)]
+            loss = gradients.fill(parts, lambda part: token_losses(model, part).sum(), counted)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            share = tokens / settings.token_budget
+            for optimizer in optimizers:
+                _set_learning_rate(optimizer, _schedule(share, settings.warmup_share))
+                optimizer.step()
+            if share < settings.hold_copying_share:
+                copying.restore()
+            tokens, steps = tokens + counted, steps + 1
+            smooth_loss = _smooth(smooth_loss, loss)
+            if tokens >= settings.token_budget:
+                break
+            if steps % 20 == 0:
+                report(
+                    min(0.99, tokens / settings.token_budget),
+                    f"public loss {smooth_loss:.3f}, perplexity {math.exp(smooth_loss):.2f}",
+                )
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "training_tokens": tokens,

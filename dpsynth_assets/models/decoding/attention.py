@@ -6,6 +6,7 @@ most of the work. Here the H/G queries that share a head stand where the query p
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,20 +81,41 @@ def _capped_attention(
     return torch.matmul(weights, value)
 
 
+_entered: dict[int, int] = {}
+"""How many passes, in whatever thread, are inside `grouped_queries` of a configuration, by id."""
+_entering = Lock()
+
+
 @contextmanager
 def grouped_queries(model: Any) -> Iterator[None]:
-    """Runs a model's `sdpa` layers through `grouped_query_attention`; leaves other kinds alone."""
+    """Runs a model's `sdpa` layers through `grouped_query_attention`; leaves other kinds alone.
+
+    Threads may be inside with the same model: the last one to leave puts its attention back, so no
+    pass ever changes kind on its way.
+    """
     config = model.config
-    chosen = config._attn_implementation
-    if chosen != "sdpa":
-        yield
-        return
-    _register()
-    config._attn_implementation = _NAME
+    with _entering:
+        inside = _entered.get(id(config), 0)
+        if not inside and config._attn_implementation != "sdpa":
+            grouped = False
+        else:
+            _register()
+            _entered[id(config)] = inside + 1
+            config._attn_implementation = _NAME
+            grouped = True
     try:
         yield
     finally:
-        config._attn_implementation = chosen
+        if grouped:
+            _leave(config)
+
+
+def _leave(config: Any) -> None:
+    with _entering:
+        _entered[id(config)] -= 1
+        if not _entered[id(config)]:
+            del _entered[id(config)]
+            config._attn_implementation = "sdpa"
 
 
 def _register() -> None:
