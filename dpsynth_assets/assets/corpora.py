@@ -158,6 +158,7 @@ def _candidate_corpus(
         book = ledger.open()
         release = release_name(context, config)
         report = progress.start(context, f"{spec.name}/{planned.folder}")
+        language_model = models.language_model(public_language_model)
 
         def draw(reservation: Reservation) -> Drawn:
             _report_budget(report, book, plan)
@@ -171,9 +172,7 @@ def _candidate_corpus(
                 passes=sensitive_store.passes(spec.name, reservation),
             )
             public = PublicInputs(
-                language_model=prompted(
-                    models.language_model(public_language_model), plan.terms.prompts
-                ),
+                language_model=prompted(language_model, plan.terms.prompts),
                 cluster_centers=public_clusters,
                 cluster_histogram=_as_histogram(histogram),
                 salt=f"{spec.name}/{planned.folder}/{release}",
@@ -208,6 +207,7 @@ def _candidate_corpus(
                 plan=plan.releases,
                 draw=draw,
                 passes=lambda reservation: sensitive_store.passes(spec.name, reservation),
+                prepare=lambda: language_model.model,
             )
         if stored.reservation.reused:
             report(1.0, "stored release reused, nothing charged")

@@ -30,6 +30,7 @@ from dpsynth_assets.privacy.ledger import (
 )
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.resources.draw_lock import alone
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore, StoreUnavailableError
 from dpsynth_assets.resources.unfinished import Unfinished
 
@@ -70,6 +71,7 @@ def release_once(
     plan: Sequence[PlannedRelease],
     draw: Callable[[Reservation], Drawn],
     passes: Callable[[Reservation], Unfinished] | None = None,
+    prepare: Callable[[], object] | None = None,
 ) -> StoredRelease:
     """Runs a mechanism exactly once for its payment.
 
@@ -83,6 +85,8 @@ def release_once(
         passes: What an unfinished run kept of a reservation, for a mechanism that can go on where
             a killed run stopped. Its charge is then used, not repeated: what that run drew and
             did not keep was seen by nobody.
+        prepare: Opens the public models that the draw needs, where a charge is about to be made:
+            what cannot be loaded costs nothing.
 
     Raises:
         PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
@@ -94,6 +98,7 @@ def release_once(
         reservation = _interrupted(ledger, request, passes)
         if reservation is None:
             _check_room(ledger, store, request, terms, plan)
+            _prepare(ledger, request, terms, plan, prepare)
             reservation = ledger.reserve(request, terms, plan)
         if reservation.reused:
             facts, rows = store.load(reservation.id)
@@ -155,6 +160,22 @@ def _check_room(
     except StoreUnavailableError:
         if not ledger.preview(request, terms, plan).reused:
             raise
+
+
+def _prepare(
+    ledger: Ledger,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Sequence[PlannedRelease],
+    prepare: Callable[[], object] | None,
+) -> None:
+    """Opens what a draw needs, unless nothing will be drawn; why it fails is public."""
+    if prepare is None:
+        return
+    expected = ledger.preview(request, terms, plan)
+    if not expected.reused and expected.refusal is None:
+        with public_section(request.asset):
+            prepare()
 
 
 def _stored(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import dagster as dg
@@ -130,8 +131,8 @@ def _paid_stage(
         book, release = ledger.open(), release_name(context, config)
         report = progress.start(context, name)
 
-        def draw(reservation: Reservation) -> Drawn:
-            report(0.0, _budget_line(book, plan))
+        @cache
+        def public() -> PublicInputs:
             inputs = load_public_inputs(
                 public_values,
                 models,
@@ -140,6 +141,12 @@ def _paid_stage(
                 salt=f"{name}/{release}",
                 seed=release_seed(release),
             )
+            inputs = replace(inputs, released=released)
+            method.open_models(stage.name, planned.config, plan.terms, inputs)
+            return inputs
+
+        def draw(reservation: Reservation) -> Drawn:
+            report(0.0, _budget_line(book, plan))
             made = method.release_stage(
                 stage.name,
                 planned.plan,
@@ -152,7 +159,7 @@ def _paid_stage(
                     with_embeddings=stage.needs_embeddings,
                     with_secrets=stage.needs_secrets,
                 ),
-                replace(inputs, released=released),
+                public(),
                 sensitive_store.checkpoint(spec.name, reservation),
                 report,
             )
@@ -179,6 +186,7 @@ def _paid_stage(
                 plan=plan.releases,
                 draw=draw,
                 passes=lambda reservation: sensitive_store.checkpoint(spec.name, reservation),
+                prepare=public,
             )
         if stored.reservation.reused:
             report(1.0, "stored release reused, nothing charged")

@@ -144,6 +144,19 @@ class StagedMethod(Method):
         del stage
         return {name: value for name, value in parameters.items() if name not in self.free_settings}
 
+    def open_models(
+        self, stage: str, config: Any, terms: CohortTerms, public: PublicInputs
+    ) -> None:
+        """Loads what a stage will run, before it is charged: what cannot be loaded costs nothing.
+
+        Args:
+            stage: Name of the stage.
+            config: Validated settings.
+            terms: Declared facts about the cohort.
+            public: Public and released inputs.
+        """
+        del stage, config, terms, public
+
     @abstractmethod
     def release_stage(
         self,

@@ -1,5 +1,6 @@
 """A mechanism is paid for before it reads, runs once for its payment, and is reused for nothing."""
 
+import dagster as dg
 import polars as pl
 import pytest
 
@@ -67,9 +68,15 @@ class Mechanism:
         return Drawn(facts={"draw": self.draws}, rows=rows, cost=self.cost)
 
 
-def run(ledger, store, draw, asked=None):
+def run(ledger, store, draw, asked=None, prepare=None):
     return release_once(
-        ledger=ledger, store=store, request=asked or request(), terms=TERMS, plan=(), draw=draw
+        ledger=ledger,
+        store=store,
+        request=asked or request(),
+        terms=TERMS,
+        plan=(),
+        draw=draw,
+        prepare=prepare,
     )
 
 
@@ -105,6 +112,30 @@ def test_over_budget_refuses_before_anything_is_drawn(ledger, store):
         run(ledger, store, draw, request(event=GaussianEvent(noise_multiplier=0.1)))
     assert draw.draws == 0
     assert spent(ledger) == 0
+
+
+def test_what_cannot_be_opened_is_found_before_the_charge(ledger, store):
+    def missing():
+        raise FileNotFoundError("no such model")
+
+    draw = Mechanism(ledger)
+    with pytest.raises(dg.Failure, match="no such model"):
+        run(ledger, store, draw, prepare=missing)
+    assert (draw.draws, spent(ledger), len(ledger.entries())) == (0, 0, 0)
+
+
+def test_models_are_opened_for_a_draw_alone(ledger, store):
+    opened = []
+
+    def prepare():
+        opened.append(len(ledger.entries()))
+
+    run(ledger, store, Mechanism(ledger), prepare=prepare)
+    run(ledger, store, Mechanism(ledger), prepare=prepare)  # Reused.
+    dear = request(event=GaussianEvent(noise_multiplier=0.1))
+    with pytest.raises(BudgetExceededError):
+        run(ledger, store, Mechanism(ledger), dear, prepare=prepare)
+    assert opened == [0]
 
 
 def test_cost_other_than_what_was_charged_is_discarded_and_stays_charged(ledger, store):

@@ -37,14 +37,14 @@ PAID = {"diary/aug_pe/label_histogram", "diary/aug_pe/population"}
 AUDITS = 'key:"diary/audit/mechanism_audits"'  # Other tests run them; they take half a minute.
 
 
-def spec_of(folder):
+def spec_of(folder, name="diary", **settings):
     return private_spec(
         folder,
-        name="diary",
+        name=name,
         budget={"epsilon": 8.0, "delta": 1e-5, "accountant": "tight"},
         public_facts={"labels": {"label": ["billing", "delivery"]}},
         cluster_histogram=None,
-        methods=[{"method": "aug_pe", "settings": SETTINGS}],
+        methods=[{"method": "aug_pe", "settings": SETTINGS | settings}],
         evaluation={"canaries": str(folder / "canaries.txt"), "rows": 30, "references": False},
         schedule=None,
     )
@@ -174,3 +174,19 @@ def test_metadata_and_card_hold_no_private_word(house):
     )
     assert CANARY not in shown
     assert "upset that" not in shown
+
+
+def test_a_model_that_cannot_be_loaded_is_found_before_anything_is_charged(house):
+    empty = house.folder / "no_weights"
+    empty.mkdir()
+    infilling = {"variation": "infill", "infilling_model": str(empty), "label_shares": "equal"}
+    spec = spec_of(house.folder, "logbook", **infilling)
+    definitions = dg.Definitions.merge(
+        public_definitions(public_spec(house.folder)), cohort_definitions(spec), resources()
+    )
+    logbook = House(house.folder, house.home, spec, definitions, house.instance, None)
+    result = logbook.run('key:"logbook/shared/*"')
+    assert result.success
+    result = logbook.run('key:"logbook/aug_pe/population"')
+    assert not result.success
+    assert ledger().entries("logbook") == []

@@ -11,6 +11,7 @@ mean 3); Ghazvininejad et al. 2019 (mask-predict), drawn instead of maximised.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,18 +43,29 @@ def open_masked_model(source: str, config: EvolutionConfig, device: str) -> "Mas
     Raises:
         InfillingError: It cannot be loaded, or its tokenizer knows no mask.
     """
-    from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
-
-    denoises = bool(getattr(_loaded(AutoConfig, source), "is_encoder_decoder", False))
-    tokenizer = _loaded(AutoTokenizer, source)
+    model, tokenizer = _weights_and_tokenizer(source, device)
     if tokenizer.mask_token_id is None:
         raise InfillingError(
             f"Expected a model with a mask token for infilling_model, got {source}. Name one of "
             "the BERT or BART kind."
         )
+    kind = DenoisingModel if _denoises(model.config) else MaskedLanguageModel
+    return kind(model, tokenizer, config)
+
+
+@lru_cache(maxsize=1)
+def _weights_and_tokenizer(source: str, device: str) -> tuple[Any, Any]:
+    """Loads once a process: before the charge, and not again for the rounds and rows after it."""
+    from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+    denoises = _denoises(_loaded(AutoConfig, source))
+    tokenizer = _loaded(AutoTokenizer, source)
     weights = _loaded(AutoModelForSeq2SeqLM if denoises else AutoModelForMaskedLM, source)
-    kind = DenoisingModel if denoises else MaskedLanguageModel
-    return kind(weights.to(device).eval().requires_grad_(False), tokenizer, config)
+    return weights.to(device).eval().requires_grad_(False), tokenizer
+
+
+def _denoises(config: Any) -> bool:
+    return bool(getattr(config, "is_encoder_decoder", False))
 
 
 def _loaded(auto_class: Any, source: str) -> Any:

@@ -49,6 +49,16 @@ class EvolutionMethod(StagedMethod):
         """Where prompt files say what is written."""
         return bool(config.api == "engine")
 
+    def open_models(
+        self, stage: str, config: Any, terms: CohortTerms, public: PublicInputs
+    ) -> None:
+        """Loads the model that writes and the one that fills in."""
+        if stage != STAGE:
+            return
+        if public.language_model is not None and config.api == "public_model":
+            _ = public.language_model.model
+        open_api(config, terms, public)
+
     def write(
         self,
         plan: MethodPlan,
