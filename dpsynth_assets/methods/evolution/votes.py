@@ -172,40 +172,43 @@ def _vote(
 ) -> None:
     """Finds the nearest of a group's candidates for the chosen rows, block by block.
 
-    Rows are gathered into `room` (rows, d), which the processor's cache holds.
+    Rows are gathered into `room` (rows, d), which the processor's cache holds. Scores lie candidate
+    by candidate: what is asked of all records at once then runs along memory, however few
+    candidates there are.
     """
     count = max(1, min(len(room), SCORES_AT_A_TIME // len(group.vectors)))
-    scores = np.empty((min(count, len(rows)), len(group.vectors)), dtype=np.float32)
+    room_for_scores = np.empty(len(group.vectors) * min(count, len(rows)), dtype=np.float32)
     for start in range(0, len(rows), count):
         chosen = rows[start : start + count]
         block = np.take(vectors, chosen, axis=0, out=room[: len(chosen)], mode="clip")
-        best, doubtful, possible = _block_nearest(block, group, scores[: len(chosen)])
-        open_pairs.choices[chosen] = group.numbers[best]
-        if len(doubtful):
-            pair_rows, places = np.nonzero(possible)
-            open_pairs.add(chosen[doubtful[pair_rows]], group.numbers[places])
+        scores = room_for_scores[: len(group.vectors) * len(chosen)]
+        columns, places = _possible_pairs(block, group, scores.reshape(-1, len(chosen)))
+        open_pairs.choices[chosen] = group.numbers[0]  # A broken record's: no pair is possible.
+        open_pairs.choices[chosen[columns]] = group.numbers[places]
+        doubtful = np.bincount(columns)[columns] > 1  # By record: broken ones have no pair.
+        if doubtful.any():
+            open_pairs.add(chosen[columns[doubtful]], group.numbers[places[doubtful]])
 
 
-def _block_nearest(
+def _possible_pairs(
     block: np.ndarray, group: _Candidates, scores: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Maximises x·c − ½‖c‖², which orders candidates as −‖x − c‖² does.
 
+    Args:
+        block: (n, d) records.
+        group: C candidates.
+        scores: (C, n) room.
+
     Returns:
-        (n,) best places in the group; the rows whose best is in doubt; and, for each of those,
-        which candidates it may be: bool (doubtful, C).
+        Pairs of a place in the block and one in the group, ascending by the latter: each record
+        with its best candidate and with those that rounding cannot tell from it.
     """
-    np.matmul(block, group.vectors.T, out=scores)
-    scores -= group.half_norms
-    best = scores.argmax(axis=1)
-    rows = np.arange(len(block))
-    top = scores[rows, best]
-    scores[rows, best] = -np.inf
-    band = _bands(block, group)
-    doubtful = np.flatnonzero(~(top - scores.max(axis=1) > band))
-    possible = scores[doubtful] >= (top - band)[doubtful, None]
-    possible[np.arange(len(doubtful)), best[doubtful]] = True
-    return best, doubtful, possible
+    np.matmul(group.vectors, block.T, out=scores)
+    scores -= group.half_norms[:, None]
+    possible = scores >= scores.max(axis=0) - _bands(block, group)
+    places, columns = np.divmod(np.flatnonzero(possible), len(block))
+    return columns, places
 
 
 class _OpenPairs:
