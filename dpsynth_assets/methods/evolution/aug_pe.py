@@ -21,7 +21,7 @@ from dpsynth_assets.methods.evolution.aug_pe_plan import (
 from dpsynth_assets.methods.evolution.config import AugPeConfig
 from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
 from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.methods.evolution.votes import nearest_candidates
+from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
 from dpsynth_assets.methods.staged import Checkpoint, Stage, StageRelease
 from dpsynth_assets.methods.topic_histogram import project_to_total
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -135,8 +135,8 @@ class PrivateVotes:
         if private.embeddings is None or len(private.embeddings) != private.records.height:
             raise ValueError("Expected one embedding for each private record. Embed them again.")
         self._plan, self._config, self._terms = plan, config, terms
-        self._embeddings = private.embeddings
-        self._labels = _label_numbers(private, terms.labels)
+        labels = _label_numbers(private, terms.labels)
+        self._records = VotingRecords.in_label_order(private.embeddings, labels)
         self._voting: GaussianVoting | None = None
 
     def __call__(self, rounds: int, population: Population, embeddings: np.ndarray) -> np.ndarray:
@@ -160,7 +160,10 @@ class PrivateVotes:
                 "Expected the round after the last released one, got another. Go on from the last "
                 "checkpoint."
             )
-        choices = nearest_candidates(self._embeddings, self._labels, embeddings, population.labels)
+        records = self._records
+        choices = nearest_candidates(
+            records.vectors, records.labels, embeddings, population.labels, norms=records.norms
+        )
         private_votes = self._voting.count(choices[:, None], population.size)
         return self._voting.release(private_votes).value
 

@@ -28,6 +28,9 @@ SCORES_AT_A_TIME = 1 << 20
 BLOCK_ROWS = 1024
 """Records of a block at most: 1.5 MB at d = 384."""
 
+SORTED_BYTES = 1 << 30
+"""Records up to this size are copied in the order of their labels."""
+
 _PAIRS_AT_A_TIME = 1 << 13
 _UNIT_ROUNDOFF = 2.0**-24
 
@@ -48,28 +51,32 @@ class _Candidates:
     half_norms: np.ndarray = field(repr=False)
     largest_norm: float
 
-    @classmethod
-    def of(cls, numbers: np.ndarray, vectors: np.ndarray) -> "_Candidates":
-        """Keeps the first of equal candidates, which wins every tie between them."""
-        wide = vectors.astype(np.float64)
-        squares = np.einsum("cd,cd->c", wide, wide)
-        first = _first_of_equal(vectors, squares)
-        kept = np.ascontiguousarray(vectors[first])
-        return cls(
-            numbers[first],
+
+def _by_label(candidates: np.ndarray, labels: np.ndarray) -> dict[int, _Candidates]:
+    """Candidates of each label; of equal ones the first, which wins every tie between them."""
+    wide = candidates.astype(np.float64)
+    squares = np.vecdot(wide, wide)
+    # Rows of different ‖c‖² need no comparison.
+    unequal = len(np.unique(squares)) == len(squares)
+    order = np.argsort(labels, kind="stable")
+    ends = np.flatnonzero(np.diff(labels[order])) + 1
+    groups = {}
+    for numbers in np.split(order, ends) if len(order) else []:
+        kept = numbers if unequal else _first_of_equal(candidates, numbers)
+        groups[int(labels[kept[0]])] = _Candidates(
             kept,
-            (squares[first] / 2.0).astype(np.float32),
-            float(np.sqrt(squares.max())),
+            candidates[kept],
+            (squares[kept] / 2.0).astype(np.float32),
+            float(np.sqrt(squares[kept].max())),
         )
+    return groups
 
 
-def _first_of_equal(vectors: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """Places of different rows, ascending; rows of different ‖c‖² need no comparison."""
-    if len(np.unique(squares)) == len(squares):
-        return np.arange(len(squares))
+def _first_of_equal(candidates: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Numbers of different rows among the given ones, ascending."""
     places: dict[bytes, int] = {}
-    for place, vector in enumerate(vectors + np.float32(0.0)):  # -0.0 becomes 0.0.
-        places.setdefault(vector.tobytes(), place)
+    for number in numbers.tolist():
+        places.setdefault((candidates[number] + np.float32(0.0)).tobytes(), number)  # No -0.0.
     return np.fromiter(places.values(), dtype=np.int64)  # Ascending, as it was filled.
 
 
@@ -79,6 +86,7 @@ def nearest_candidates(
     candidates: np.ndarray,
     candidate_labels: np.ndarray,
     *,
+    norms: np.ndarray | None = None,
     progress: ShareCallback | None = None,
 ) -> np.ndarray:
     """Finds each record's nearest candidate of its label, in Euclidean distance.
@@ -92,6 +100,7 @@ def nearest_candidates(
         vector_labels: (N,) whole numbers; a label that no candidate has gives no vote.
         candidates: (C, d), finite.
         candidate_labels: (C,) whole numbers.
+        norms: (N,) of `VotingRecords`; None to find them.
         progress: Told the share of records done.
 
     Returns:
@@ -112,11 +121,39 @@ def nearest_candidates(
         block = _in_memory(vectors, window)
         with np.errstate(all="ignore"):  # A warning would tell that a private vector is broken.
             labels = np.asarray(vector_labels[window])
-            choices[window] = _window_choices(block, labels, groups, known)
+            of_window = None if norms is None else norms[window]
+            choices[window] = _window_choices(block, labels, of_window, groups, known)
         _give_pages_back(vectors)
         if progress is not None:
             progress(window.stop / len(vectors))
     return choices
+
+
+@dataclass(frozen=True)
+class VotingRecords:
+    """Records as repeated votes read them.
+
+    Attributes:
+        vectors: (N, d) float32.
+        labels: (N,) whole numbers.
+        norms: (N,) ‖x‖, float32; None where each round finds them anew.
+    """
+
+    vectors: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    norms: np.ndarray | None = field(default=None, repr=False)
+
+    @classmethod
+    def in_label_order(cls, vectors: np.ndarray, labels: np.ndarray) -> "VotingRecords":
+        """Copies records so that those of a label lie together; votes are the same, elsewhere.
+
+        A mapped file, or more than `SORTED_BYTES`, stays as it is.
+        """
+        if _mapping(vectors) is not None or vectors.nbytes > SORTED_BYTES:
+            return cls(vectors, labels)
+        order = np.argsort(labels, kind="stable")
+        moved = np.ascontiguousarray(vectors[order], dtype=np.float32)
+        return cls(moved, labels[order], _norms(moved))
 
 
 def _check(
@@ -136,16 +173,12 @@ def _check(
         raise ValueError("Expected finite candidates, got another. Embed the texts again.")
 
 
-def _by_label(candidates: np.ndarray, labels: np.ndarray) -> dict[int, _Candidates]:
-    return {
-        int(label): _Candidates.of(numbers, candidates[numbers])
-        for label in np.unique(labels)
-        for numbers in [np.flatnonzero(labels == label)]
-    }
-
-
 def _window_choices(
-    vectors: np.ndarray, labels: np.ndarray, groups: dict[int, _Candidates], candidates: np.ndarray
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    norms: np.ndarray | None,
+    groups: dict[int, _Candidates],
+    candidates: np.ndarray,
 ) -> np.ndarray:
     """Votes of one window, label by label; what float32 leaves open is settled together."""
     choices = np.full(len(vectors), NO_VOTE, dtype=np.int64)
@@ -158,13 +191,14 @@ def _window_choices(
         rows, start = order[start:end], end
         group = groups.get(int(labels[rows[0]])) if len(rows) else None
         if group is not None:
-            _vote(vectors, rows, group, room, open_pairs)
+            _vote(vectors, norms, rows, group, room, open_pairs)
     open_pairs.settle()
     return choices
 
 
 def _vote(
     vectors: np.ndarray,
+    norms: np.ndarray | None,
     rows: np.ndarray,
     group: _Candidates,
     room: np.ndarray,
@@ -172,43 +206,50 @@ def _vote(
 ) -> None:
     """Finds the nearest of a group's candidates for the chosen rows, block by block.
 
-    Rows are gathered into `room` (rows, d), which the processor's cache holds. Scores lie candidate
-    by candidate: what is asked of all records at once then runs along memory, however few
-    candidates there are.
+    Rows that do not lie together are gathered into `room` (rows, d), which the processor's cache
+    holds.
     """
     count = max(1, min(len(room), SCORES_AT_A_TIME // len(group.vectors)))
-    room_for_scores = np.empty(len(group.vectors) * min(count, len(rows)), dtype=np.float32)
+    scores = np.empty((min(count, len(rows)), len(group.vectors)), dtype=np.float32)
     for start in range(0, len(rows), count):
         chosen = rows[start : start + count]
-        block = np.take(vectors, chosen, axis=0, out=room[: len(chosen)], mode="clip")
-        scores = room_for_scores[: len(group.vectors) * len(chosen)]
-        columns, places = _possible_pairs(block, group, scores.reshape(-1, len(chosen)))
+        block = _together(vectors, chosen, room)
+        of_block = _norms(block) if norms is None else norms[chosen]
+        found, places = _possible_pairs(block, of_block, group, scores[: len(chosen)])
         open_pairs.choices[chosen] = group.numbers[0]  # A broken record's: no pair is possible.
-        open_pairs.choices[chosen[columns]] = group.numbers[places]
-        doubtful = np.bincount(columns)[columns] > 1  # By record: broken ones have no pair.
+        open_pairs.choices[chosen[found]] = group.numbers[places]
+        doubtful = np.bincount(found)[found] > 1  # By record: no record decides for another.
         if doubtful.any():
-            open_pairs.add(chosen[columns[doubtful]], group.numbers[places[doubtful]])
+            open_pairs.add(chosen[found[doubtful]], group.numbers[places[doubtful]])
+
+
+def _together(vectors: np.ndarray, rows: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Reads ascending rows: a view where they lie together, else a copy in `room`."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return vectors[rows[0] : rows[-1] + 1]
+    return np.take(vectors, rows, axis=0, out=room[: len(rows)], mode="clip")
 
 
 def _possible_pairs(
-    block: np.ndarray, group: _Candidates, scores: np.ndarray
+    block: np.ndarray, norms: np.ndarray, group: _Candidates, scores: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Maximises x·c − ½‖c‖², which orders candidates as −‖x − c‖² does.
 
     Args:
         block: (n, d) records.
+        norms: (n,) ‖x‖.
         group: C candidates.
-        scores: (C, n) room.
+        scores: (n, C) room.
 
     Returns:
-        Pairs of a place in the block and one in the group, ascending by the latter: each record
-        with its best candidate and with those that rounding cannot tell from it.
+        Pairs of a place in the block, ascending, and one in the group: each record with its best
+        candidate and with those that rounding cannot tell from it.
     """
-    np.matmul(group.vectors, block.T, out=scores)
-    scores -= group.half_norms[:, None]
-    possible = scores >= scores.max(axis=0) - _bands(block, group)
-    places, columns = np.divmod(np.flatnonzero(possible), len(block))
-    return columns, places
+    np.matmul(block, group.vectors.T, out=scores)
+    scores -= group.half_norms
+    possible = scores >= (scores.max(axis=1) - _bands(norms, block.shape[1], group))[:, None]
+    rows, places = np.divmod(np.flatnonzero(possible), len(group.vectors))
+    return rows, places
 
 
 class _OpenPairs:
@@ -245,7 +286,13 @@ class _OpenPairs:
         self._pairs, self._count = [], 0
 
 
-def _bands(block: np.ndarray, group: _Candidates) -> np.ndarray:
+def _norms(block: np.ndarray) -> np.ndarray:
+    """(n,) ‖x‖ in float32; `_bands` allows for their rounding."""
+    with np.errstate(all="ignore"):  # A warning would tell that a private vector is broken.
+        return np.asarray(np.sqrt(np.vecdot(block, block)))
+
+
+def _bands(norms: np.ndarray, dimension: int, group: _Candidates) -> np.ndarray:
     """How far apart a record's float32 scores may be although the exact ones are swapped: (n,).
 
     A dot product of d terms errs by at most γ‖x‖‖c‖, γ = d u / (1 − d u), in whatever order and
@@ -254,10 +301,10 @@ def _bands(block: np.ndarray, group: _Candidates) -> np.ndarray:
 
     **Source** Higham 2002, "Accuracy and Stability of Numerical Algorithms", equation 3.5.
     """
-    terms = (block.shape[1] + 4) * _UNIT_ROUNDOFF
+    terms = (dimension + 4) * _UNIT_ROUNDOFF
     gamma = terms / (1.0 - terms)
-    norms = np.sqrt(np.vecdot(block, block)) * np.float32(1.0 + 1e-4)
-    return (2.0 * gamma * group.largest_norm) * (norms + np.float32(group.largest_norm))
+    at_most = norms * np.float32(1.0 + 1e-4)
+    return (2.0 * gamma * group.largest_norm) * (at_most + np.float32(group.largest_norm))
 
 
 def _exact_scores(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.methods.evolution import votes
-from dpsynth_assets.methods.evolution.votes import nearest_candidates
+from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
 from dpsynth_assets.privacy.voting import NO_VOTE
 
 
@@ -97,6 +97,35 @@ def test_a_broken_embedding_moves_nobody_elses_vote(broken):
     others = np.arange(40) != 7
     assert found[others].tolist() == sound[others].tolist()
     assert 0 <= found[7] < 9
+
+
+def test_a_broken_embedding_does_not_hide_a_tie_beside_it():
+    candidates = unit_rows(2, 8, 3)
+    candidates[1] = np.nextafter(candidates[0], np.float32(2.0))
+    tied = np.nextafter(candidates[1], np.float32(2.0))[None]  # Nearer to the second.
+    vectors = np.concatenate([tied, np.full((1, 8), np.nan, np.float32)])
+    zeros = np.zeros(2, dtype=int)
+    alone = nearest_candidates(vectors[:1], zeros[:1], candidates, zeros)
+    together = nearest_candidates(vectors, zeros, candidates, zeros)
+    assert alone.tolist() == [1]
+    assert together[0] == 1
+
+
+def test_records_in_the_order_of_their_labels_vote_as_before(tmp_path):
+    vectors, candidates = unit_rows(200, 12, 5), unit_rows(30, 12, 6)
+    own, theirs = np.arange(200) % 5 - 1, np.arange(30) % 3
+    moved = VotingRecords.in_label_order(vectors, own)
+    assert (np.diff(moved.labels) >= 0).all()
+
+    def votes(vectors, labels, norms=None):
+        choices = nearest_candidates(vectors, labels, candidates, theirs, norms=norms)
+        return np.bincount(choices + 1).tolist()
+
+    assert votes(moved.vectors, moved.labels, moved.norms) == votes(vectors, own)
+    np.save(tmp_path / "records.npy", vectors)
+    mapped = np.load(tmp_path / "records.npy", mmap_mode="r")
+    kept = VotingRecords.in_label_order(mapped, own)
+    assert (kept.vectors is mapped, kept.norms) == (True, None)
 
 
 def test_labels_without_candidates_give_no_vote():
