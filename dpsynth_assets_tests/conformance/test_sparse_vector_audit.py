@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from dpsynth_assets.attacks.audits.thresholds import EqualBatches
 from dpsynth_assets.privacy import sparse_vector
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, distance_oracle
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -26,14 +27,14 @@ PUBLIC = torch.tensor([[40.0, -40.0, -40.0]])
 ELSEWHERE = PUBLIC.roll(1, dims=1)
 
 
-def public_test(**changes):
+def public_test(kind=PublicTokenTest, **changes):
     fields = {
         "expected_batch_size": 1,
         "noise_scale": 2.0,
         "threshold": 1.0,
         "relation": NeighboringRelation.ADD_REMOVE,
     }
-    return PublicTokenTest(**(fields | changes))
+    return kind(**(fields | changes))
 
 
 # Exact transcripts
@@ -230,6 +231,14 @@ def test_numerical_batch_variance_stays_within_the_slack(seed, size):
     assert change <= tested.epsilon * tested.noise_scale / 2 + 1e-12
 
 
+def test_equal_batches_have_the_distance_that_each_would_have():
+    rows = torch.arange(4).repeat_interleave(3)
+    private, public = torch.randn(3, 3).repeat(4, 1), torch.randn(1, 3).repeat(4, 1)
+    asked = (private, public, rows, np.arange(4))
+    once = public_test(EqualBatches).private_distances(*asked)
+    assert torch.equal(once, public_test().private_distances(*asked))
+
+
 # Statistical transcript
 
 RUNS, NEAR = 30_000, 6
@@ -259,7 +268,7 @@ def proven_epsilon(tested):
 
 @pytest.mark.statistical
 def test_a_transcript_is_as_hard_to_tell_apart_as_the_event_says():
-    tested = public_test(threshold=0.5)
+    tested = public_test(EqualBatches, threshold=0.5)
     assert tested.event(1).epsilon == pytest.approx(1.0)
     assert proven_epsilon(tested) <= tested.event(1).epsilon
 
@@ -267,7 +276,7 @@ def test_a_transcript_is_as_hard_to_tell_apart_as_the_event_says():
 @pytest.mark.statistical
 def test_halved_noise_is_caught(monkeypatch):
     # Planted bug: the sampler adds half of the noise that the event is about.
-    tested = public_test(threshold=0.5)
+    tested = public_test(EqualBatches, threshold=0.5)
     sampler = sparse_vector.discrete_laplace
     monkeypatch.setattr(
         sparse_vector, "discrete_laplace", lambda values, scale: sampler(values, scale / 2)

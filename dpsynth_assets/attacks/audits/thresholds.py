@@ -4,6 +4,8 @@ A record makes every early distance small and the last one large: "near" seven t
 is the answer that betrays it most. Batches are independent trials of one real test.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
@@ -12,15 +14,40 @@ from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 
+if TYPE_CHECKING:
+    import torch
+
 TRIALS = 20_000
 NEAR_ANSWERS = 7
 NOISE_SCALE, THRESHOLD = 1.0, 0.5
 EXTREME = 50.0
 
 
+class EqualBatches(PublicTokenTest):
+    """The test, asked about batches of equal rows: their one distance is computed once.
+
+    Noise, thresholds and payment, which are on trial, are the test's own for every batch.
+    """
+
+    def private_distances(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        columns: "torch.Tensor | None" = None,
+    ) -> "torch.Tensor":
+        """Computes the first batch's distance; see `PublicTokenTest.private_distances`."""
+        own, first = batch_of_row == int(active[0]), active[:1]
+        distance = super().private_distances(
+            private_logits[own], public_logits[:1], batch_of_row[own], first, columns
+        )
+        return distance.expand(len(active))
+
+
 def _test(noise_scale: float) -> PublicTokenTest:
     """With s = 1 a batch holds the record or nobody: distances 0 and 2, or 1 and 1."""
-    return PublicTokenTest(
+    return EqualBatches(
         expected_batch_size=1,
         noise_scale=noise_scale,
         threshold=THRESHOLD,
