@@ -2,7 +2,7 @@
 # 3.11+ and git; the others assume nothing more.
 SHELL := /bin/bash
 PYTHON ?= python3
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -7,16 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.summary import print_summary, summarise
 
 
@@ -62,7 +55,7 @@ def _materialise(cohort: str, select: str, release: str, console: Console) -> bo
     job = loaded.resolve_implicit_global_asset_job_def()
     graph = loaded.resolve_asset_graph()
     keys = list(dg.AssetSelection.from_string(chosen).resolve(graph))
-    with dagster_instance() as instance, _bars(console) as bars:
+    with dagster_instance() as instance, progress_display(console):
         result = job.execute_in_process(
             instance=instance,
             asset_selection=keys,
@@ -70,7 +63,6 @@ def _materialise(cohort: str, select: str, release: str, console: Console) -> bo
             tags={RELEASE: release} if release else {},
             raise_on_error=False,
         )
-        bars.refresh()
         if result.success and purges_after_success():
             purge_finished(instance, result.run_id)
     for event in result.all_events:
@@ -93,36 +85,3 @@ def _print_failure(event: Any, console: Console) -> None:
     text = user.description if user is not None and user.description else data.error_display_string
     line = str(text).strip().splitlines()[-1] if user is None else str(text)
     console.print(f"{event.step_key}: {line}", style="red", highlight=False, soft_wrap=True)
-
-
-class _bars:  # noqa: N801 - a context manager that reads as a phrase
-    """Terminal bars that the Progress resource feeds."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[message]}", style="dim"),
-            console=console,
-            refresh_per_second=4,
-        )
-
-    def __enter__(self) -> Progress:
-        from dpsynth_assets.resources.progress import show_in_terminal
-
-        show_in_terminal(self._open)
-        return self._progress.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._progress.__exit__(*error)
-
-    def _open(self, title: str) -> Any:
-        task: TaskID = self._progress.add_task(title, total=1.0, message="")
-
-        def report(share: float, message: str) -> None:
-            self._progress.update(task, completed=share, message=message)
-
-        return report

@@ -23,11 +23,6 @@ def show_in_terminal(bar: TerminalBar) -> None:
     _terminal_bar[:] = [bar]
 
 
-def is_in_terminal() -> bool:
-    """Whether a person watches bars in this process's terminal."""
-    return bool(_terminal_bar)
-
-
 class Progress(dg.ConfigurableResource):
     """Reports progress; messages carry public facts only."""
 
@@ -47,16 +42,18 @@ class Progress(dg.ConfigurableResource):
             if now - last < self.log_every_seconds and share < 1:
                 return
             last = now
-            context.log.info("%s: %s", title, _line(_coarse(share), message, now - started))
+            context.log.info("%s: %s", title, progress_line(coarse(share), message, now - started))
 
         return report
 
 
-def _coarse(share: float) -> float:
+def coarse(share: float) -> float:
+    """Rounds a share down to what may be logged; see `LOGGED_STEPS`."""
     return math.floor(share * LOGGED_STEPS + 1e-9) / LOGGED_STEPS
 
 
-def _line(share: float, message: str, elapsed: float) -> str:
+def progress_line(share: float, message: str, elapsed: float) -> str:
+    """Says how far something is: share, message, and the seconds it took or may still take."""
     if share <= 0:
         return message
     done = f"{share:.0%} {message}".rstrip()

@@ -1,9 +1,12 @@
 """Progress reaches the terminal at every step and the log now and then, with an honest estimate."""
 
+import io
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from dpsynth_assets.cli.progress_display import _lines
 from dpsynth_assets.resources import progress as module
 from dpsynth_assets.resources.progress import Progress, show_in_terminal
 
@@ -61,3 +64,17 @@ def test_terminal_bar_sees_every_step(context, clock, monkeypatch):
     for share in (0.1, 0.2, 0.3):
         report(share, "")
     assert seen == [("work", 0.1), ("work", 0.2), ("work", 0.3)]
+
+
+def test_without_a_terminal_progress_is_lines_with_an_estimate():
+    now, written = [0.0], io.StringIO()
+    report = _lines("work", Console(file=written, width=40), lambda: now[0])
+    for seconds, share, message in ((0, 0.0, "begins"), (1, 0.1, "unseen"), (20, 0.5, "[half]")):
+        now[0] = float(seconds)
+        report(share, message)
+    report(1.0, "all")
+    assert written.getvalue().splitlines() == [
+        "work: begins",
+        "work: 50% [half], about 20 s left",
+        "work: 100% all, took 20 s",
+    ]

@@ -16,6 +16,7 @@ from dpsynth_assets.models.decoding import (
     public_prefix,
     sample_documents,
 )
+from dpsynth_assets.models.decoding.attention import grouped_queries
 from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
 from dpsynth_assets.models.decoding.prefixes import prefix_groups
 
@@ -338,3 +339,15 @@ def test_a_pass_that_cannot_be_captured_runs_as_it_is(monkeypatch):
     for _ in range(2):
         assert int(passes(torch.tensor([1]), torch.tensor([2]), 3)) == 6
     assert passes.refused == "RuntimeError"
+
+
+def test_no_pass_changes_its_attention_when_another_thread_leaves():
+    model = AutoModelForCausalLM.from_config(CONFIGS["gemma2"], attn_implementation="sdpa")
+    first, second = grouped_queries(model), grouped_queries(model)
+    first.__enter__()
+    grouped = model.config._attn_implementation
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert model.config._attn_implementation == grouped != "sdpa"
+    second.__exit__(None, None, None)
+    assert model.config._attn_implementation == "sdpa"

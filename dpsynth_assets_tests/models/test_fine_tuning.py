@@ -23,7 +23,7 @@ from dpsynth_assets.models.fine_tuning import (
     public_learning_rate,
 )
 from dpsynth_assets.models.fine_tuning.losses import mean_token_losses
-from dpsynth_assets.models.fine_tuning.sources import micro_batches
+from dpsynth_assets.models.fine_tuning.sources import micro_batches, part_size
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -141,6 +141,29 @@ def test_without_noise_and_clipping_private_training_is_plain_training(noiseless
     difference = (weights(private) - weights(plain)).norm() / moved.norm()
     assert moved.norm() > 0.05
     assert difference < 0.02
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["private", "plain"])
+def test_threads_take_the_same_steps_together(noiseless, private):
+    found = []
+    for threads in (1, 2):
+        model, data, chosen = bart(), examples(), settings(threads=threads, learning_rate=1e-3)
+        if private:
+            run = mechanism(sampling_probability=1.0, steps=3)
+            fine_tune_privately(model, data, SEQUENCE, run, chosen)
+        else:
+            fine_tune(model, data, SEQUENCE, PlainSampling(steps=3, batch_size=20), chosen)
+        found.append(weights(model) - weights(bart()))
+    assert (found[1] - found[0]).norm() < 0.02 * found[0].norm()
+
+
+@pytest.mark.parametrize(("batch", "threads"), [(0, 2), (1, 2), (64, 1), (65, 2), (200, 3)])
+def test_parts_come_in_rounds_of_one_a_thread_and_of_about_one_size(batch, threads):
+    size = part_size(batch, 32, threads)
+    parts = list(micro_batches(examples(batch), np.arange(batch), SEQUENCE, size))
+    assert sum(map(len, parts)) == batch
+    assert size * threads <= 32 + threads
+    assert len(parts) <= threads * -(-batch // 32)
 
 
 @pytest.mark.parametrize(
