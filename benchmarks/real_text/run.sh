@@ -7,7 +7,7 @@ export DPSYNTH_REAL_DATA="${DPSYNTH_REAL_DATA:-$(cd .. && pwd)/shared/data}"
 test -d "$DPSYNTH_REAL_DATA" || { echo "skipped: no real corpora at $DPSYNTH_REAL_DATA"; exit 0; }
 export DPSYNTH_DATASETS="$PWD/benchmarks/real_text"
 export DPSYNTH_HOME="${DPSYNTH_HOME:-$PWD/.dpsynth-real-text}"
-export OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1
+export GOMP_SPINCOUNT=10000 HF_HUB_OFFLINE=1
 for cohort in "${@:-yelp_epsilon_10 ag_news_epsilon_10 yelp_epsilon_3 ag_news_epsilon_3}"; do
   for name in $cohort; do
     echo "== $name"
