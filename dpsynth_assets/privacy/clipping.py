@@ -232,7 +232,8 @@ class ClipLattice:
 
     def values_of_bits(self, keys: np.ndarray) -> np.ndarray:
         """Does what `values` does with int32 keys in an array, which it overwrites."""
-        np.clip(keys, np.int32(self.lowest_key), np.int32(self.lowest_key + self.span), out=keys)
+        keys = np.maximum(keys, np.int32(self.lowest_key), out=keys)  # twice as fast as np.clip
+        keys = np.minimum(keys, np.int32(self.lowest_key + self.span), out=keys)
         keys -= np.int32(self.lowest_key)
         values = keys * self.unit
         values -= self.clip_bound

@@ -24,12 +24,6 @@ _Result = TypeVar("_Result")
 _SHARED_ENTRIES = 1 << 20
 """Fewer logits than these are not worth starting threads for."""
 
-_SPARE_COLUMNS = 16
-"""Rows of a buffer lie one cache line more than a power of two apart, so columns can be read."""
-
-_TURNED_ENTRIES = 1 << 20
-"""Shifted logits that are held at a time on their way to columns: 4 MiB."""
-
 
 def is_plain(logits: "torch.Tensor") -> bool:
     """Says whether NumPy can read the logits as they are: float32 on a CPU."""
@@ -59,6 +53,8 @@ def blocks_of_rows(
 ) -> Iterator[np.ndarray]:
     """Yields (m, A) blocks of a batch's rows, at most ROWS_PER_SUM rows each; views if possible.
 
+    A block of some columns lasts until the next one, which lies in the same memory.
+
     Args:
         logits: (R, V) float32.
         columns: (A,) int64 allowed tokens; None for all V.
@@ -68,10 +64,41 @@ def blocks_of_rows(
     count = min(ROWS_PER_SUM, max(1, block_entries("cpu") // max(1, tokens)))
     indices = None if isinstance(rows, slice) else rows.numpy()
     first, stop = (rows.start, rows.stop) if isinstance(rows, slice) else (0, len(rows))
+    taken = np.empty((0 if columns is None else min(count, stop - first), tokens), logits.dtype)
     for start in range(first, stop, count):
         part = slice(start, min(start + count, stop))
         block = logits[part if indices is None else indices[part]]
-        yield block if columns is None else np.take(block, columns, axis=1)
+        if columns is not None:  # "clip" lets NumPy write into `out` without a second buffer
+            block = np.take(block, columns, axis=1, out=taken[: len(block)], mode="clip")
+        yield block
+
+
+def sums_of_clipped(
+    lattice: ClipLattice,
+    logits: np.ndarray,
+    columns: "Sequence[np.ndarray | None]",
+    rows: "Sequence[torch.Tensor | slice]",
+) -> np.ndarray:
+    """Adds up the clipped logits of each of G batches: (G, A) float64, exact.
+
+    Args:
+        lattice: Of the clip.
+        logits: (R, V) float32.
+        columns: For each batch its (A,) int64 allowed tokens; None for all V.
+        rows: For each batch its rows, as in `blocks_of_rows`.
+    """
+    tokens = logits.shape[1] if not len(columns) or columns[0] is None else len(columns[0])
+    floor = np.full(tokens, lattice.lowest, dtype=np.float32)  # as fast as a number is slow
+    sums = np.empty((len(rows), tokens))
+
+    def add_up(batch: int) -> None:
+        total = sums[batch]
+        used = sum_of_units(lattice, logits, columns[batch], rows[batch], floor=floor, out=total)
+        total *= lattice.unit  # whole numbers below 2^53 and a power of two: exact
+        total -= used * lattice.clip_bound
+
+    side_by_side(add_up, range(len(rows)), logits.size)
+    return sums
 
 
 def sum_of_units(
@@ -79,31 +106,72 @@ def sum_of_units(
     logits: np.ndarray,
     columns: np.ndarray | None,
     rows: "torch.Tensor | slice",
-) -> tuple[np.ndarray, int]:
-    """Adds up the clipped logits of a batch in units: (A,) float64, exact, and of how many rows.
+    *,
+    floor: np.ndarray,
+    out: np.ndarray,
+) -> int:
+    """Adds up the clipped logits of a batch in units, exact; returns of how many rows.
 
-    Arguments as in `blocks_of_rows`. Every row is read once, which finds its maximum, and is moved,
-    clipped and added in cache. A block with rows without a finite maximum is done without them.
+    Every row is read once, which finds its maximum, and is moved, clipped and added in cache. A
+    block with rows without a finite maximum is done without them. Bits are added in int32 over at
+    most ROWS_PER_SUM rows. Memory of the sums is used again: fresh pages cost more than adding.
+
+    Args:
+        lattice: Of the clip.
+        logits: As in `blocks_of_rows`.
+        columns: Likewise.
+        rows: Likewise.
+        floor: (A,) float32, `lattice.lowest` throughout.
+        out: (A,) float64 that the sums are written into.
     """
-    tokens = logits.shape[1] if columns is None else len(columns)
-    total, used = np.zeros(tokens), 0
-    placed = np.empty((0, tokens), dtype=np.float32)
-    floor = np.full(tokens, lattice.lowest, dtype=np.float32)  # as fast as a number is slow
+    out[:] = 0.0
+    placed = np.empty((0, len(out)), dtype=np.float32)
+    bits, block_bits = np.zeros(len(out), dtype=np.int32), np.empty(len(out), dtype=np.int32)
+    added = used = 0
     for read in blocks_of_rows(logits, columns, rows):
-        block, maximum = _usable(read)
-        placed = np.empty_like(read, order="C") if len(placed) < len(read) else placed
+        block, maximum = usable(read, maxima(read))
+        placed = np.empty(read.shape, dtype=np.float32) if len(placed) < len(read) else placed
         moved = _placed(block, maximum, lattice, floor, out=placed[: len(block)])
-        bits = np.add.reduce(moved.view(np.int32), axis=0, dtype=np.int32)
-        total += lattice.units_of_bits(bits, len(block))
-        used += len(block)
-    return total, used
+        if added + len(block) > ROWS_PER_SUM:
+            out += lattice.units_of_bits(bits, added)
+            bits[:], added = 0, 0
+        bits += np.add.reduce(moved.view(np.int32), axis=0, dtype=np.int32, out=block_bits)
+        added, used = added + len(block), used + len(block)
+    out += lattice.units_of_bits(bits, added)
+    return used
 
 
-def _usable(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the (m,) maxima of (n, A) logits; rows without a finite one are left out."""
-    maximum = np.maximum.reduce(block, axis=1)
-    usable = np.isfinite(maximum)
-    return (block, maximum) if usable.all() else (block[usable], maximum[usable])
+def largest_columns(logits: np.ndarray, count: int) -> np.ndarray:
+    """Lists the columns of the `count` largest logits of each row; of equal ones the first.
+
+    Args:
+        logits: (G, A) float32 without NaN.
+        count: 1 <= count <= A.
+
+    Returns:
+        (G, count) int64, ascending.
+    """
+    least = np.partition(logits, logits.shape[1] - count, axis=1)[:, -count]
+    found = np.empty((len(logits), count), dtype=np.int64)
+    for own, row, edge in zip(found, logits, least, strict=True):
+        columns = np.flatnonzero(row >= edge)
+        if len(columns) > count:
+            equal = columns[row[columns] == edge]
+            columns = np.setdiff1d(columns, equal[count - len(columns) :], assume_unique=True)
+        own[:] = columns
+    return found
+
+
+def maxima(logits: np.ndarray) -> np.ndarray:
+    """Finds the (n,) float32 maxima of (n, A) logits; NaN where a row has one."""
+    found: np.ndarray = np.maximum.reduce(logits, axis=1)
+    return found
+
+
+def usable(logits: np.ndarray, maximum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Leaves out the rows of (n, A) logits, and the (n,) maxima, that have no finite maximum."""
+    finite = np.isfinite(maximum)
+    return (logits, maximum) if finite.all() else (logits[finite], maximum[finite])
 
 
 def _placed(
@@ -118,37 +186,3 @@ def _placed(
     if (maximum + shift > np.float32(lattice.highest)).any():
         np.minimum(moved, np.float32(lattice.highest), out=moved)
     return np.maximum(moved, floor, out=moved)
-
-
-def ordered_keys(logits: np.ndarray, shift: np.ndarray, *, first: int, count: int) -> np.ndarray:
-    """Finds the order statistics of ranks first .. first + count - 1 of every column.
-
-    Args:
-        logits: (n, A) float32 whose rows have finite maxima; a view with any row stride.
-        shift: (n,) float32 of `ClipLattice.shift`.
-        first: Lowest zero-based rank, >= 0.
-        count: How many ranks, with first + count <= n.
-
-    Returns:
-        (count, A) int32 bits that `ClipLattice.values` turns into clipped logits: the clip keeps
-        the order, so it waits until the ranks are found.
-
-    Shifted rows are read off a buffer column by column into blocks in which a column's entries are
-    adjacent; NumPy's vectorised sort of these is faster than selecting from them.
-    """
-    rows, tokens = logits.shape
-    width = max(1, min(tokens, block_entries("cpu") // 2 // max(1, rows)))
-    wide = max(width, min(tokens, _TURNED_ENTRIES // max(1, rows)))
-    moved = np.empty((rows, wide + _SPARE_COLUMNS), dtype=np.float32)[:, :wide]
-    turned = np.empty((width, rows), dtype=np.float32)
-    found = np.empty((count, tokens), dtype=np.int32)
-    for left in range(0, tokens, wide):
-        part = logits[:, left : left + wide]
-        np.add(part, shift[:, None], out=moved[:, : part.shape[1]])
-        for start in range(0, part.shape[1], width):
-            columns = moved[:, start : min(start + width, part.shape[1])].T
-            keys = turned[: len(columns)].view(np.int32)
-            np.copyto(keys, columns.view(np.int32))
-            keys.sort(axis=1)
-            found[:, left + start : left + start + len(keys)] = keys[:, first : first + count].T
-    return found

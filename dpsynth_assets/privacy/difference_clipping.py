@@ -15,6 +15,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
+from dpsynth_assets.privacy.cpu_rows import is_plain
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.next_token_laws import log_normaliser
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -258,13 +259,23 @@ def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) 
 
     if not (margin >= 0 and math.isfinite(margin)):
         raise ValueError(f"Expected 0 <= margin < inf, got {margin}.")
-    finite = torch.isfinite(public_logits)
     if k is None:
-        return finite
+        return torch.isfinite(public_logits)
     if k < 1:
         raise ValueError(f"Expected k >= 1, got {k}.")
-    kth = public_logits.topk(min(k, public_logits.shape[-1]), dim=-1).values[..., -1:]
-    return finite & (public_logits.to(torch.float64) >= kth.to(torch.float64) - margin)
+    k = min(k, public_logits.shape[-1])
+    if is_plain(public_logits):
+        return torch.from_numpy(_support_on_a_cpu(public_logits.numpy(), k, margin))
+    kth = public_logits.topk(k, dim=-1).values[..., -1:]
+    near = public_logits.to(torch.float64) >= kth.to(torch.float64) - margin
+    return near & torch.isfinite(public_logits)
+
+
+def _support_on_a_cpu(public_logits: np.ndarray, k: int, margin: float) -> np.ndarray:
+    """Does what `public_support` does with float32 logits in an array."""
+    kth = np.partition(public_logits, -k, axis=-1)[..., -k, None]
+    marked = np.greater_equal(public_logits, kth.astype(np.float64) - margin)
+    return marked & np.isfinite(public_logits)
 
 
 def _flat_rows(rows_of: "Sequence[torch.Tensor | slice]") -> "tuple[torch.Tensor, torch.Tensor]":
@@ -272,11 +283,11 @@ def _flat_rows(rows_of: "Sequence[torch.Tensor | slice]") -> "tuple[torch.Tensor
     import torch
 
     each = [
-        torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu()
+        np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu().numpy()
         for rows in rows_of
     ]
-    counts = torch.tensor([len(rows) for rows in each])
-    return torch.cat(each), torch.repeat_interleave(torch.arange(len(each)), counts)
+    owners = np.repeat(np.arange(len(each)), [len(rows) for rows in each])
+    return torch.from_numpy(np.concatenate(each)), torch.from_numpy(owners)
 
 
 def _log_law(logits: "torch.Tensor", filler: "torch.Tensor") -> "torch.Tensor":

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.privacy.clipping import ClipLattice, block_columns, lower_floor
-from dpsynth_assets.privacy.cpu_rows import is_plain, ordered_keys
+from dpsynth_assets.privacy.column_ranks import ordered_keys
+from dpsynth_assets.privacy.cpu_rows import is_plain, maxima, usable
 from dpsynth_assets.privacy.order_statistics import order_statistics, rows_above
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ def private_median_box(
     """
     import torch
 
-    maximum = private_logits.amax(dim=1).to(torch.float64)
-    usable = torch.isfinite(maximum)
-    if not bool(usable.all()):
-        private_logits, maximum = private_logits[usable], maximum[usable]
     if is_plain(private_logits):
-        return _box_on_a_cpu(private_logits, maximum, lattice, changes)
+        return torch.from_numpy(_box_on_a_cpu(private_logits.numpy(), lattice, changes))
+    maximum = private_logits.amax(dim=1).to(torch.float64)
+    finite = torch.isfinite(maximum)
+    if not bool(finite.all()):
+        private_logits, maximum = private_logits[finite], maximum[finite]
     box = maximum.new_empty((3, private_logits.shape[1]))
     width = block_columns(len(private_logits), private_logits.device.type)
     for start in range(0, private_logits.shape[1], width):
@@ -44,22 +45,19 @@ def private_median_box(
     return box
 
 
-def _box_on_a_cpu(
-    private_logits: "torch.Tensor", maximum: "torch.Tensor", lattice: ClipLattice, changes: int
-) -> "torch.Tensor":
-    """Does what `private_median_box` does with float32 logits, in cached blocks."""
-    import torch
-
-    rows, tokens = private_logits.shape
+def _box_on_a_cpu(private_logits: np.ndarray, lattice: ClipLattice, changes: int) -> np.ndarray:
+    """Does what `private_median_box` does with float32 logits in an array, in cached blocks."""
+    logits, maximum = usable(private_logits, maxima(private_logits))
+    rows, tokens = logits.shape
     first, count = _ranks_inside(rows, changes)
     values = np.empty((0, tokens))
     if count:
-        shift = lattice.shift_of(maximum).numpy()
-        keys = ordered_keys(private_logits.numpy(), shift, first=first, count=count)
+        shift, floor = lattice.shift(maximum), lattice.lowest_key
+        keys = ordered_keys(logits, shift, first=first, count=count, floor=floor)
         values = lattice.values_of_bits(keys)
     box = np.empty((3, tokens))
     _fill_box(box, values, first, rows, lattice.clip_bound, changes)
-    return torch.from_numpy(box)
+    return box
 
 
 def rank_window(rows: int, changes: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.clipping import column_blocks, row_blocks
-from dpsynth_assets.privacy.cpu_rows import blocks_of_rows, is_plain
+from dpsynth_assets.privacy.cpu_rows import blocks_of_rows, is_plain, maxima
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +18,12 @@ LAWS_PER_SUM = 8
 
 _SAFE_TOTAL = (1e-20, 1e30)
 """Sums of plain exponentials between which float32 neither overflows nor loses digits."""
+
+_GLIMPSE = 16
+"""Tokens that a row's level is guessed from: one line of a cache."""
+
+_FAR_FROM_ZERO = 20.0
+"""Levels beyond it are taken off before exponentials are."""
 
 
 def log_normaliser(
@@ -96,7 +102,8 @@ def _sum_on_a_cpu(
 ) -> "torch.Tensor":
     """Divides by the totals and adds LAWS_PER_SUM laws at once, in one matrix product, in cache.
 
-    Blocks that hold a row which `next_token_laws` has to shift are left to it.
+    Rows whose exponentials leave the safe range are left to `next_token_laws`, and no others:
+    what a row's law is must not hang on its mates in a block.
     """
     import torch
 
@@ -104,18 +111,35 @@ def _sum_on_a_cpu(
     summed, buffer = np.zeros(tokens), torch.empty((0, tokens))
     own = None if columns is None else columns.numpy()
     for logits in blocks_of_rows(private_logits.numpy(), own, rows):
-        block = torch.from_numpy(logits)
-        buffer = torch.empty_like(block) if len(buffer) < len(block) else buffer
-        weights = torch.exp(block, out=buffer[: len(block)])
+        buffer = torch.empty(logits.shape) if len(buffer) < len(logits) else buffer
+        weights = _exponentials(logits, out=buffer[: len(logits)])
         total = weights.sum(dim=1).numpy()
         if not (_SAFE_TOTAL[0] < total.min() and total.max() < _SAFE_TOTAL[1]):
-            summed += sum_in_float64(next_token_laws(block)).numpy()
-            continue
+            unsafe = ~((total > _SAFE_TOTAL[0]) & (total < _SAFE_TOTAL[1]))
+            weights[torch.from_numpy(unsafe)] = next_token_laws(torch.from_numpy(logits[unsafe]))
+            total[unsafe] = 1.0
         shares = torch.from_numpy(np.reciprocal(total))
         for start in range(0, len(logits), LAWS_PER_SUM):
             part = slice(start, start + LAWS_PER_SUM)
             summed += torch.mv(weights[part].T, shares[part]).numpy()
     return torch.from_numpy(summed)
+
+
+def _exponentials(logits: np.ndarray, out: "torch.Tensor") -> "torch.Tensor":
+    """Computes (n, A) float32 exp(z), of rows that lie far from zero exp(z − level).
+
+    Some models' logits lie around -100, where exponentials are too small for normal floats and a
+    processor takes a hundred times as long. A row's level is the largest of its first logits: a
+    function of that row alone, and a row that stays as it is loses no bit to a neighbour's.
+    """
+    import torch
+
+    level = maxima(logits[:, :_GLIMPSE])
+    if level.min() >= -_FAR_FROM_ZERO and level.max() <= _FAR_FROM_ZERO:
+        return torch.exp(torch.from_numpy(logits), out=out)
+    far = (np.abs(level) > _FAR_FROM_ZERO) & np.isfinite(level)
+    np.subtract(logits, np.where(far, level, np.float32(0.0))[:, None], out=out.numpy())
+    return out.exp_()
 
 
 def sum_in_float64(block: "torch.Tensor") -> "torch.Tensor":

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import ROWS_PER_EXPECTED_ROW, context_changes
-from dpsynth_assets.privacy.clipping import block_entries
+from dpsynth_assets.privacy.clipping import block_columns, block_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
 from dpsynth_assets.privacy.next_token_laws import LAWS_PER_SUM, next_token_laws, sum_of_laws
@@ -196,20 +196,23 @@ class PublicTokenTest:
         public_logits = public_logits.to(private_logits.device)
         distances = torch.zeros(len(active), dtype=torch.float64, device=private_logits.device)
         few = ROWS_PER_EXPECTED_ROW * self.expected_batch_size
-        for batch, rows in enumerate(rows_by_batch(batch_of_row, active)):
-            total = next_token_laws(public_logits[batch : batch + 1], columns).double().squeeze(0)
-            total *= -self.expected_batch_size
-            total += sum_of_laws(private_logits, columns, rows, few)
-            distances[batch] = total.abs_().sum()
+        rows_of = rows_by_batch(batch_of_row, active)
+        together = block_columns(public_logits.shape[1], public_logits.device.type)
+        for start in range(0, len(rows_of), together):
+            public = next_token_laws(public_logits[start : start + together], columns)
+            for batch, rows in enumerate(rows_of[start : start + together]):
+                total = public[batch].double().mul_(-self.expected_batch_size)
+                total += sum_of_laws(private_logits, columns, rows, few)
+                distances[start + batch] = total.abs_().sum()
         return distances.div_(self.expected_batch_size)  # [amin2024 Eq2]
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 32·V + 16·E + 32·(R + G) bytes.
+        """Bounds memory beyond the logits: 32·V + 20·E + 32·(R + G) bytes.
 
-        E = `block_entries`, or one row where that is more; off the CPU a block's laws are copied to
-        float64 once.
+        E = `block_entries`, or one row where that is more: the laws of some public prompts, and
+        those of a block of private rows, which are copied to float64 once off the CPU.
         """
-        block = 16 * min(rows * vocabulary, max(block_entries(), vocabulary))
+        block = 20 * min((rows + batches) * vocabulary, max(block_entries(), vocabulary))
         return 32 * vocabulary + block + 32 * (rows + batches)
 
 

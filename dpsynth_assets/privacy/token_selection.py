@@ -10,7 +10,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits, usable_rows
-from dpsynth_assets.privacy.cpu_rows import is_plain, side_by_side, sum_of_units
+from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, sums_of_clipped
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.noise import secure_uniform
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -134,8 +134,7 @@ class MeanTokenMechanism:
         check_public_logits(public_logits, private_logits, active)
         public = public_logits.to(private_logits.device)
         public = public if columns is None else public.index_select(1, columns)
-        top = public.topk(min(self.public_top_k, public.shape[1]), dim=1, sorted=False).indices
-        top = top.sort(dim=1).values  # ascending: neighbours in memory are read together
+        top = _largest_columns(public, min(self.public_top_k, public.shape[1]))
         return top if columns is None else columns[top]
 
     def private_scores(
@@ -152,19 +151,20 @@ class MeanTokenMechanism:
         """
         import torch
 
-        lattice, device = ClipLattice(self.clip_bound), private_logits.device
-        own = columns if columns is not None and columns.ndim > 1 else [columns] * len(active)
-        tokens = private_logits.shape[1] if columns is None else columns.shape[-1]
-        sums = torch.zeros((len(active), tokens), dtype=torch.float64, device=device)
-
-        def add_up(batch: "tuple[torch.Tensor, torch.Tensor | slice, torch.Tensor | None]") -> None:
-            total, rows, allowed = batch  # [amin2024 A1:L14] [amin2025 A1:L7]
-            units, used = _sum_of_clipped(private_logits, rows, allowed, lattice)
-            # whole numbers below 2^53: exact
-            total.copy_(units).mul_(lattice.unit).sub_(used * self.clip_bound)
-
-        batches = list(zip(sums, rows_by_batch(batch_of_row, active), own, strict=True))
-        side_by_side(add_up, batches, private_logits.numel() if is_plain(private_logits) else 0)
+        lattice, rows_of = ClipLattice(self.clip_bound), rows_by_batch(batch_of_row, active)
+        per_batch = columns is not None and columns.ndim > 1
+        own = list(columns) if columns is not None and per_batch else [columns] * len(rows_of)
+        # [amin2024 A1:L14] [amin2025 A1:L7]
+        if is_plain(private_logits):
+            tokens = [each if each is None else each.numpy() for each in own]
+            sums = torch.from_numpy(
+                sums_of_clipped(lattice, private_logits.numpy(), tokens, rows_of)
+            )
+        else:
+            width = private_logits.shape[1] if columns is None else columns.shape[-1]
+            sums = private_logits.new_empty((len(rows_of), width), dtype=torch.float64)
+            for total, rows, allowed_here in zip(sums, rows_of, own, strict=True):
+                total.copy_(_sum_of_clipped(private_logits, rows, allowed_here, lattice))
         return sums.div_(self.expected_batch_size * self.temperature)
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
@@ -192,28 +192,33 @@ def mean_scores_oracle(
     return total / (expected_batch_size * temperature)
 
 
+def _largest_columns(public: "torch.Tensor", count: int) -> "torch.Tensor":
+    """Lists (G, count) columns of the largest of (G, A) logits, in the order of memory."""
+    import torch
+
+    if is_plain(public):
+        return torch.from_numpy(largest_columns(public.numpy(), count))
+    return public.topk(count, dim=1, sorted=False).indices.sort(dim=1).values
+
+
 def _sum_of_clipped(
     private_logits: "torch.Tensor",
     rows: "torch.Tensor | slice",
     columns: "torch.Tensor | None",
     lattice: ClipLattice,
-) -> "tuple[torch.Tensor, int]":
-    """Adds up a batch's clipped logits in units of the lattice: (A,) float64, and of how many."""
+) -> "torch.Tensor":
+    """Adds up a batch's clipped logits: (A,) float64, exact. For any type on any device."""
     import torch
 
-    if is_plain(private_logits):
-        own = None if columns is None else columns.numpy()
-        units, used = sum_of_units(lattice, private_logits.numpy(), own, rows)
-        return torch.from_numpy(units), used
     tokens = private_logits.shape[1] if columns is None else len(columns)
     total = torch.zeros(tokens, dtype=torch.float64, device=private_logits.device)
     used, placed = 0, None
     for block, maximum in usable_rows(private_logits, columns, rows):
         reused = placed if placed is not None and placed.shape == block.shape else None
         placed = lattice.placed(block, lattice.shift_of(maximum), out=reused)
-        total += lattice.sum_units(placed)
+        total += lattice.sum_units(placed)  # whole numbers below 2^53: exact
         used += len(block)
-    return total, used
+    return total.mul_(lattice.unit).sub_(used * lattice.clip_bound)
 
 
 def check_shapes(

@@ -88,6 +88,7 @@ def test_epsilon_is_two_over_s_sigma_for_each_changed_vector(relation, records, 
     assert epsilon == pytest.approx(expected, rel=1e-12)
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 5000),
     st.floats(1e-3, 10.0),

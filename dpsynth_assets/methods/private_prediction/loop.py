@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.models.decoding import PackedContexts, PublicContexts
 
 if TYPE_CHECKING:
     import torch
@@ -145,8 +145,7 @@ def generate_documents(
     documents: list[Document] = []
     while wave.active.any():  # [amin2024 A1:L3] [amin2025 A1:L2] side by side
         drawing = np.flatnonzero(wave.active)
-        logits = wave.next_logits()
-        draws = select(logits, wave.batch_of_row, drawing, wave.public_logits(drawing))
+        draws = wave.draw(drawing, select)
         documents += wave.append(drawing, draws)
         if on_step is not None:
             paid = int(draws.private.sum())
@@ -212,6 +211,14 @@ class _Wave:
         last, written = torch.from_numpy(self._last_token), torch.from_numpy(self._written)
         return self._public.next_logits(last, written)[torch.from_numpy(drawing)]
 
+    def draw(self, drawing: np.ndarray, select: TokenSelector) -> Draws:
+        """Draws a token for each of (A,) batches.
+
+        No logits outlive the step: the next pass would need a second (R, V) tensor, and fresh
+        memory for it, which a CPU pays for page by page.
+        """
+        return select(self.next_logits(), self.batch_of_row, drawing, self.public_logits(drawing))
+
     def append(self, drawing: np.ndarray, draws: Draws) -> Iterator[Document]:
         """Appends one token to each drawing batch; yields the documents that this closes."""
         rules = self._rules
@@ -264,14 +271,14 @@ class _Wave:
 
 def _public_contexts(
     model: Any, public_prompts: Sequence[Sequence[int]] | None, rules: GenerationRules
-) -> PackedContexts | None:
+) -> PublicContexts | None:
     """One public context for each batch; it stays in the pass when its batch has finished.
 
     Batches of one label have the same prompt: each is read once, as a prefix of itself.
     """
     if public_prompts is None:
         return None
-    return PackedContexts(
+    return PublicContexts(
         model,
         public_prompts,
         prompt_columns=max(len(prompt) for prompt in public_prompts),

@@ -9,8 +9,14 @@ Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V v
 L layers, G key/value heads, H query heads, D head width.
 """
 
-from dpsynth_assets.models.decoding.contexts import PackedContexts
+from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
 from dpsynth_assets.models.decoding.prefixes import public_prefix
 from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
 
-__all__ = ["PackedContexts", "SamplingRules", "public_prefix", "sample_documents"]
+__all__ = [
+    "PackedContexts",
+    "PublicContexts",
+    "SamplingRules",
+    "public_prefix",
+    "sample_documents",
+]

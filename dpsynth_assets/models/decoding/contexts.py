@@ -36,6 +36,8 @@ class PackedContexts:
     On CUDA a pass has static shapes and is captured as a graph (`CapturedPasses`).
     """
 
+    _row_multiple = _ROW_MULTIPLE
+
     def __init__(
         self,
         model: Any,
@@ -116,7 +118,7 @@ class PackedContexts:
         """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
         contexts = contexts.to(self._device)
         self._count = len(contexts)
-        rows = self._filled(contexts, -self._count % _ROW_MULTIPLE)
+        rows = self._filled(contexts, -self._count % self._row_multiple)
         if isinstance(self._passes, CapturedPasses):
             self._passes.forget()
         self._cache.keep(rows)
@@ -208,6 +210,16 @@ class PackedContexts:
 
         spare = self._cache.rows - len(values) if spare is None else spare
         return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
+
+
+class PublicContexts(PackedContexts):
+    """Public prompts, as many as is public knowledge: passes have no filler rows.
+
+    Kernels round otherwise for one row than for many, which only public values may steer. A batch
+    decoded alone reads one row of its public prompt instead of sixteen.
+    """
+
+    _row_multiple = 1
 
 
 def _filled_up(count: int, multiple: int) -> int:

@@ -1,5 +1,7 @@
 """The loop draws what it may and no more, and packing changes nothing."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -191,6 +193,38 @@ def test_finished_batches_leave_the_pass(language_model):
     generate_documents(language_model.model, random_batches([2, 2, 2]), recorder, settings)
     assert recorder.rows[0] == 6
     assert recorder.rows[-1] == 2
+
+
+def test_no_logits_outlive_their_step(language_model):
+    # The next pass would stand beside them in memory, (R, V) twice.
+    alive, held = [], []
+
+    def answer(logits, batch_of_row, active):
+        held.append(weakref.ref(logits))
+        return np.full(len(active), 7)
+
+    model = language_model.model
+    watch = model.register_forward_pre_hook(
+        lambda *_: alive.append(sum(each() is not None for each in held))
+    )
+    generate_documents(model, random_batches([2, 2]), Recorder(answer), rules())
+    watch.remove()
+    assert len(alive) > 10
+    assert not any(alive)
+
+
+def test_a_public_pass_has_a_row_for_each_batch_and_no_more(language_model):
+    seen = []
+    model = language_model.model
+    watch = model.register_forward_pre_hook(
+        lambda _, __, inputs: seen.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    generate_documents(
+        model, random_batches([2, 0, 2]), Recorder(drawing(3)), rules(), public_prompts=[[3, 4]] * 3
+    )
+    watch.remove()
+    assert len(seen) > 10
+    assert set(seen) == {16, 3}  # private passes are filled to a fixed multiple
 
 
 def test_decisions_depend_on_tokens_alone_not_on_private_contexts(language_model):

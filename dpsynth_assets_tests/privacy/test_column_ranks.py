@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.privacy import clipping, column_ranks
+from dpsynth_assets.privacy.column_ranks import ordered_keys
+from dpsynth_assets.privacy.cpu_rows import maxima
+from dpsynth_assets_tests.privacy.spread_logits import LATTICE, TOKENS, placed, spread_logits
+
+
+@pytest.fixture(params=[1 << 17, 2000, 1])
+def block_entries(request, monkeypatch):
+    monkeypatch.setattr(clipping, "CACHED_ENTRIES", request.param)
+
+
+def ranks_of(logits, first, count):
+    shift = LATTICE.shift(maxima(logits))
+    keys = ordered_keys(logits, shift, first=first, count=count, floor=LATTICE.lowest_key)
+    return LATTICE.values_of_bits(keys)
+
+
+@pytest.mark.parametrize("scale", [0.01, 3.0, 40.0])
+@pytest.mark.parametrize("share", [-1.0, 0.6, 2.0])  # all columns are sorted, some, or any
+@pytest.mark.parametrize(("rows", "wide"), [(3, 1 << 20), (64, 1 << 20), (300, 7000)])
+def test_ordered_keys_are_the_sorted_clipped_logits(
+    monkeypatch, block_entries, rows, wide, share, scale
+):
+    monkeypatch.setattr(column_ranks, "_TURNED_ENTRIES", wide)
+    monkeypatch.setattr(column_ranks, "_WORTH_LEAVING_OUT", share)
+    logits = spread_logits(rows, scale)
+    for first, count in ((rows // 2, 2 if rows > 3 else 1), (0, 1), (rows - 2, 2)):
+        expected = placed(logits).sort(dim=0).values[first : first + count]
+        found = ranks_of(logits, first, count)
+        assert found.tolist() == LATTICE.values(expected.view(torch.int32)).tolist()
+
+
+def test_columns_at_the_floor_in_most_rows_are_left_unsorted(monkeypatch):
+    ranked = []
+    whole = column_ranks._rank_some
+    monkeypatch.setattr(
+        column_ranks,
+        "_rank_some",
+        lambda keys, own, *rest: ranked.append(len(own)) or whole(keys, own, *rest),
+    )
+    logits = np.zeros((5, TOKENS), dtype=np.float32)
+    logits[:3, 100:] = -20.0  # three of five rows: the third lowest is the floor
+    logits[:2, 40:100] = -20.0  # two of five: it is not
+    found = ranks_of(logits, 2, 1)
+    assert ranked == [100]
+    assert (found[0, :100] == 6.0).all()
+    assert (found[0, 100:] == -6.0).all()
+
+
+def test_counts_above_do_not_overflow_a_byte():
+    keys = np.full((700, 4), LATTICE.lowest_key, dtype=np.int32)
+    keys[:, 1] += 1
+    keys[:256, 2] += 1
+    keys[:, 3] = -5
+    assert column_ranks._counts_above(keys, LATTICE.lowest_key).tolist() == [0, 700, 256, 0]
+
+
+def test_ranks_leave_the_logits_as_they_are():
+    logits = spread_logits(20, 3.0)
+    before = logits.copy()
+    ranks_of(logits, 3, 2)
+    assert np.array_equal(logits, before)
