@@ -1,7 +1,7 @@
 """What CTCL's parts are worth (its Table 5), and quality against the number of rows (Figure 3).
 
-    python benchmarks/ctcl_ablation.py [table5] [figure3] [--size small|gpu|tiny] [--epsilon 4]
-        [--device cuda] [--private FILE --column NAME] [--output FOLDER]
+    python benchmarks/ctcl_ablation.py [table5] [figure3] [--size small|medium|gpu|tiny]
+        [--epsilon 4] [--device cuda] [--private FILE --column NAME] [--output FOLDER]
 
 Public text plays the private corpus: the grammar's private records by default, or one of FILE's
 columns. `table5` fine-tunes three generators at ε = ∞ and at the given ε: vanilla (label-only
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import polars as pl
 from ctcl_runs import (
+    SIZES,
     Base,
     Cohort,
     Results,
@@ -162,7 +163,7 @@ def load_cohort(arguments, base: Base) -> Cohort:
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["table5", "figure3"])
-    parser.add_argument("--size", default="small", choices=("tiny", "small", "gpu"))
+    parser.add_argument("--size", default="small", choices=tuple(SIZES))
     parser.add_argument("--device", default=None)
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--records", type=int, default=4000)

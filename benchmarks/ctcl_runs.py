@@ -95,6 +95,11 @@ SIZES = {
         next_word=NextWordSettings(token_budget=6_000, score_texts=60, width=32, feed_forward=64),
         topics=10, steps=3, batch=64, rows=60, document_tokens=32, mauve_repeats=1,
     ),
+    "medium": Size(  # table5 and figure3 together in some twenty minutes of one processor
+        generator=GeneratorTrainingSettings(token_budget=400_000, max_document_tokens=96),
+        next_word=NextWordSettings(score_texts=300),
+        steps=30, batch=192, rows=600,
+    ),
     "small": Size(
         generator=GeneratorTrainingSettings(token_budget=1_500_000, max_document_tokens=96),
         next_word=NextWordSettings(score_texts=500),

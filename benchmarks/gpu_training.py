@@ -219,7 +219,7 @@ def one_by_one(model, examples) -> tuple[torch.Tensor, list[float]]:
 def sum_error(model, examples, expected, products, autocast: bool) -> float:
     device = next(model.parameters()).device.type
 
-    def losses():
+    def losses(model):
         with torch.autocast(device, dtype=torch.bfloat16, enabled=autocast):
             return LOSS(model, examples)
 

@@ -5,7 +5,7 @@ Shape letters: n private records, B records of one batch, T steps.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoisson
 from dpsynth_assets.privacy.gradient_clipping import add_clipped
 from dpsynth_assets.privacy.noise import gaussian_like
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
+from dpsynth_assets.privacy.side_by_side import workers
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class DpSgdMechanism:
     def private_gradient_of_losses(
         self, gradients: "PerExampleGradients", private_parts: Iterable["LossOfPart"]
     ) -> list["torch.Tensor"]:
-        """As `private_gradient_of_parts`, from losses: no gradient of one record is ever held.
+        """As `private_gradient_of_parts`, from losses: no caller ever holds a record's gradient.
 
         The caller passes losses and gets noisy gradients. No unclipped sum can be passed, since
         none is; the clip bound and the number that sums are divided by are this mechanism's.
@@ -257,7 +258,10 @@ class DpSgdMechanism:
         with ThreadPoolExecutor(NOISE_THREADS) as threads:
             ahead = self._noise_ahead(gradients.parameters, threads)
             sums, rows = gradients.private_clipped_sums(private_parts, self.l2_bound)
-            return self._release(sums, rows, gradients.parameters, ahead)
+            if gradients.threads == 1:
+                return self._release(sums, rows, gradients.parameters, ahead)
+        with workers(gradients.threads) as side_by_side:
+            return self._release_side_by_side(sums, rows, gradients.parameters, side_by_side)
 
     def _noise_ahead(
         self, parameters: Sequence["torch.Tensor"], threads: ThreadPoolExecutor
@@ -284,16 +288,37 @@ class DpSgdMechanism:
         Noise that was drawn ahead belongs to the parameters that are not on the processor.
         """
         self._meter.release(rows)
-        noise_std = self.noise_multiplier * self.l2_bound
         drawn = iter(ahead)
         released = []
-        for parameter in parameters:  # [ctcl S3.3]
+        for parameter in parameters:
             each = sums.pop(0)
             future = None if each.device.type == "cpu" else next(drawn, None)
-            noise = gaussian_like(each, noise_std) if future is None else future.result()
-            each.add_(noise.to(each.device)).div_(self.expected_batch_size)
-            released.append(each.to(parameter.dtype))
+            noise = None if future is None else future.result()
+            released.append(self._with_noise(each, parameter, noise))
         return released
+
+    def _release_side_by_side(
+        self,
+        sums: list["torch.Tensor"],
+        rows: int,
+        parameters: Sequence["torch.Tensor"],
+        threads: Executor,
+    ) -> list["torch.Tensor"]:
+        """As `_release`, every parameter by a thread that is free."""
+        self._meter.release(rows)
+        return list(threads.map(self._with_noise, sums, parameters))
+
+    def _with_noise(
+        self,
+        private_sum: "torch.Tensor",
+        parameter: "torch.Tensor",
+        noise: "torch.Tensor | None" = None,
+    ) -> "torch.Tensor":
+        """One parameter's noisy mean: [ctcl S3.3]. Noise is drawn here unless it was before."""
+        if noise is None:
+            noise = gaussian_like(private_sum, self.noise_multiplier * self.l2_bound)
+        private_sum.add_(noise.to(private_sum.device)).div_(self.expected_batch_size)
+        return private_sum.to(parameter.dtype)
 
 
 def _float64(shape: Sequence[int]) -> "torch.Tensor":

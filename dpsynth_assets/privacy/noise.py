@@ -18,8 +18,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-GAUSSIAN_BLOCK = 1 << 16
-"""Numbers of a tensor that get their noise together, from 2 MiB of uniforms."""
+GAUSSIAN_BLOCK = 1 << 14
+"""Numbers of a tensor that get their noise together, from 512 KiB of uniforms: a core's cache."""
 
 EXPANDED_BYTES = 1 << 16
 """Requests from this size on are the keystream of a fresh operating-system key: 8 times as fast."""
@@ -46,18 +46,30 @@ class SecureUniform:
         self._lock = threading.Lock()
 
     def random(self, size: int) -> np.ndarray:
-        """Draws (size,) float64 uniforms at the centres of 2^53 equal cells of (0, 1)."""
+        """Draws (size,) float64 uniforms at the centres of 2^53 equal cells of (0, 1).
+
+        Long requests pass the buffer by, so that threads draw side by side.
+        """
+        if size >= self._block:
+            return _fresh_uniforms(size)
         with self._lock:
             if size > self._buffer.size:
-                words = np.frombuffer(_entropy(8 * max(size, self._block)), dtype=np.uint64)
-                self._buffer = (words >> np.uint64(11)).astype(np.float64)
-                self._buffer += 0.5
-                self._buffer *= 2.0**-53
+                self._buffer = _fresh_uniforms(self._block)
             drawn, self._buffer = self._buffer[:size], self._buffer[size:]
         return drawn
 
 
-def _entropy(count: int) -> bytes:
+def _fresh_uniforms(count: int) -> np.ndarray:
+    """Draws (count,) uniforms from entropy that nothing else uses."""
+    words = np.frombuffer(_entropy(8 * count), dtype=np.uint64)
+    words >>= np.uint64(11)  # in place: fresh memory costs as much as the arithmetic
+    uniforms = words.astype(np.float64)
+    uniforms += 0.5
+    uniforms *= 2.0**-53
+    return uniforms
+
+
+def _entropy(count: int) -> bytearray:
     """Fetches `count` random bytes; many of them as a ChaCha20 keystream.
 
     The operating system answers from such a keystream itself, a page at a time. Here every request
@@ -67,11 +79,13 @@ def _entropy(count: int) -> bytes:
     **Source** Bernstein 2017, "Fast-key-erasure random-number generators"; RFC 8439.
     """
     if count < EXPANDED_BYTES:
-        return os.urandom(count)
+        return bytearray(os.urandom(count))
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
     once = algorithms.ChaCha20(os.urandom(32), bytes(16))
-    return Cipher(once, mode=None).encryptor().update(bytes(count))
+    stream = bytearray(count)
+    Cipher(once, mode=None).encryptor().update_into(stream, stream)
+    return stream
 
 
 secure_uniform = SecureUniform()

@@ -190,6 +190,17 @@ def test_long_requests_for_entropy_have_a_key_of_their_own_each(monkeypatch):
     assert len(np.unique(np.frombuffer(first + second, np.uint64))) == 2 * count // 8
 
 
+def test_long_requests_leave_the_buffer_to_short_ones():
+    tested = noise.SecureUniform(block=64)
+    tested.random(8)
+    held = tested._buffer.copy()
+    whole = tested.random(64)
+    np.testing.assert_array_equal(tested._buffer, held)
+    assert len(np.unique(whole)) == 64
+    assert not np.isin(whole, held).any()
+    assert ((whole > 0) & (whole < 1)).all()
+
+
 @pytest.mark.statistical
 def test_bytes_of_a_long_request_are_uniform():
     drawn = np.frombuffer(noise._entropy(16 * noise.EXPANDED_BYTES), np.uint8)

@@ -6,9 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 from torch.nn import functional
 
+from dpsynth_assets.privacy import side_by_side as side_by_side_module
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.per_example import (
@@ -21,11 +23,13 @@ from dpsynth_assets.privacy.per_example import (
 )
 from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.uses import Factors, Product
+from dpsynth_assets.privacy.side_by_side import shares_weights
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 VOCABULARY, BATCH = 48, 5
 LENGTHS = [(9, 11), (8, 9), (7, 7), (6, 5), (5, 1)]
 HUGE = 1e9
+FALSE_ALARM = 1e-6
 
 
 def bart(tied=True):
@@ -170,7 +174,11 @@ def losses(model, rows, factor=1.0):
 
 
 def parts(model, *groups, factor=1.0):
-    return [LossOfPart(len(rows), lambda rows=rows: losses(model, rows, factor)) for rows in groups]
+
+    return [
+        LossOfPart(len(rows), lambda model, rows=rows: losses(model, rows, factor))
+        for rows in groups
+    ]
 
 
 def clipped(model, groups, bound, products=Products.NATIVE, factor=1.0):
@@ -205,13 +213,19 @@ def reference(name, tied=True):
 def bounds(model, rows, products):
     """(B,) norm bounds of one part."""
     tested = PerExampleGradients(model, products)
-    found = [each for each in tested._factors(parts(model, rows)[0]) if each is not None]
+    found = [
+        each for each in tested._bookkeepers[0].factors(parts(model, rows)[0]) if each is not None
+    ]
     return norms.norm_bounds(found, len(rows), products)
 
 
-@pytest.fixture(params=["ghost", "direct"])
+@pytest.fixture(params=["ghost", "direct", "kept"])
 def way(request, monkeypatch):
     monkeypatch.setattr(norms, "_direct_is_cheaper", lambda *_: request.param == "direct")
+    keeping = request.param == "kept"
+    monkeypatch.setattr(
+        norms, "_keeping_is_cheapest", lambda _, products: keeping and products is Products.NATIVE
+    )
 
 
 @pytest.mark.parametrize(("name", "tied"), EVERY_MODEL)
@@ -237,6 +251,26 @@ def test_clipped_sums_are_those_of_micro_batches_of_one(name, tied, products):
     assert error < 2 * products.clip_margin
     whole = clipped(model, [[0, 1, 2, 3, 4]], HUGE, products)
     torch.testing.assert_close(whole, gradients.sum(dim=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_that_were_kept_for_their_norms_give_the_same_sums(name, monkeypatch):
+    found = []
+    for keeping in (False, True):
+        monkeypatch.setattr(norms, "_keeping_is_cheapest", lambda *_, keeping=keeping: keeping)
+        found.append(clipped(built(name), [[0, 1, 2], [3, 4]], 0.3))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_kept_where_that_is_cheapest_and_small():
+    def cheapest(tokens, rows, columns, products=Products.NATIVE):
+        product = Product(torch.empty(2, tokens, rows), torch.empty(2, tokens, columns))
+        return norms._keeping_is_cheapest(product, products)
+
+    assert cheapest(72, 128, 512)
+    assert not cheapest(72, 128, 512, Products.FLOAT64)
+    assert not cheapest(72, 768, 3072)
+    assert not cheapest(4, 128, 512)
 
 
 @pytest.mark.parametrize("name", ["BART", "GPT-2", "Llama"])
@@ -274,7 +308,7 @@ def test_order_and_micro_batches_do_not_matter():
 def test_an_example_without_a_finite_gradient_adds_zero(broken, products, way):
     model = built("BART")
 
-    def spoilt():
+    def spoilt(model):
         found = losses(model, [0, 1, 2])
         return found * torch.tensor([1.0, broken, 1.0])
 
@@ -285,6 +319,76 @@ def test_an_example_without_a_finite_gradient_adds_zero(broken, products, way):
     assert rows == 3
     moved = (found - expected).norm()
     assert moved < 1e-4 or (broken == 1e38 and moved <= 0.5)
+
+
+# Threads
+
+
+def side_by_side(model, groups, bound, threads):
+    """Flat float64 clipped sum of parts that several threads share."""
+    tested = PerExampleGradients(model, threads=threads)
+    assert tested.threads == threads
+    found, rows = tested.private_clipped_sums(parts(model, *groups), bound)
+    assert rows == sum(len(group) for group in groups)
+    return torch.cat([each.flatten() for each in found])
+
+
+@pytest.mark.parametrize("name", ["BART", "GPT-2", "Llama", "BART with LoRA"])
+def test_threads_share_parts_and_change_no_sum(name):
+    groups = [[0], [1, 2], [3], [4]]
+    alone = clipped(built(name), groups, 0.3)
+    for threads in (2, 3, 6):
+        found = side_by_side(built(name), groups, 0.3, threads)
+        torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-7)
+
+
+def test_a_record_moves_the_sum_of_threads_by_at_most_the_bound():
+    model = built("BART")
+    bound = float(reference("BART").norm(dim=1).min()) / 3
+    for record in (0, 4):
+        others = [row for row in range(BATCH) if row != record]
+        without = side_by_side(model, [others[:2], others[2:]], bound, 2)
+        moved = side_by_side(model, [[record, *others[:1]], others[1:]], bound, 2) - without
+        assert 0.9 * bound <= moved.norm() <= bound
+
+
+def test_threads_see_weights_that_changed_and_leave_the_model_as_it_was():
+    model = built("BART")
+    tested = PerExampleGradients(model, threads=2)
+    with torch.no_grad():
+        for each in model.parameters():
+            each.mul_(1.1)
+    groups = [[0, 1], [2, 3, 4]]
+    found, _ = tested.private_clipped_sums(parts(model, *groups), 0.3)
+    found = torch.cat([each.flatten() for each in found])
+    torch.testing.assert_close(found, clipped(model, groups, 0.3), rtol=1e-5, atol=1e-7)
+    assert all(each.grad is None and each.requires_grad for each in model.parameters())
+
+
+def test_copies_of_a_model_hold_no_weights_of_their_own():
+    model = built("BART")
+    copy = shares_weights(model)
+    own = dict(model.named_parameters())
+    for name, each in copy.named_parameters():
+        assert each is not own[name]
+        assert each.data_ptr() == own[name].data_ptr()
+    assert len(dict(copy.named_parameters())) == len(own)
+
+
+def test_an_error_of_one_thread_is_the_error_of_all():
+    model, threads = built("GPT-2"), torch.get_num_threads()
+    broken = LossOfPart(2, lambda model: losses(model, [1, 2]).sum())
+    with pytest.raises(ValueError, match="one loss for each of 2"):
+        PerExampleGradients(model, threads=2).private_clipped_sums(
+            [*parts(model, [0]), broken], 1.0
+        )
+    assert all(each.grad is None for each in model.parameters())
+    assert torch.get_num_threads() == threads
+
+
+def test_one_thread_takes_all_of_a_large_model(monkeypatch):
+    monkeypatch.setattr(side_by_side_module, "LARGE", 10)
+    assert PerExampleGradients(built("GPT-2"), threads=4).threads == 1
 
 
 def test_no_examples_sum_to_zero():
@@ -306,7 +410,7 @@ def test_the_model_is_left_as_it_was():
 
 def test_a_failing_forward_pass_leaves_the_model_as_it_was():
     model = built("GPT-2")
-    modules = PerExampleGradients(model)._modules
+    modules = PerExampleGradients(model)._bookkeepers[0]._modules
     with pytest.raises(IndexError), recording(modules, 1):
         model(input_ids=torch.tensor([[VOCABULARY + 5]]))
     assert all(each.requires_grad for each in model.parameters())
@@ -363,7 +467,7 @@ class Mixing(nn.Module):
 
 def summed(model, examples=4):
     rows = torch.randn(examples, 2, 3)
-    part = LossOfPart(examples, lambda: model(rows).sum(dim=(1, 2)))
+    part = LossOfPart(examples, lambda model: model(rows).sum(dim=(1, 2)))
     return PerExampleGradients(model).private_clipped_sums([part], 1.0)
 
 
@@ -411,7 +515,7 @@ def test_a_layer_that_sees_no_first_axis_of_examples_is_refused():
 
 def test_losses_must_be_one_for_each_example():
     model = nn.Linear(3, 1)
-    part = LossOfPart(4, lambda: model(torch.ones(4, 3)).mean())
+    part = LossOfPart(4, lambda model: model(torch.ones(4, 3)).mean())
     with pytest.raises(ValueError, match="one loss for each of 4"):
         PerExampleGradients(model).private_clipped_sums([part], 1.0)
 
@@ -440,7 +544,7 @@ def test_cancellation_among_an_examples_own_tokens_is_bounded():
     layer = nn.Linear(2, 2, bias=False)
     rows = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
     weights = torch.tensor([[[1e3], [-1e3 + 1e-3]]])
-    part = LossOfPart(1, lambda: (layer(rows) * weights).sum(dim=(1, 2)))
+    part = LossOfPart(1, lambda layer: (layer(rows) * weights).sum(dim=(1, 2)))
     tested = PerExampleGradients(layer, Products.FLOAT64)
     (whole,), _ = tested.private_clipped_sums([part], HUGE)
     (scaled,), _ = tested.private_clipped_sums([part], 1e-3)
@@ -453,12 +557,12 @@ def test_cancellation_among_an_examples_own_tokens_is_bounded():
 def test_bfloat16_passes_stay_within_the_bound():
     model, bound = built("BART"), 0.05
 
-    def autocast(rows):
+    def autocast(model, rows):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return losses(model, rows)
 
     for row in range(BATCH):
-        part = LossOfPart(1, lambda row=row: autocast([row]))
+        part = LossOfPart(1, lambda model, row=row: autocast(model, [row]))
         found, _ = PerExampleGradients(model).private_clipped_sums([part], bound)
         norm = torch.cat([each.flatten() for each in found]).norm()
         assert 0.9 * bound < norm <= bound
@@ -500,16 +604,32 @@ def test_the_mechanism_releases_the_clipped_sum_with_noise_over_its_fixed_number
     assert [each.shape for each in released] == [each.shape for each in gradients.parameters]
 
 
-def test_an_empty_batch_gets_noise_and_a_dropped_example_is_refused():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_empty_batch_gets_noise_and_a_dropped_example_is_refused(threads):
     model = built("GPT-2")
+    gradients = PerExampleGradients(model, threads=threads)
     empty = mechanism(sampling_probability=1e-12)
     next(empty.batches(BATCH))
-    released = empty.private_gradient_of_losses(PerExampleGradients(model), [])
+    released = empty.private_gradient_of_losses(gradients, [])
     assert all(each.abs().min() > 0 for each in released)
     dropping = mechanism()
     next(dropping.batches(BATCH))
     with pytest.raises(UnaccountedReleaseError, match="another number"):
-        dropping.private_gradient_of_losses(PerExampleGradients(model), parts(model, [0, 1]))
+        dropping.private_gradient_of_losses(gradients, parts(model, [0, 1], [2, 3]))
+
+
+@pytest.mark.statistical
+def test_noise_drawn_by_threads_has_the_stated_deviation_and_is_independent():
+    layers = nn.ModuleList([nn.Linear(60, 80, bias=False) for _ in range(4)])
+    tested = mechanism(sampling_probability=1e-12, noise_multiplier=3.0)
+    next(tested.batches(BATCH))
+    released = tested.private_gradient_of_losses(PerExampleGradients(layers, threads=2), [])
+    drawn = np.stack([each.double().flatten().numpy() * 4.0 for each in released])
+    share = stats.chi2.cdf((drawn**2).sum() / 1.5**2, drawn.size)
+    assert min(share, 1 - share) > FALSE_ALARM
+    apart = np.corrcoef(drawn)[np.triu_indices(4, 1)]
+    limit = stats.norm.isf(FALSE_ALARM / 2 / len(apart)) / math.sqrt(drawn.shape[1])
+    assert np.abs(apart).max() < limit
 
 
 def test_norm_bounds_of_no_factors_are_zero():

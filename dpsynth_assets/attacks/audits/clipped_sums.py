@@ -61,9 +61,9 @@ def _losses(model: Any, tokens: Any) -> Any:
     return cross_entropy(logits, tokens[:, 1:], reduction="none").mean(dim=1)
 
 
-def _parts(model: Any, tokens: Any) -> list[LossOfPart]:
+def _parts(tokens: Any) -> list[LossOfPart]:
     return [
-        LossOfPart(len(part), lambda part=part: _losses(model, part))  # type: ignore[misc]
+        LossOfPart(len(part), lambda model, part=part: _losses(model, part))  # type: ignore[misc]
         for part in tokens.split(MICRO_BATCH)
         if len(part)
     ]
@@ -74,7 +74,7 @@ def _kernel_sums(products: Products) -> Sums:
 
     def sums(model: Any, tokens: Any) -> Any:
         clipped = PerExampleGradients(model, products)
-        found, _ = clipped.private_clipped_sums(_parts(model, tokens), L2_BOUND)
+        found, _ = clipped.private_clipped_sums(_parts(tokens), L2_BOUND)
         return torch.cat([each.flatten() for each in found])
 
     return sums

@@ -10,14 +10,14 @@ Seeded and therefore never private: what this samples from was released before.
 Shape letters: R rows at hand, S condition tokens, T new tokens, V vocabulary, d width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.models.conditional_generator.generation_cache import growing_cache
-from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.models.conditional_generator.writing_rows import start_rows
+from dpsynth_assets.models.worker_threads import one_thread_each
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _COMPACT_BELOW = 0.85
 """Ended rows leave the forward pass once fewer than this share of its rows still write."""
-_PROMPT_COLUMNS_STEP = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class SamplingSettings:
         temperature: Divides the logits; > 0.
         seed: Seed of this public randomness; >= 0.
         max_new_tokens: Longest document, end token included; the model's positions bound it too.
-        batch_rows: Rows decoded together.
+        batch_rows: Rows decoded together by one thread, at most.
 
     **Source**: Tan et al. 2025, section 4.1.3: top-p 0.95, at most 512 tokens.
     """
@@ -63,16 +62,6 @@ class SamplingSettings:
             )
 
 
-class WritingRows(Protocol):
-    """R rows of a model that all write their next token at the same step."""
-
-    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Advances by the rows' last tokens (R,); returns logits (R, V) of the next."""
-
-    def keep(self, rows: "torch.Tensor") -> None:
-        """Drops all rows but these (ascending)."""
-
-
 def sample_for_conditions(
     generator: "ConditionalGenerator",
     conditions: Sequence[str],
@@ -90,24 +79,40 @@ def sample_for_conditions(
     Returns:
         N documents in the order of the conditions, each of at least one token.
     """
-    import torch
-
     encoder, bound = generator.encoder, generator.max_condition_tokens
     sources = {text: encoder.condition_ids(text, bound) for text in dict.fromkeys(conditions)}
     order = sorted(range(len(conditions)), key=lambda row: (len(sources[conditions[row]]), row))
+
+    def written(rows: list[int]) -> list[list[int]]:
+        prompts = [sources[conditions[row]] for row in rows]
+        return _sample_batch(generator, prompts, rows, settings)
+
     documents = [""] * len(conditions)
-    with torch.inference_mode():
-        for start in range(0, len(order), settings.batch_rows):
-            rows = order[start : start + settings.batch_rows]
-            prompts = [sources[conditions[row]] for row in rows]
-            for row, ids in zip(
-                rows, _sample_batch(generator, prompts, rows, settings), strict=True
-            ):
+    threads, done = _threads(generator), 0
+    batches = list(_batches(order, settings.batch_rows, threads))
+    with one_thread_each(threads) as workers:
+        for rows, found in zip(batches, workers.map(written, batches), strict=True):
+            for row, ids in zip(rows, found, strict=True):
                 documents[row] = generator.checkpoint.decode(ids).strip()
+            done += len(rows)
             if progress is not None:
-                done = start + len(rows)
                 progress(done / len(order), f"{done} of {len(order)} documents")
     return documents
+
+
+def _threads(generator: "ConditionalGenerator") -> int:
+    """Batches that are decoded side by side: on a processor, one for each of torch's threads."""
+    import torch
+
+    return torch.get_num_threads() if torch.device(generator.device).type == "cpu" else 1
+
+
+def _batches(order: list[int], batch_rows: int, threads: int) -> Iterator[list[int]]:
+    """Cuts rows into batches; several threads get rounds of one each, all of about one size."""
+    rounds = -(-len(order) // (batch_rows * threads))
+    size = batch_rows if threads == 1 else max(1, -(-len(order) // max(1, rounds * threads)))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
 def _sample_batch(
@@ -119,9 +124,21 @@ def _sample_batch(
     """Decodes rows together; all start at once, so step t writes token t of each."""
     import torch
 
+    with torch.inference_mode():
+        return _decode_batch(generator, prompts, streams, settings)
+
+
+def _decode_batch(
+    generator: "ConditionalGenerator",
+    prompts: Sequence[Sequence[int]],
+    streams: Sequence[int],
+    settings: SamplingSettings,
+) -> list[list[int]]:
+    import torch
+
     device, end = generator.device, generator.encoder.end_token_id
     steps = generator.encoder.document_bound(settings.max_new_tokens)
-    writing = _start_rows(generator, prompts, steps)
+    writing = start_rows(generator, prompts, steps)
     uniforms = torch.from_numpy(_uniforms(settings.seed, streams, steps)).to(device)
     forbidden, forbidden_first = _never_sampled(generator)
     rows = torch.arange(len(prompts), device=device)
@@ -212,93 +229,3 @@ def _never_sampled(generator: "ConditionalGenerator") -> "tuple[torch.Tensor, to
     special = {*generator.tokenizer.all_special_ids, generator.encoder.pad_token_id, end}
     first = torch.tensor(sorted(special), device=generator.device)
     return first[first != end], first
-
-
-def _start_rows(
-    generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
-) -> WritingRows:
-    if generator.has_encoder:
-        return EncoderDecoderRows(generator, prompts, steps)
-    return DecoderOnlyRows(generator, prompts, steps)
-
-
-class EncoderDecoderRows:
-    """Rows that attend to their encoded condition."""
-
-    def __init__(
-        self, generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
-    ) -> None:
-        import torch
-
-        self._model, self._start = generator.model, generator.encoder.start
-        distinct = {ids: place for place, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
-        places = torch.tensor([distinct[tuple(ids)] for ids in prompts], device=generator.device)
-        states, mask = _encode(generator, list(distinct))
-        self._states: Any = states[places]
-        self._mask = mask[places]
-        self._cache = growing_cache(columns=steps + len(self._start))
-        self._begun = False
-
-    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Advances by one token; the first call reads the decoder's start tokens instead."""
-        import torch
-        from transformers.modeling_outputs import BaseModelOutput
-
-        inputs = tokens[:, None]
-        if not self._begun:
-            inputs = torch.tensor(self._start, device=tokens.device).expand(len(tokens), -1)
-            self._begun = True
-        output = self._model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
-            attention_mask=self._mask,
-            decoder_input_ids=inputs,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        return output.logits[:, -1].float()
-
-    def keep(self, rows: "torch.Tensor") -> None:
-        """Drops all rows but these."""
-        self._cache.reorder_cache(rows)
-        self._states, self._mask = self._states[rows], self._mask[rows]
-
-
-def _encode(
-    generator: "ConditionalGenerator", conditions: Sequence[Sequence[int]]
-) -> "tuple[torch.Tensor, torch.Tensor]":
-    """States (C, S, d) and mask (C, S) of distinct conditions."""
-    batch = generator.encoder.pad(conditions, [[generator.encoder.end_token_id]] * len(conditions))
-    inputs = batch.to(generator.device).inputs
-    states = generator.model.get_encoder()(
-        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
-    )
-    return states.last_hidden_state, inputs["attention_mask"]
-
-
-class DecoderOnlyRows:
-    """Rows whose condition is the beginning of their own text."""
-
-    def __init__(
-        self, generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
-    ) -> None:
-        longest = max(len(prompt) for prompt in prompts)
-        self._contexts = PackedContexts(
-            generator.model,
-            prompts,
-            prompt_columns=-(-longest // _PROMPT_COLUMNS_STEP) * _PROMPT_COLUMNS_STEP,
-            max_new_tokens=steps,
-            pad_token_id=generator.encoder.pad_token_id,
-        )
-        self._step = 0
-
-    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Advances by one token; the first call reads the end of the prompt instead."""
-        import torch
-
-        logits = self._contexts.next_logits(tokens, torch.full_like(tokens, self._step))
-        self._step += 1
-        return logits
-
-    def keep(self, rows: "torch.Tensor") -> None:
-        """Drops all rows but these."""
-        self._contexts.keep(rows)

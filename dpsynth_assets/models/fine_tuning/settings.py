@@ -16,7 +16,10 @@ class FineTuningSettings:
         weight_decay: Decoupled decay, as a share of the rate.
         betas: Decay of the first and second moments.
         adam_epsilon: Added to the root of the second moment.
-        micro_batch: Most examples passed through the model at once; memory grows with it.
+        micro_batch: Most examples passed through the model at once, by all threads together;
+            memory grows with it.
+        threads: CPU threads, each on a part of a micro-batch; None takes torch's. They move last
+            bits.
         autocast: Whether passes run in bfloat16 (on a GPU); parameters stay float32.
         products: Arithmetic of the clipped sums.
         dropout: Whether the model's dropout is active; noise regularises enough.
@@ -33,6 +36,7 @@ class FineTuningSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     adam_epsilon: float = 1e-8
     micro_batch: int = 32
+    threads: int | None = None
     autocast: bool = False
     products: Products = Products.NATIVE
     dropout: bool = False
@@ -45,8 +49,9 @@ class FineTuningSettings:
         for name, value in positive.items():
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
-        if self.micro_batch < 1:
-            raise ValueError(f"Expected micro_batch >= 1, got {self.micro_batch}.")
+        for name, count in {"micro_batch": self.micro_batch, "threads": self.threads}.items():
+            if count is not None and count < 1:
+                raise ValueError(f"Expected {name} >= 1, got {count}.")
         if self.warmup_steps < 0 or self.weight_decay < 0:
             raise ValueError(
                 "Expected warmup_steps >= 0 and weight_decay >= 0, got "

@@ -15,6 +15,7 @@ from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
 from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients
+from dpsynth_assets.privacy.side_by_side import useful_threads, workers
 
 if TYPE_CHECKING:
     import torch
@@ -67,18 +68,20 @@ class PrivateGradients:
         self, model: Any, examples: Sequence[Any]
     ) -> "Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]":
         """Yields noisy mean gradients; empty batches yield noise."""
-        clipped = PerExampleGradients(model, self.settings.products)
+        threads = thread_count(self.settings)
+        clipped = PerExampleGradients(model, self.settings.products, threads)
         for batch in self.mechanism.batches(len(examples)):
-            parts = self._parts(model, examples, batch)
+            parts = self._parts(examples, batch, clipped.threads)
             yield clipped.parameters, self.mechanism.private_gradient_of_losses(clipped, parts)
 
     def _parts(
-        self, model: Any, examples: Sequence[Any], batch: np.ndarray
+        self, examples: Sequence[Any], batch: np.ndarray, threads: int
     ) -> Iterator[LossOfPart]:
-        for part in micro_batches(examples, batch, self.loss, self.settings.micro_batch):
-            yield LossOfPart(len(part), partial(self._losses, model, part))
+        size = part_size(len(batch), self.settings.micro_batch, threads)
+        for part in micro_batches(examples, batch, self.loss, size):
+            yield LossOfPart(len(part), partial(self._losses, part))
 
-    def _losses(self, model: Any, part: Sequence[Any]) -> "torch.Tensor":
+    def _losses(self, part: Sequence[Any], model: Any) -> "torch.Tensor":
         with autocast(model, self.settings):
             return self.loss(model, part)
 
@@ -124,23 +127,65 @@ class PlainGradients:
     ) -> "Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]":
         """Yields mean gradients."""
         parameters = [each for each in model.parameters() if each.requires_grad]
+        threads = useful_threads(parameters, thread_count(self._settings))
         size = min(self._sampling.batch_size, len(examples))
+        rows = part_size(size, self._settings.micro_batch, threads)
         for step in range(self._first, self.steps):
             generator = np.random.default_rng((self._sampling.seed, step))
             batch = generator.choice(len(examples), size, replace=False)
-            for part in micro_batches(examples, batch, self._loss, self._settings.micro_batch):
-                with autocast(model, self._settings):
-                    losses = self._loss(model, part)
-                (losses.sum() / size).backward()
-            yield parameters, [_taken_gradient(each) for each in parameters]
+            parts = list(micro_batches(examples, batch, self._loss, rows))
+            yield parameters, self._mean(model, parameters, parts, threads)
+
+    def _mean(
+        self, model: Any, parameters: "Sequence[torch.Tensor]", parts: list[Any], threads: int
+    ) -> "list[torch.Tensor]":
+        """The mean gradient of all parts, each worked on by one of the threads."""
+        if threads == 1:
+            return self._share(model, parameters, parts, parts)
+        with workers(threads) as executor:
+            running = [
+                executor.submit(self._share, model, parameters, parts[own::threads], parts)
+                for own in range(threads)
+            ]
+            first, *others = [each.result() for each in running]
+        for gradients in others:
+            for total, gradient in zip(first, gradients, strict=True):
+                total.add_(gradient)
+        return first
+
+    def _share(
+        self, model: Any, parameters: "Sequence[torch.Tensor]", own: list[Any], parts: list[Any]
+    ) -> "list[torch.Tensor]":
+        """What some parts add to the mean over all parts; zero where a parameter is not used."""
+        import torch
+
+        size = sum(len(part) for part in parts)
+        totals: list[torch.Tensor | None] = [None] * len(parameters)
+        for part in own:
+            with autocast(model, self._settings):
+                loss = self._loss(model, part).sum() / size
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for place, gradient in enumerate(gradients):
+                total = totals[place]
+                if gradient is not None:
+                    totals[place] = gradient if total is None else total.add_(gradient)
+        return [
+            torch.zeros_like(parameter) if total is None else total
+            for parameter, total in zip(parameters, totals, strict=True)
+        ]
 
 
-def _taken_gradient(parameter: Any) -> "torch.Tensor":
-    """The accumulated gradient, which the parameter loses; zero where it was not used."""
+def thread_count(settings: FineTuningSettings) -> int:
+    """Threads that the settings ask for, or as many as torch has."""
     import torch
 
-    gradient, parameter.grad = parameter.grad, None
-    return torch.zeros_like(parameter) if gradient is None else gradient
+    return torch.get_num_threads() if settings.threads is None else settings.threads
+
+
+def part_size(batch: int, micro_batch: int, threads: int) -> int:
+    """Examples of a part: parts come in rounds of one a thread, all of about one size."""
+    rounds = -(-batch // micro_batch)
+    return max(1, -(-batch // max(1, rounds * threads)))
 
 
 def micro_batches(

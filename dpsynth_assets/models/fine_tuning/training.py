@@ -246,6 +246,6 @@ def _update(
 def _lasting(settings: FineTuningSettings) -> dict[str, Any]:
     """The settings that the result depends on: a resumed run may save at other times."""
     found = dataclasses.asdict(settings)
-    for name in ("checkpoint_steps", "checkpoint_seconds", "micro_batch"):
+    for name in ("checkpoint_steps", "checkpoint_seconds", "micro_batch", "threads"):
         del found[name]
     return found

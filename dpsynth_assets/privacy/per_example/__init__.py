@@ -1,14 +1,18 @@
-"""Clipped sums of per-example gradients of a transformer, without any per-example gradient.
+"""Clipped sums of per-example gradients of a transformer, without those of its large matrices.
 
 One backward pass keeps every layer's inputs and output gradients (`recording`), from which norms
-(`norms`) and the clipped sum (`sums`) follow by matrix products. `PerExampleGradients` is the way
-in; it never hands out a sum of its own: `DpSgdMechanism` asks for it and adds noise.
+(`norms`) and the clipped sum (`sums`) follow by matrix products. Matrices that are small beside
+their inputs have each example's gradient computed once, for both (`kept`). CPU threads take parts
+of a batch side by side, each with modules of its own over the same weights (`bookkeeper`).
+`PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
+it and adds noise.
 
 **Source** Book-keeping: Bu et al. 2023 (arXiv:2210.00038), sections 3 and 4. Ghost norms: Li et
 al. 2022 (arXiv:2110.05679), section 4, here with tied embeddings.
 """
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
-from dpsynth_assets.privacy.per_example.gradients import LossOfPart, PerExampleGradients
+from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart
+from dpsynth_assets.privacy.per_example.gradients import PerExampleGradients
 
 __all__ = ["LossOfPart", "PerExampleGradients", "Products"]

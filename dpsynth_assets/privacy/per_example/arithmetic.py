@@ -45,7 +45,9 @@ class Products(StrEnum):
         NATIVE, 2^-7: the same bound is void in float32. Errors that act like independent ones of
         mean zero (Higham and Mary 2019) grow as √K 2^-24 times the sum, itself at most C times
         the records of the micro-batch; over all micro-batches and both neighbours that is below
-        2^-8 C for K = 2^14 and N = 2^12 even where all gradients point the same way.
+        2^-8 C for K = 2^14 and N = 2^12 even where all gradients point the same way. Gradients
+        that are kept for norm and sum (`kept`) add over tokens first and over examples then, which
+        is fewer terms each time, and their norm is that of the very numbers that are added.
         """
         return 2.0**-12 if self is Products.FLOAT64 else 2.0**-7
 
@@ -110,6 +112,15 @@ def gram(rows: "torch.Tensor", products: Products) -> "torch.Tensor":
         part = rows[..., block].double()
         total.baddbmm_(part, part.mT)
     return total
+
+
+def token_sums(rows: "torch.Tensor", products: Products) -> "torch.Tensor":
+    """Sums (B, T, k) rows over tokens: (B, k) float64, added up in float32 where native."""
+    import torch
+
+    if products is Products.FLOAT64 or rows.dtype == torch.float64:
+        return rows.sum(dim=1, dtype=torch.float64)
+    return rows.sum(dim=1, dtype=torch.float32).double()
 
 
 def row_norms(rows: "torch.Tensor") -> "torch.Tensor":

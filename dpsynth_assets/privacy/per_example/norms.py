@@ -12,10 +12,10 @@ from dpsynth_assets.privacy.per_example.arithmetic import (
     accumulation_roundoff,
     block_entries,
     gram,
-    row_norms,
     scaling_error,
     wide_product,
 )
+from dpsynth_assets.privacy.per_example.kept import kept_norms, kept_products
 from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ GHOST_COST = {Products.FLOAT64: 2.5, Products.NATIVE: 1.5}
 
 ENTRY_COST = 12.0
 """Cost of squaring one entry of a per-example product, in such multiplications, measured."""
+
+KEPT_COST = 24.0
+"""Cost of squaring one and of adding it to the sum later, likewise."""
+
+KEPT_SHARE = 4.0
+"""Per-example products are kept where they are at most so many times as large as their factors."""
 
 
 def norm_bounds(factors: list[Factors], rows: int, products: Products) -> "torch.Tensor":
@@ -47,8 +53,8 @@ def norm_bounds(factors: list[Factors], rows: int, products: Products) -> "torch
 
     squares = coarse_squares = slack = None
     for each in factors:
-        square, coarse = _squared_norms(each, products)
-        lost = coarse * _own_error(each, products)
+        square, lost = _squared_norms(each, products)
+        coarse = _coarse(each)
         squares = square if squares is None else squares + square
         coarse_squares = coarse**2 if coarse_squares is None else coarse_squares + coarse**2
         slack = lost**2 if slack is None else slack + lost**2
@@ -58,21 +64,30 @@ def norm_bounds(factors: list[Factors], rows: int, products: Products) -> "torch
     return torch.maximum(bounds, coarse_squares.sqrt_() / COARSE_RATIO)
 
 
-def _own_error(factors: Factors, products: Products) -> float:
-    if not factors.products:
-        return 0.0
-    return scaling_error(factors.products[0].left, products)
+def _coarse(factors: Factors) -> "torch.Tensor":
+    if factors.coarse is None:
+        raise RuntimeError("Expected factors of a used parameter, got none.")
+    return factors.coarse
 
 
 def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Returns (B,) squared norms, rounded up, and (B,) coarse norms of one parameter."""
+    """Returns (B,) squared norms of one parameter, rounded up, and what scaling may add to them.
+
+    Gradients that are computed on the way are kept for the sum, where that is cheapest.
+    """
     import torch
 
+    coarse = _coarse(factors)
     if factors.vectors is not None:
-        squares = factors.vectors.square().sum(dim=1)
-        return squares, squares.sqrt()
+        return factors.vectors.square().sum(dim=1), torch.zeros_like(coarse)
     product, lookup = factors.joined()
-    coarse = _coarse_norms(product, lookup)
+    if product is not None and lookup is None and _keeping_is_cheapest(product, products):
+        kept = kept_products(product)
+        factors.keep(kept)
+        norms = kept_norms(kept)
+        norms.add_(coarse, alpha=product.left.shape[1] * accumulation_roundoff(kept))
+        return norms.square(), norms * scaling_error(kept, products)
+    lost = coarse * (0.0 if product is None else scaling_error(product.left, products))
     found: list[torch.Tensor] = []
     direct = product is not None and _direct_is_cheaper(product, lookup, products)
     for part in _parts(product, lookup, direct=direct):
@@ -81,20 +96,22 @@ def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor,
             found.append(_direct_squares(*own, coarse[part]))
         else:
             found.append(_ghost_squares(*own, coarse[part], products))
-    return torch.cat(found), coarse
+    return torch.cat(found), lost
 
 
-def _coarse_norms(product: Product | None, lookup: Lookup | None) -> "torch.Tensor":
-    """Σ_t |left_t| |right_t|, with |left_t| = 1 in a lookup: what no cancellation would leave."""
-    total: torch.Tensor | None = None
-    if product is not None:
-        total = (row_norms(product.left) * row_norms(product.right)).sum(dim=1)
-    if lookup is not None:
-        looked_up = row_norms(lookup.right).sum(dim=1)
-        total = looked_up if total is None else total + looked_up
-    if total is None:
-        raise RuntimeError("Expected factors of a used parameter, got none.")
-    return total
+def _keeping_is_cheapest(product: Product, products: Products) -> bool:
+    """Whether to take products of each example once, for norm and sum, and not token by token.
+
+    They may be larger than their factors, but not by much. Costs were measured on a processor.
+    """
+    if products is Products.FLOAT64 or product.left.is_cuda or product.left.element_size() < 4:
+        return False
+    tokens, rows, columns = *product.left.shape[1:], product.right.shape[2]
+    kept = (tokens + KEPT_COST) * rows * columns
+    ghost = GHOST_COST[products] * tokens**2 * (rows + columns)
+    direct = (tokens + ENTRY_COST) * rows * columns
+    small = rows * columns <= KEPT_SHARE * tokens * (rows + columns)
+    return small and kept < min(ghost, direct) + tokens * rows * columns
 
 
 def _direct_is_cheaper(product: Product, lookup: Lookup | None, products: Products) -> bool:
@@ -167,7 +184,7 @@ def _ghost_squares(
     squares: torch.Tensor | float = 0.0
     width = tokens = 0
     if product is not None:
-        left, right = gram(product.left, products), gram(product.right, products)
+        left, right = (gram(each, products) for each in (product.left, product.right))
         squares = left.mul_(right).sum(dim=(1, 2), dtype=torch.float64)
         width = product.left.shape[2] + product.right.shape[2]
         tokens += product.left.shape[1]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.privacy.per_example.arithmetic import Products, row_norms, token_sums
 from dpsynth_assets.privacy.per_example.support import (
     ModuleKind,
     normalized,
@@ -42,6 +43,7 @@ class Recording:
     """Every call of a booked module during one forward pass of B examples."""
 
     examples: int = field(repr=False)
+    products: Products
     uses: list[ModuleUse] = field(default_factory=list, repr=False)
     flags: dict[int, list[bool]] = field(default_factory=dict, repr=False)
 
@@ -80,16 +82,18 @@ class Recording:
         while self.uses:
             use = self.uses.pop()
             if use.gradient is not None:
-                _book(use, found, self.examples)
+                _book(use, found, self.examples, self.products)
         return found
 
 
 @contextmanager
 def recording(
-    modules: "Sequence[tuple[torch.nn.Module, ModuleKind]]", examples: int
+    modules: "Sequence[tuple[torch.nn.Module, ModuleKind]]",
+    examples: int,
+    products: Products = Products.NATIVE,
 ) -> Iterator[Recording]:
     """Records forward passes of `examples` examples inside the `with` block."""
-    record = Recording(examples)
+    record = Recording(examples, products)
     handles = []
     for module, kind in modules:
         hooks = _Hooks(record, kind)
@@ -155,38 +159,45 @@ def lookup_catcher(module: Any, record: Recording) -> "TorchFunctionMode":
     return Catcher()
 
 
-def _book(use: ModuleUse, found: dict[int, Factors], examples: int) -> None:
+def _book(use: ModuleUse, found: dict[int, Factors], examples: int, products: Products) -> None:
     """Adds one call to the factors of the parameters it used."""
     gradient = _by_example(use.gradient, examples, use.module)
     weight, bias = use.module.weight, getattr(use.module, "bias", None)
     if use.kind is ModuleKind.EMBEDDING:
         if weight.requires_grad:
-            _factors(found, weight).lookups.append(_lookup(use, gradient))
+            lookup = _lookup(use, gradient)
+            own = _factors(found, weight)
+            own.lookups.append(lookup)
+            own.add_coarse(row_norms(lookup.right).sum(dim=1))
         return
     inputs = _by_example(use.inputs, examples, use.module)
+    sizes = row_norms(gradient)
     if bias is not None and bias.requires_grad:
-        _factors(found, bias).add_vectors(_token_sums(gradient))
+        _add_vectors(_factors(found, bias), gradient, sizes, products)
     if not weight.requires_grad:
         return
+    own = _factors(found, weight)
     if use.kind in (ModuleKind.LINEAR, ModuleKind.TRANSPOSED_LINEAR):
         inputs = inputs.to(gradient.dtype)  # as autocast did
         pair = (gradient, inputs) if use.kind is ModuleKind.LINEAR else (inputs, gradient)
-        _factors(found, weight).products.append(Product(*pair))
+        own.products.append(Product(*pair))
+        own.add_coarse((sizes * row_norms(inputs)).sum(dim=1))
     else:
         epsilon = getattr(use.module, "eps", None) or rms_norm_epsilon(use.module)
         scaled = gradient * normalized(inputs, use.kind, epsilon)
-        _factors(found, weight).add_vectors(_token_sums(scaled))
+        _add_vectors(own, scaled, row_norms(scaled), products)
 
 
 def _factors(found: dict[int, Factors], parameter: Any) -> Factors:
     return found.setdefault(id(parameter), Factors())
 
 
-def _token_sums(rows: "torch.Tensor") -> "torch.Tensor":
-    """(B, T, k) to (B, k) float64 sums over tokens."""
-    import torch
-
-    return rows.sum(dim=1, dtype=torch.float64)
+def _add_vectors(
+    own: Factors, rows: "torch.Tensor", sizes: "torch.Tensor", products: Products
+) -> None:
+    """Adds the sums over tokens of (B, T, k) rows, whose norms are (B, T) sizes."""
+    own.add_vectors(token_sums(rows, products))
+    own.add_coarse(sizes.sum(dim=1))
 
 
 def _lookup(use: ModuleUse, gradient: "torch.Tensor") -> Lookup:

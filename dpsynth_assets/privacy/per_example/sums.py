@@ -25,6 +25,8 @@ def add_weighted(
     """
     if factors.vectors is not None:
         private_sum.view(-1).add_(scales @ factors.vectors)
+    if factors.kept is not None:
+        private_sum.view(-1).add_(scales.to(factors.kept.dtype) @ factors.kept)
     for product in factors.products:
         _add_product(private_sum, product, scales, products)
     for lookup in factors.lookups:

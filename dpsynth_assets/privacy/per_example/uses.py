@@ -44,11 +44,25 @@ class Factors:
         products: Uses as a matrix.
         lookups: Uses as a table, of the same parameter where embeddings are tied.
         vectors: (B, n) float64 gradients of a vector parameter, summed over its uses.
+        kept: (B, m · n) float32 gradients themselves, in place of products, once they were needed.
+        coarse: (B,) float64 sums of |left_t| |right_t| over uses and tokens: a bound on what
+            cancellation among an example's own tokens can magnify.
     """
 
     products: list[Product] = field(default_factory=list, repr=False)
     lookups: list[Lookup] = field(default_factory=list, repr=False)
     vectors: "torch.Tensor | None" = field(default=None, repr=False)
+    kept: "torch.Tensor | None" = field(default=None, repr=False)
+    coarse: "torch.Tensor | None" = field(default=None, repr=False)
+
+    def add_coarse(self, coarse: "torch.Tensor") -> None:
+        """Adds the (B,) coarse norms of one more use."""
+        self.coarse = coarse if self.coarse is None else self.coarse + coarse
+
+    def keep(self, gradients: "torch.Tensor") -> None:
+        """Holds (B, m · n) gradients in place of the products that they were made of."""
+        self.kept = gradients
+        self.products.clear()
 
     def add_vectors(self, vectors: "torch.Tensor") -> None:
         """Adds (B, n) gradients of one more use."""
@@ -77,6 +91,8 @@ class Factors:
             lookup.right = _silenced(lookup.right, usable)
         if self.vectors is not None:
             self.vectors = _silenced(self.vectors, usable)
+        if self.kept is not None:
+            self.kept = _silenced(self.kept, usable)
 
 
 def _silenced(rows: "torch.Tensor", usable: "torch.Tensor") -> "torch.Tensor":

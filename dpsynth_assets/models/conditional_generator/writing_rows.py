@@ -1,0 +1,118 @@
+"""Rows of a model that write token by token, with cached keys and values.
+
+Shape letters: R rows at hand, C distinct conditions, S condition tokens, V vocabulary, d width.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dpsynth_assets.models.conditional_generator.generation_cache import growing_cache
+from dpsynth_assets.models.decoding import PackedContexts
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
+
+_PROMPT_COLUMNS_STEP = 16
+
+
+class WritingRows(Protocol):
+    """R rows of a model that all write their next token at the same step."""
+
+    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Advances by the rows' last tokens (R,); returns logits (R, V) of the next."""
+
+    def keep(self, rows: "torch.Tensor") -> None:
+        """Drops all rows but these (ascending)."""
+
+
+def start_rows(
+    generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
+) -> WritingRows:
+    """Opens a row for each of R prompts, with room for `steps` tokens."""
+    if generator.has_encoder:
+        return EncoderDecoderRows(generator, prompts, steps)
+    return DecoderOnlyRows(generator, prompts, steps)
+
+
+class EncoderDecoderRows:
+    """Rows that attend to their encoded condition."""
+
+    def __init__(
+        self, generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
+    ) -> None:
+        import torch
+
+        self._model, self._start = generator.model, generator.encoder.start
+        distinct = {ids: place for place, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        places = torch.tensor([distinct[tuple(ids)] for ids in prompts], device=generator.device)
+        states, mask = _encode(generator, list(distinct))
+        self._states: Any = states[places]
+        self._mask = mask[places]
+        self._cache = growing_cache(columns=steps + len(self._start))
+        self._begun = False
+
+    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Advances by one token; the first call reads the decoder's start tokens instead."""
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        inputs = tokens[:, None]
+        if not self._begun:
+            inputs = torch.tensor(self._start, device=tokens.device).expand(len(tokens), -1)
+            self._begun = True
+        output = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            attention_mask=self._mask,
+            decoder_input_ids=inputs,
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        return output.logits[:, -1].float()
+
+    def keep(self, rows: "torch.Tensor") -> None:
+        """Drops all rows but these."""
+        self._cache.reorder_cache(rows)
+        self._states, self._mask = self._states[rows], self._mask[rows]
+
+
+def _encode(
+    generator: "ConditionalGenerator", conditions: Sequence[Sequence[int]]
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """States (C, S, d) and mask (C, S) of distinct conditions."""
+    batch = generator.encoder.pad(conditions, [[generator.encoder.end_token_id]] * len(conditions))
+    inputs = batch.to(generator.device).inputs
+    states = generator.model.get_encoder()(
+        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
+    )
+    return states.last_hidden_state, inputs["attention_mask"]
+
+
+class DecoderOnlyRows:
+    """Rows whose condition is the beginning of their own text."""
+
+    def __init__(
+        self, generator: "ConditionalGenerator", prompts: Sequence[Sequence[int]], steps: int
+    ) -> None:
+        longest = max(len(prompt) for prompt in prompts)
+        self._contexts = PackedContexts(
+            generator.model,
+            prompts,
+            prompt_columns=-(-longest // _PROMPT_COLUMNS_STEP) * _PROMPT_COLUMNS_STEP,
+            max_new_tokens=steps,
+            pad_token_id=generator.encoder.pad_token_id,
+        )
+        self._step = 0
+
+    def next_logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Advances by one token; the first call reads the end of the prompt instead."""
+        import torch
+
+        logits = self._contexts.next_logits(tokens, torch.full_like(tokens, self._step))
+        self._step += 1
+        return logits
+
+    def keep(self, rows: "torch.Tensor") -> None:
+        """Drops all rows but these."""
+        self._contexts.keep(rows)

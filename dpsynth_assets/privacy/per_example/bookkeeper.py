@@ -1,0 +1,123 @@
+"""Clipped sums over some parts of a batch, by one model in one thread.
+
+Shape letters: B examples of one part.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from dpsynth_assets.privacy.per_example.arithmetic import Products
+from dpsynth_assets.privacy.per_example.norms import norm_bounds
+from dpsynth_assets.privacy.per_example.recording import recording
+from dpsynth_assets.privacy.per_example.sums import add_weighted
+from dpsynth_assets.privacy.per_example.support import booked_modules, trainable_parameters
+from dpsynth_assets.privacy.per_example.uses import Factors
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LossOfPart(NamedTuple):
+    """A part of a batch that is passed through the model at once.
+
+    Attributes:
+        examples: B >= 1.
+        losses: Runs the model it is given on them and returns (B,) losses, the i-th of example i
+            alone: never divided by anything that depends on other examples.
+    """
+
+    examples: int
+    losses: "Callable[[torch.nn.Module], torch.Tensor]"
+
+
+class Bookkeeper:
+    """Runs parts through one model and adds up their clipped gradients.
+
+    **Source** Bu et al. 2023, Algorithm 1; tied uses are added before the norm is taken.
+    """
+
+    def __init__(self, model: "torch.nn.Module", products: Products) -> None:
+        """Checks that every trainable parameter of the model can be booked.
+
+        Raises:
+            TypeError: If it has a trainable parameter of another layer.
+        """
+        self._model = model
+        self._modules = booked_modules(model)
+        self._products = products
+        self.names = tuple(trainable_parameters(model))
+        self.parameters = tuple(trainable_parameters(model).values())
+
+    def private_clipped_sums(
+        self, private_parts: Iterable[LossOfPart], l2_bound: float
+    ) -> "tuple[list[torch.Tensor], int]":
+        """As `PerExampleGradients.private_clipped_sums`, in the calling thread."""
+        import torch
+
+        sums = [
+            torch.zeros(each.shape, dtype=torch.float64, device=each.device)
+            for each in self.parameters
+        ]
+        rows = 0
+        for part in private_parts:
+            factors = self.factors(part)
+            self._add_clipped(sums, factors, part.examples, l2_bound)
+            rows += part.examples
+        return sums, rows
+
+    def factors(self, part: LossOfPart) -> list[Factors | None]:
+        """One forward and backward pass; the factors of each parameter, None where unused."""
+        import torch
+
+        for parameter in self.parameters:
+            parameter.grad = None
+        booked = recording(self._modules, part.examples, self._products)
+        with torch.enable_grad(), booked as record:
+            losses = part.losses(self._model)
+            if losses.shape != (part.examples,):
+                raise ValueError(
+                    f"Expected one loss for each of {part.examples} examples, got shape "
+                    f"{tuple(losses.shape)}. Return (B,) losses."
+                )
+            if losses.requires_grad:
+                losses.sum().backward()
+        self._refuse_other_readers()
+        with torch.no_grad():
+            found = record.take()
+        return [found.pop(id(parameter), None) for parameter in self.parameters]
+
+    def _refuse_other_readers(self) -> None:
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if parameter.grad is not None:
+                parameter.grad = None
+                raise TypeError(
+                    f"Expected {name} to be read by its own layer alone, got another reader, whose "
+                    "gradient nobody clips. Freeze it, or call the layer."
+                )
+
+    def _add_clipped(
+        self,
+        sums: "list[torch.Tensor]",
+        factors: list[Factors | None],
+        rows: int,
+        l2_bound: float,
+    ) -> None:
+        """Scales each example to the bound and adds it to the sums."""
+        import torch
+
+        used = [each for each in factors if each is not None]
+        if not used:
+            return
+        with torch.no_grad(), torch.autocast(sums[0].device.type, enabled=False):
+            bounds = norm_bounds(used, rows, self._products)
+            usable = torch.isfinite(bounds)
+            if not usable.all():
+                for each in used:
+                    each.silence(usable)
+            target = l2_bound * (1.0 - self._products.clip_margin)
+            scales = (target / bounds).clamp_(max=1.0).where(usable, 0.0)
+            used.clear()
+            for index, total in enumerate(sums):
+                own, factors[index] = factors[index], None  # its activations go with it
+                if own is not None:
+                    add_weighted(total, own, scales, self._products)
