@@ -215,7 +215,12 @@ def _vote(
         chosen = rows[start : start + count]
         block = _together(vectors, chosen, room)
         of_block = _norms(block) if norms is None else norms[chosen]
-        found, places = _possible_pairs(block, of_block, group, scores[: len(chosen)])
+        pairs = _possible_pairs(block, of_block, group, scores[: len(chosen)])
+        places = _places_of_one_each(pairs, len(chosen), len(group.vectors))
+        if places is not None:
+            open_pairs.choices[chosen] = group.numbers[places]
+            continue
+        found, places = np.divmod(pairs, len(group.vectors))
         open_pairs.choices[chosen] = group.numbers[0]  # A broken record's: no pair is possible.
         open_pairs.choices[chosen[found]] = group.numbers[places]
         doubtful = np.bincount(found)[found] > 1  # By record: no record decides for another.
@@ -232,7 +237,7 @@ def _together(vectors: np.ndarray, rows: np.ndarray, room: np.ndarray) -> np.nda
 
 def _possible_pairs(
     block: np.ndarray, norms: np.ndarray, group: _Candidates, scores: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> np.ndarray:
     """Maximises x·c − ½‖c‖², which orders candidates as −‖x − c‖² does.
 
     Args:
@@ -242,14 +247,21 @@ def _possible_pairs(
         scores: (n, C) room.
 
     Returns:
-        Pairs of a place in the block, ascending, and one in the group: each record with its best
-        candidate and with those that rounding cannot tell from it.
+        Places in (n, C), ascending: each record with its best candidate and with those that
+        rounding cannot tell from it.
     """
     np.matmul(block, group.vectors.T, out=scores)
     scores -= group.half_norms
     possible = scores >= (scores.max(axis=1) - _bands(norms, block.shape[1], group))[:, None]
-    rows, places = np.divmod(np.flatnonzero(possible), len(group.vectors))
-    return rows, places
+    return np.flatnonzero(possible)
+
+
+def _places_of_one_each(pairs: np.ndarray, rows: int, candidates: int) -> np.ndarray | None:
+    """(rows,) candidates of pairs in (rows, candidates), if each row has one; else None."""
+    if len(pairs) != rows:
+        return None
+    places = pairs - np.arange(0, rows * candidates, candidates)
+    return places if places.min() >= 0 and places.max() < candidates else None
 
 
 class _OpenPairs:
