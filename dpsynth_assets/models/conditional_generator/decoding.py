@@ -18,6 +18,7 @@ import numpy as np
 
 from dpsynth_assets.models.conditional_generator.writing_rows import start_rows
 from dpsynth_assets.models.worker_threads import one_thread_each
+from dpsynth_assets.privacy.side_by_side import useful_threads
 
 if TYPE_CHECKING:
     import torch
@@ -101,10 +102,10 @@ def sample_for_conditions(
 
 
 def _threads(generator: "ConditionalGenerator") -> int:
-    """Batches that are decoded side by side: on a processor, one for each of torch's threads."""
+    """Batches that are decoded side by side: one a thread for a small model on a processor."""
     import torch
 
-    return torch.get_num_threads() if torch.device(generator.device).type == "cpu" else 1
+    return useful_threads(list(generator.model.parameters()), torch.get_num_threads())
 
 
 def _batches(order: list[int], batch_rows: int, threads: int) -> Iterator[list[int]]:
