@@ -2,7 +2,8 @@
 
 **What counts as a leak.** A span of twelve words that at most two private units contain, that no
 public document contains, and that is not composed of common pieces: some word of it lies in no
-word pair that a public document or a third unit also has. The reasons, part by part:
+word pair that a public document or a third unit also has; for its first and last word it is enough
+that one of these has the word. The reasons, part by part:
 
 - Twelve words: a shorter span is often idiom.
 - At most two units: a span of many units is boilerplate and tells on none of them; two and not
@@ -11,7 +12,9 @@ word pair that a public document or a third unit also has. The reasons, part by 
 - Not composed: two stock phrases one after the other make a long span that is rare, although
   nobody copied it. Without this clause most records of a templated mailbox "copy" one another.
   Pairs let templates through and still find most copied spans of free text; pieces of three words
-  find nearly all of those, and trip over templates.
+  find nearly all of those, and trip over templates. A span may cut a piece at either end: a stock
+  phrase and the "I" that happens to follow it are no copy, and whoever copies more than the span
+  is found by the next span, in which that word is not the last.
 
 The check looks for copying. It proves nothing about privacy: a corpus that passes may still be a
 paraphrase, or repeat a span that public text composes.
@@ -153,10 +156,19 @@ def _copying_texts(
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
     if len(suspects) == 0:
         return suspects
+    return block.texts[suspects[~_composed(block, suspects, background, words, piece_words)]]
+
+
+def _composed(
+    block: WordBlock, starts: np.ndarray, background: _Background, words: int, piece_words: int
+) -> np.ndarray:
+    """Marks the spans that common pieces make up, pieces cut by an end included: bool (S,)."""
     common = _common_words(block, background, piece_words)
-    before = np.concatenate([[0], np.cumsum(common)])
-    composed = before[suspects + words] - before[suspects] == words
-    return block.texts[suspects[~composed]]
+    at_an_end = common | _common_words(block, background, 1)
+    before = np.concatenate([[0], np.cumsum(~common)])
+    last = starts + words - 1
+    rare_inside = before[last] > before[np.minimum(starts + 1, last)]
+    return at_an_end[starts] & at_an_end[last] & ~rare_inside
 
 
 def _common_words(block: WordBlock, background: _Background, piece_words: int) -> np.ndarray:

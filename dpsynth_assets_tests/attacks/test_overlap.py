@@ -82,6 +82,19 @@ def test_a_particular_name_between_stock_phrases_is_copying():
     assert _leaks(join, [join, *_private()], public=[left, right])
 
 
+def test_a_stock_phrase_and_the_common_word_after_it_are_no_copy():
+    private = [f"{NOTICE}. The ferry is late again", *(f"{NOTICE}. Number {n}" for n in range(5))]
+    assert not _leaks(f"{NOTICE}. The invoice is here", private)
+    assert not _leaks(f"Nobody knows the {NOTICE}", [*private, f"Read the {NOTICE}"])
+
+
+def test_a_stock_phrase_and_the_rare_words_after_it_are_a_copy():
+    private = [f"{NOTICE}. The ferry is late again", *(f"{NOTICE}. Number {n}" for n in range(5))]
+    assert _leaks(f"{NOTICE}. The ferry sank", private)
+    private[0] = f"{NOTICE}. Ferries are late"
+    assert _leaks(f"{NOTICE}. Ferries sink", private)
+
+
 def test_spans_do_not_cross_records():
     words = SECRET.split()
     halves = [" ".join(words[:11]), " ".join(words[11:])]
