@@ -239,7 +239,9 @@ def _optimizers(model: Any, settings: TrainingSettings) -> list["torch.optim.Opt
     inner = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
     inner_ids = {id(parameter) for parameter in inner}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in inner_ids]
-    adam = torch.optim.AdamW(rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    adam = torch.optim.AdamW(
+        rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+    )
     return [Muon(inner, settings.matrix_learning_rate), adam]
 
 

@@ -255,7 +255,11 @@ def _optimizers(model: Any, settings: NextWordSettings) -> list[Any]:
     chosen = {id(parameter) for parameter in inner}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     adam = torch.optim.AdamW(
-        rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+        rest,
+        lr=settings.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=settings.weight_decay,
+        fused=True,
     )
     return [Muon(inner, settings.matrix_learning_rate), adam]
 

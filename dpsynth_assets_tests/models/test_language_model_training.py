@@ -8,7 +8,7 @@ import pytest
 
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
-from dpsynth_assets.models.muon import orthogonalize
+from dpsynth_assets.models.muon import NEWTON_SCHULZ, orthogonalize
 from dpsynth_assets.models.prompt_sampler import EncodedDocuments, PromptSampler, similar_groups
 
 
@@ -133,6 +133,21 @@ def test_muon_updates_have_singular_values_near_one():
     values = torch.linalg.svdvals(orthogonalize(matrix))
     assert values.min() > 0.5
     assert values.max() < 1.4
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 60), (3, 60, 24), (24, 24)])
+def test_orthogonalizing_iterates_the_published_polynomial(shape):
+    import torch
+
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    first, second, third = NEWTON_SCHULZ
+    expected = matrices.double()
+    expected = expected / expected.norm(dim=(-2, -1), keepdim=True)
+    for _ in range(5):
+        left = expected @ expected.mT
+        expected = first * expected + second * left @ expected + third * left @ left @ expected
+    assert orthogonalize(matrices).shape == shape
+    torch.testing.assert_close(orthogonalize(matrices).double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_fresh_model_already_copies_what_followed_a_token_before(toy_settings):
