@@ -114,6 +114,13 @@ class LanguageModel:
         encoding = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
         return list(encoding["input_ids"])
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of many texts, as `encode` gives them, in one call of the tokenizer."""
+        if not texts:
+            return []
+        encoding = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
+        return [list(ids) for ids in encoding["input_ids"]]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special tokens left out."""
         return self.tokenizer.decode(

@@ -1,7 +1,7 @@
 """Muon: momentum whose every update is made orthogonal. For the matrices inside a transformer.
 
-Matrices of one shape are orthogonalised together: a small model has many small matrices, and one
-batched product for all of them costs a fraction of one product each.
+Matrices of one shape, lying or standing, are orthogonalised together: a small model has many small
+matrices, and one batched product for all of them costs a fraction of one product each.
 
 **Source**: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the
 quintic Newton-Schulz coefficients are theirs.
@@ -28,16 +28,16 @@ def Muon(parameters: Iterable[Any], learning_rate: float, momentum: float = 0.95
                 by_shape = defaultdict(list)
                 for parameter in group["params"]:
                     if parameter.grad is not None:
-                        by_shape[parameter.shape].append(parameter)
+                        by_shape[tuple(sorted(parameter.shape))].append(parameter)
                 for same_shape in by_shape.values():
                     self._update(same_shape, group["lr"])
 
         def _update(self, parameters: list[Any], rate: float) -> None:
-            momenta = torch.stack([self._nesterov(parameter) for parameter in parameters])
-            rows, columns = parameters[0].shape
-            scale = max(1.0, rows / columns) ** 0.5
+            momenta = torch.stack([_lying(self._nesterov(parameter)) for parameter in parameters])
             for parameter, direction in zip(parameters, orthogonalize(momenta), strict=True):
-                parameter.add_(direction, alpha=-rate * scale)
+                rows, columns = parameter.shape
+                scale = max(1.0, rows / columns) ** 0.5
+                _lying(parameter).add_(direction, alpha=-rate * scale)
 
         def _nesterov(self, parameter: Any) -> Any:
             state = self.state[parameter]
@@ -46,6 +46,11 @@ def Muon(parameters: Iterable[Any], learning_rate: float, momentum: float = 0.95
             return parameter.grad.add(buffer, alpha=momentum)
 
     return _Muon(list(parameters), {"lr": learning_rate})
+
+
+def _lying(matrix: Any) -> Any:
+    """Views a matrix with no more rows than columns."""
+    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 def orthogonalize(matrices: Any, steps: int = 5) -> Any:

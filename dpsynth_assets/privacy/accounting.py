@@ -220,11 +220,17 @@ def _zcdp_delta(blocks: tuple[Event, ...], epsilon: float) -> float:
     unsampled = zcdp_delta(total_rho(blocks), epsilon)
     if all(is_zcdp(block) for block in blocks):
         return unsampled
-    divergences = (
-        (order, math.fsum(renyi_divergence(block, order) for block in blocks)) for order in ORDERS
+    readings = (
+        delta_at_order(divergence, order, epsilon)
+        for order, divergence in zip(ORDERS, _divergences(blocks), strict=True)
     )
-    readings = (delta_at_order(divergence, order, epsilon) for order, divergence in divergences)
     return min(unsampled, *readings)
+
+
+@lru_cache(maxsize=64)
+def _divergences(blocks: tuple[Event, ...]) -> tuple[float, ...]:
+    """Adds up Rényi divergences at each of `ORDERS`: the same for every ε of a profile."""
+    return tuple(math.fsum(renyi_divergence(block, order) for block in blocks) for order in ORDERS)
 
 
 def _mu(event: GaussianEvent) -> float:

@@ -103,11 +103,10 @@ def discrete_laplace(private_values: Sequence[int], scale: float) -> list[int]:
 @lru_cache(maxsize=64)
 def _laplace_measurement(scale: float) -> Any:
     """Builds OpenDP's mechanism of one scale: ten times as slow as drawing from it."""
-    import opendp.prelude as dp
+    from opendp.measurements import make_laplace
+    from opendp.metrics import l1_distance
 
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-    return dp.m.make_laplace(*space, scale=scale)
+    return make_laplace(_integer_vectors(), l1_distance(T="i64"), scale=scale)
 
 
 def discrete_gaussian(private_values: Sequence[int], scale: float) -> list[int]:
@@ -115,11 +114,20 @@ def discrete_gaussian(private_values: Sequence[int], scale: float) -> list[int]:
 
     **Privacy** Δ₂²/(2 scale²)-zCDP for L2 sensitivity Δ₂ of the whole vector.
     """
-    import opendp.prelude as dp
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
 
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
-    return list(dp.m.make_gaussian(*space, scale=float(scale))([int(v) for v in private_values]))
+    measurement = make_gaussian(_integer_vectors(), l2_distance(T=float), scale=float(scale))
+    return list(measurement([int(v) for v in private_values]))
+
+
+def _integer_vectors() -> Any:
+    """Builds OpenDP's domain without `opendp.prelude`, which loads scikit-learn: two seconds."""
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    return vector_domain(atom_domain(T="i64"))
 
 
 def secure_categorical(scores: np.ndarray) -> int:

@@ -112,3 +112,9 @@ def test_remote_code_is_never_run(toy_folder, tmp_path):
     with pytest.raises(LanguageModelError):
         load_language_model(copy, device="cpu")
     assert not (tmp_path / "ran").exists()
+
+
+def test_many_texts_are_encoded_as_each_alone(toy_model):
+    texts = ["a letter", "", f"it ends {toy_model.tokenizer.eos_token} here", "ünïcode ☕"]
+    assert toy_model.encode_all(texts) == [toy_model.encode(text) for text in texts]
+    assert toy_model.encode_all([]) == []

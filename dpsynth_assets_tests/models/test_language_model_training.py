@@ -8,7 +8,7 @@ import pytest
 
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
-from dpsynth_assets.models.muon import NEWTON_SCHULZ, orthogonalize
+from dpsynth_assets.models.muon import NEWTON_SCHULZ, Muon, orthogonalize
 from dpsynth_assets.models.prompt_sampler import EncodedDocuments, PromptSampler, similar_groups
 
 
@@ -148,6 +148,21 @@ def test_orthogonalizing_iterates_the_published_polynomial(shape):
         expected = first * expected + second * left @ expected + third * left @ left @ expected
     assert orthogonalize(matrices).shape == shape
     torch.testing.assert_close(orthogonalize(matrices).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_muon_updates_standing_and_lying_matrices_each_by_its_own_direction():
+    import torch
+
+    random = torch.Generator().manual_seed(2)
+    matrices = [torch.randn(shape, generator=random) for shape in ((6, 4), (4, 6), (4, 4))]
+    moved = [torch.nn.Parameter(matrix.clone()) for matrix in matrices]
+    for parameter in moved:
+        parameter.grad = torch.randn(parameter.shape, generator=random)
+    Muon(moved, learning_rate=0.1).step()
+    for before, parameter in zip(matrices, moved, strict=True):
+        rows, columns = before.shape
+        step = 0.1 * max(1.0, rows / columns) ** 0.5 * orthogonalize(parameter.grad)
+        torch.testing.assert_close(parameter.detach(), before - step)
 
 
 def test_a_fresh_model_already_copies_what_followed_a_token_before(toy_settings):

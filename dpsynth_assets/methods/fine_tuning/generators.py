@@ -84,12 +84,11 @@ def encode_pairs(
 ) -> list[TokenExample]:
     """Turns pairs into token ids; equal conditions are encoded once."""
     encoder, bound = generator.encoder, generator.max_condition_tokens
-    conditions = {
-        text: encoder.condition_ids(text, bound) for text in dict.fromkeys(pairs.conditions)
-    }
+    conditions = encoder.distinct_conditions(pairs.conditions, bound)
+    documents = encoder.document_ids(pairs.documents, max_document_tokens)
     return [
-        TokenExample(conditions[condition], encoder.document_ids(document, max_document_tokens))
-        for condition, document in zip(pairs.conditions, pairs.documents, strict=True)
+        TokenExample(conditions[condition], document)
+        for condition, document in zip(pairs.conditions, documents, strict=True)
     ]
 
 

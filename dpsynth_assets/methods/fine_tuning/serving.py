@@ -77,7 +77,7 @@ class ServedGenerator:
         """Samples one document for each condition; as many at a time as the engine likes."""
         del batch_rows
         encoder, bound = self.generator.encoder, self.generator.max_condition_tokens
-        known = {text: encoder.condition_ids(text, bound) for text in dict.fromkeys(conditions)}
+        known = encoder.distinct_conditions(conditions, bound)
         prompts = [known[text] for text in conditions]
         positions = getattr(self.generator.config, "max_position_embeddings", None)
         room = [max_new_tokens if positions is None else positions - len(ids) for ids in prompts]

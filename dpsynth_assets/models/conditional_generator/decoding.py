@@ -81,7 +81,7 @@ def sample_for_conditions(
         N documents in the order of the conditions, each of at least one token.
     """
     encoder, bound = generator.encoder, generator.max_condition_tokens
-    sources = {text: encoder.condition_ids(text, bound) for text in dict.fromkeys(conditions)}
+    sources = encoder.distinct_conditions(conditions, bound)
     order = sorted(range(len(conditions)), key=lambda row: (len(sources[conditions[row]]), row))
 
     def written(rows: list[int]) -> list[list[int]]:

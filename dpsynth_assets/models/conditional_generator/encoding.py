@@ -115,24 +115,26 @@ class PairEncoder:
         """The decoder's start as token strings, as the format file states it."""
         return list(self.checkpoint.tokenizer.convert_ids_to_tokens(list(self.start)))
 
-    def condition_ids(self, condition: str, max_tokens: int) -> list[int]:
-        """Tokens of one condition, at most `max_tokens`, special tokens included.
+    def condition_ids(self, conditions: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """Tokens of each condition, at most `max_tokens`, special tokens included.
 
         An encoder reads them as they are; a decoder-only prompt ends with the separator, so that
         the next token is the first of a document.
         """
-        ids = self.checkpoint.encode(condition)
-        if self.has_encoder:
-            room = max(0, max_tokens - len(self.before) - len(self.after))
-            return [*self.before, *ids[:room], *self.after]
-        separator = self.checkpoint.encode(PREFIX_SEPARATOR)
-        room = max(0, max_tokens - len(self.before) - len(separator))
-        return [*self.before, *ids[:room], *separator]
+        after = list(self.after if self.has_encoder else self.checkpoint.encode(PREFIX_SEPARATOR))
+        room = max(0, max_tokens - len(self.before) - len(after))
+        encoded = self.checkpoint.encode_all(conditions)
+        return [[*self.before, *ids[:room], *after] for ids in encoded]
 
-    def document_ids(self, document: str, max_tokens: int) -> list[int]:
-        """Tokens of one document and the end token; a document that is cut has no end token."""
-        ids = [*self.checkpoint.encode(document), self.end_token_id]
-        return ids[: self.document_bound(max_tokens)]
+    def distinct_conditions(self, conditions: Sequence[str], bound: int) -> dict[str, list[int]]:
+        """Tokens of each distinct condition, by its text."""
+        distinct = list(dict.fromkeys(conditions))
+        return dict(zip(distinct, self.condition_ids(distinct, bound), strict=True))
+
+    def document_ids(self, documents: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """Tokens of each document and the end token; a document that is cut has no end token."""
+        bound, end = self.document_bound(max_tokens), self.end_token_id
+        return [[*ids, end][:bound] for ids in self.checkpoint.encode_all(documents)]
 
     def document_bound(self, max_tokens: int) -> int:
         """At most `max_tokens`, and no more than a decoder with learned positions can hold.
@@ -169,8 +171,8 @@ class PairEncoder:
                 f"and {len(documents)}; give condition_text(()) where there is no condition."
             )
         return self.pad(
-            [self.condition_ids(text, max_condition_tokens) for text in conditions],
-            [self.document_ids(text, max_document_tokens) for text in documents],
+            self.condition_ids(conditions, max_condition_tokens),
+            self.document_ids(documents, max_document_tokens),
         )
 
     def pad(

@@ -124,7 +124,7 @@ class _Pairs:
         self._generator, self._source, self._rows = generator, source, rows
         texts = documents["text"].to_list()
         bound = generator.max_document_tokens
-        self.documents = [generator.encoder.document_ids(texts[row], bound) for row in rows]
+        self.documents = generator.encoder.document_ids([texts[row] for row in rows], bound)
 
     def batches(self, settings: GeneratorTrainingSettings) -> Iterator[PairBatch]:
         """Endless training batches on the generator's device."""
@@ -133,7 +133,7 @@ class _Pairs:
         lengths = [len(tokens) for tokens in self.documents]
         for places in length_sorted_batches(lengths, settings.batch_tokens, random):
             drawn = [self._source.draw(int(self._rows[place]), random) for place in places]
-            conditions = [encoder.condition_ids(text, bound) for text in drawn]
+            conditions = encoder.condition_ids(drawn, bound)
             batch = encoder.pad(conditions, [self.documents[place] for place in places])
             yield batch.to(self._generator.device)
 

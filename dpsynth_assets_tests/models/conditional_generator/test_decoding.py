@@ -74,7 +74,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
     """Greedy text (a nucleus of one token) equals the argmax of passes without a cache."""
     written = generator.generate(CONDITIONS[:2], top_p=1e-9, max_new_tokens=6)
     for condition, text in zip(CONDITIONS, written, strict=False):
-        ids = generator.encoder.condition_ids(condition, generator.max_condition_tokens)
+        [ids] = generator.encoder.condition_ids([condition], generator.max_condition_tokens)
         document = []
         special = set(generator.tokenizer.all_special_ids)
         for step in range(6):

@@ -33,9 +33,9 @@ def test_a_document_that_is_cut_has_no_end_token(generator):
 
 
 def test_a_long_condition_is_cut_to_its_bound(generator):
-    ids = generator.encoder.condition_ids("Keywords: " + "violin, " * 100, 16)
+    ids = generator.encoder.condition_ids(["Keywords: " + "violin, " * 100], 16)[0]
     assert len(ids) == 16
-    assert generator.encoder.condition_ids("", 16)
+    assert generator.encoder.condition_ids([""], 16)[0]
 
 
 def test_the_loss_of_an_example_is_the_same_alone_and_in_a_batch(generator):

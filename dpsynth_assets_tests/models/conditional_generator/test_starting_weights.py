@@ -27,7 +27,7 @@ def fresh(two_topics, tiny_settings, tmp_path):
 
 def test_a_fresh_generator_starts_near_the_unigram_perplexity(fresh, two_topics):
     pairs = [("", text) for text in two_topics["text"]]
-    documents = [fresh.encoder.document_ids(text, 48) for _, text in pairs]
+    documents = fresh.encoder.document_ids([text for _, text in pairs], 48)
     tokens = np.concatenate(documents)
     entropy = -log_frequencies(documents, fresh.config.vocab_size)[tokens].mean()
     assert public_perplexity(fresh, pairs) > 2 * np.exp(entropy)
@@ -36,7 +36,7 @@ def test_a_fresh_generator_starts_near_the_unigram_perplexity(fresh, two_topics)
 
 
 def test_a_fresh_generator_leans_towards_the_words_of_its_condition(fresh, two_topics):
-    documents = [fresh.encoder.document_ids(text, 48) for text in two_topics["text"]]
+    documents = fresh.encoder.document_ids(two_topics["text"].to_list(), 48)
     set_starting_weights(fresh.model, documents)
     words = {"music": " violin", "heating": " boiler"}
     tokens = {topic: fresh.checkpoint.encode(word)[-1] for topic, word in words.items()}
