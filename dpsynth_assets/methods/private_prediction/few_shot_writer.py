@@ -14,7 +14,7 @@ from dpsynth_assets.methods.private_prediction.prompts import (
     prompt_columns,
     public_prompt,
 )
-from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.models.decoding import PackedContexts, PublicContexts
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class LabelWriter:
             model, task.terms.label_texts, config.examples_per_subset, config.max_example_tokens
         )
         start = public_prompt(model, task.terms.label_texts[label])
-        self._public = PackedContexts(
+        self._public = PublicContexts(
             model.model,
             [start],
             prompt_columns=self._columns,  # refuses at once what private prompts would need later

@@ -270,13 +270,17 @@ class Shapes:
 
     def __init__(self, monkeypatch):
         self.seen = []
-        packed = few_shot_writer.PackedContexts
+        for name in ("PackedContexts", "PublicContexts"):
+            monkeypatch.setattr(few_shot_writer, name, self._seeing(name))
+
+    def _seeing(self, name):
+        contexts = getattr(few_shot_writer, name)
 
         def spy(model, prompts, **settings):
-            self.seen.append((len(prompts), settings["prompt_columns"]))
-            return packed(model, prompts, **settings)
+            self.seen.append((name, len(prompts), settings["prompt_columns"]))
+            return contexts(model, prompts, **settings)
 
-        monkeypatch.setattr(few_shot_writer, "PackedContexts", spy)
+        return spy
 
 
 def test_shapes_of_passes_and_public_logits_are_no_function_of_private_texts(
