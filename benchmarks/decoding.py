@@ -134,9 +134,9 @@ def report_choices(arguments) -> None:
         f"V={model.config.vocab_size}, {arguments.layers} layers {arguments.width} wide, "
         f"{arguments.threads} threads:"
     )
-    for name, make, compares in CHOICES:
+    for name, make, compares, agree in CHOICES:
         steps = [
-            choice_times(model, prompts, arguments, make, compares)
+            choice_times(model, prompts, arguments, make, compares, agree)
             for _ in range(arguments.choice_repetitions)
         ]
         choice, rest = np.median(np.concatenate(steps), axis=0)
@@ -172,20 +172,31 @@ def report_prefix(arguments) -> None:
     )
 
 
-def choice_times(model, prompts, arguments, make, compares: bool) -> np.ndarray:
+def choice_times(model, prompts, arguments, make, compares: bool, agree: bool) -> np.ndarray:
     """Returns (steps, 2) processor seconds: of the choice, and of the rest of each step."""
-    select, starts, ends = make(arguments), [], []
+    select, arrivals, starts, ends = make(arguments), [], [], []
+    unlikely = unlikely_tokens(model) if agree else None
 
-    def timed(*inputs) -> Draws:
+    def timed(logits, *inputs) -> Draws:
+        arrivals.append(now()[1])
+        if unlikely is not None:
+            logits.add_(unlikely)
         starts.append(now()[1])
-        draws = select(*inputs)
+        draws = select(logits, *inputs)
         ends.append(now()[1])
         return draws
 
     public = [[1, 2, 3]] * arguments.batches if compares else None
     generate_documents(model, prompts, timed, loop_rules(arguments), public_prompts=public)
-    starts, ends = np.array(starts), np.array(ends)
-    return np.stack([(ends - starts)[1:], starts[1:] - ends[:-1]], axis=1)
+    arrivals, starts, ends = np.array(arrivals), np.array(starts), np.array(ends)
+    return np.stack([(ends - starts)[1:], arrivals[1:] - ends[:-1]], axis=1)
+
+
+def unlikely_tokens(model) -> torch.Tensor:
+    """What makes four fifths of the vocabulary unlikely in every context: (V,) to add to logits."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.rand(model.config.vocab_size, generator=generator) < 0.8
+    return torch.where(chosen, -12.0, 0.0).to(model.device)
 
 
 def report_memory(arguments) -> None:
@@ -241,21 +252,6 @@ def median_selector(arguments):
     )
 
 
-def agreeing_median_selector(arguments):
-    """The median where four fifths of the vocabulary are unlikely in every context."""
-    select = median_selector(arguments)
-    unlikely = {}
-
-    def lowered(logits, rows, active, public) -> Draws:
-        if not unlikely:
-            generator = torch.Generator().manual_seed(0)
-            chosen = torch.rand(logits.shape[1], generator=generator) < 0.8
-            unlikely["logits"] = torch.where(chosen, -12.0, 0.0).to(logits.device)
-        return select(logits.add_(unlikely["logits"]), rows, active, public)
-
-    return lowered
-
-
 def restricted_selector(arguments):
     mechanism = replace(mean_mechanism(arguments), public_top_k=1024)
     meter = meter_of(arguments)
@@ -293,14 +289,14 @@ def tested_selector(arguments):
 
 
 CHOICES = (
-    ("mean", mean_selector, False),
-    ("mean, public top 1,024", restricted_selector, True),
-    ("median", median_selector, False),
-    ("median, agreeing rows", agreeing_median_selector, False),
-    ("difference clipping", difference_selector, True),
-    ("public-token test", tested_selector, True),
+    ("mean", mean_selector, False, False),
+    ("mean, public top 1,024", restricted_selector, True, False),
+    ("median", median_selector, False, False),
+    ("median, agreeing rows", median_selector, False, True),
+    ("difference clipping", difference_selector, True, False),
+    ("public-token test", tested_selector, True, False),
 )
-"""Name, maker of the selector, and whether it compares with a public prompt."""
+"""Name, maker of the selector, whether it compares with a public prompt, whether contexts agree."""
 
 
 PARTS = {

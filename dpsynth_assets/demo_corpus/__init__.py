@@ -90,7 +90,7 @@ def demo_corpora(
     *,
     public_documents: int = 8000,
     private_records: int = 5000,
-    second_private_records: int = 6_000,
+    second_private_records: int = 5_000,
     further_private_records: int = 4000,
 ) -> DemoCorpora:
     """Names the demo's files in a folder without writing them."""

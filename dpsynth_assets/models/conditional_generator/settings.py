@@ -16,7 +16,7 @@ class GeneratorTrainingSettings(BaseModel):
     feed_forward: int = Field(512, ge=16, description="Width of the feed-forward layers.")
     max_condition_tokens: int = Field(64, ge=8, description="Conditions are cut to this, tokens.")
     max_document_tokens: int = Field(160, ge=8, description="Documents are cut to this, tokens.")
-    token_budget: int = Field(300_000, ge=1, description="Document tokens in all.")
+    token_budget: int = Field(280_000, ge=1, description="Document tokens in all.")
     batch_tokens: int = Field(1024, ge=64, description="Document tokens of one optimizer step.")
     topic_share: float = Field(
         0.5, ge=0, le=1, description="Share of conditions with topic keywords, not the document's."
