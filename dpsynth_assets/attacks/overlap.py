@@ -2,8 +2,8 @@
 
 **What counts as a leak.** A span of twelve words that at most two private units contain, that no
 public document contains, and that is not composed of common pieces: some word of it lies in no
-word pair that a public document or a third unit also has; for its first and last word it is enough
-that one of these has the word. The reasons, part by part:
+word pair that a public document or a third unit also has. An everyday word, one of every twentieth
+public document, needs no pair where it is the first or the last word. The reasons, part by part:
 
 - Twelve words: a shorter span is often idiom.
 - At most two units: a span of many units is boilerplate and tells on none of them; two and not
@@ -15,6 +15,9 @@ that one of these has the word. The reasons, part by part:
   find nearly all of those, and trip over templates. A span may cut a piece at either end: a stock
   phrase and the "I" that happens to follow it are no copy, and whoever copies more than the span
   is found by the next span, in which that word is not the last.
+
+Of 300 spans of 2,500 reviews pasted into others, .80 were found at 12 words, .92 at 20 words and
+.99 at 30 (news: .90, 1.00, 1.00), with 8,000 encyclopedia paragraphs as public text.
 
 The check looks for copying. It proves nothing about privacy: a corpus that passes may still be a
 paraphrase, or repeat a span that public text composes.
@@ -32,6 +35,7 @@ from dpsynth_assets.attacks.word_spans import WordBlock, word_blocks
 SPAN_WORDS = 12
 MOST_UNITS = 2
 PIECE_WORDS = 2
+EVERYDAY_SHARE = 0.05
 NEAR_DUPLICATE_COSINE = 0.95
 BLOCK_ROWS = 1_024
 
@@ -164,7 +168,7 @@ def _composed(
 ) -> np.ndarray:
     """Marks the spans that common pieces make up, pieces cut by an end included: bool (S,)."""
     common = _common_words(block, background, piece_words)
-    at_an_end = common | _common_words(block, background, 1)
+    at_an_end = common | _everyday_words(block, background.public_texts)
     before = np.concatenate([[0], np.cumsum(~common)])
     last = starts + words - 1
     rare_inside = before[last] > before[np.minimum(starts + 1, last)]
@@ -182,6 +186,18 @@ def _common_words(block: WordBlock, background: _Background, piece_words: int) -
     for offset in range(piece_words):
         covered[pieces + offset] = True
     return covered
+
+
+def _everyday_words(block: WordBlock, public_texts: Sequence[str]) -> np.ndarray:
+    """Marks the words of a block that every twentieth public document has: bool (W,)."""
+    words = np.unique(block.words)
+    documents = np.zeros(len(words), dtype=np.int64)
+    for public in word_blocks(public_texts):
+        places, texts = _matches(words, public, 1)
+        held = np.unique(np.stack([places, texts]), axis=1)  # each document counts a word once
+        documents += np.bincount(held[0], minlength=len(words))
+    everyday = words[documents >= max(1.0, EVERYDAY_SHARE * len(public_texts))]
+    return np.isin(block.words, everyday)
 
 
 def _holders(

@@ -82,7 +82,7 @@ def test_a_particular_name_between_stock_phrases_is_copying():
     assert _leaks(join, [join, *_private()], public=[left, right])
 
 
-def test_a_stock_phrase_and_the_common_word_after_it_are_no_copy():
+def test_a_stock_phrase_and_the_everyday_word_after_it_are_no_copy():
     private = [f"{NOTICE}. The ferry is late again", *(f"{NOTICE}. Number {n}" for n in range(5))]
     assert not _leaks(f"{NOTICE}. The invoice is here", private)
     assert not _leaks(f"Nobody knows the {NOTICE}", [*private, f"Read the {NOTICE}"])
@@ -93,6 +93,14 @@ def test_a_stock_phrase_and_the_rare_words_after_it_are_a_copy():
     assert _leaks(f"{NOTICE}. The ferry sank", private)
     private[0] = f"{NOTICE}. Ferries are late"
     assert _leaks(f"{NOTICE}. Ferries sink", private)
+
+
+def test_a_word_is_everyday_by_its_share_of_public_documents():
+    private = [f"{NOTICE}. Ferries are late", *(f"{NOTICE}. Number {n}" for n in range(5))]
+    copied = f"{NOTICE}. Ferries sink"
+    seldom = [f"the sea {n}" for n in range(38)]
+    assert _leaks(copied, private, public=[*seldom, "some ferries"])
+    assert not _leaks(copied, private, public=[*seldom, "some ferries", "ferries and ferries"])
 
 
 def test_spans_do_not_cross_records():
