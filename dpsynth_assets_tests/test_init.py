@@ -1,6 +1,7 @@
 """`dpsynth init`: what it suggests, what it leaves to the steward, and what it never shows."""
 
 import json
+import re
 
 import polars as pl
 import pyarrow as pa
@@ -122,10 +123,12 @@ def test_no_text_and_no_person_is_shown_or_written(folder, tmp_path):
 
 
 def test_the_number_of_records_is_not_written(folder, tmp_path):
-    init("complaints", "--from", written(tmp_path, "csv"))
+    source = written(tmp_path, "csv")
+    init("complaints", "--from", source)
     text = (folder / "complaints" / "defs.yaml").read_text()
-    assert "400" not in text
-    assert "399" not in text
+    assert str(source) in text
+    # The path is the one thing here that may hold any digits: a temporary folder counts its runs.
+    assert not re.search("400|399", text.replace(str(source), ""))
 
 
 def test_it_says_what_must_be_decided_and_what_comes_next(folder, tmp_path):
