@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
-from dpsynth_assets.methods.planning import budget_terms, plan_dataset
+from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.units import NeighboringRelation
 

@@ -41,7 +41,8 @@ from prediction_cohorts import COHORTS, prepare
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod, plan_dataset
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.language_model import LanguageModel, load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings

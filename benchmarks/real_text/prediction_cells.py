@@ -18,7 +18,7 @@ from prediction_cohorts import CEILING, COHORTS, FLOOR, REAL, Cohort, declared_p
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import PrivateInputs, PublicInputs, SyntheticCorpus
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.private_prediction.cluster_histogram import (
     ClusterHistogram,
     release_cluster_histogram,

@@ -15,7 +15,8 @@ import yaml
 from prediction_base import TEXT_CHARACTERS, pieces
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planning import DatasetPlan, plan_dataset
+from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.methods.planning import plan_dataset
 
 DELTA = 1e-6
 EXTRACT_CHARACTERS = 160

@@ -25,7 +25,7 @@ from dpsynth_assets.methods.base import (
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.config import (
     FewShotConfig,

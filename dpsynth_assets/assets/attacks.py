@@ -34,7 +34,7 @@ from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models

@@ -14,7 +14,7 @@ from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planning import DatasetPlan
+from dpsynth_assets.methods.planned import DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry

@@ -26,7 +26,7 @@ from dpsynth_assets.checks import card_check, corpus_checks, evaluate_gate
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_of, code_references, spend_metadata
 from dpsynth_assets.methods.base import GenerationMethod, PublicInputs
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation

@@ -14,7 +14,7 @@ from dpsynth_assets.assets.public import ensure_demo_corpora, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, spend_metadata
 from dpsynth_assets.methods.base import ProgressCallback
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedHistogram
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedHistogram
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation

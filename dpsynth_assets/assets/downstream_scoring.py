@@ -12,7 +12,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.identity import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.metrics.downstream_model import downstream_model_scores
 from dpsynth_assets.privacy.accounting import epsilon_of

@@ -17,7 +17,7 @@ from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
 from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress

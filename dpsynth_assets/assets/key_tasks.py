@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PrivateInputs, PublicInputs
-from dpsynth_assets.methods.planning import PlannedMethod
+from dpsynth_assets.methods.planned import PlannedMethod
 from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.few_shot_plan import plan_at_noise

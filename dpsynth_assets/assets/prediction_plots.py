@@ -28,7 +28,7 @@ from dpsynth_assets.assets.scoring import internal_facts
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planning import DatasetPlan
+from dpsynth_assets.methods.planned import DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.private_section import private_section

@@ -11,7 +11,7 @@ from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms, PublicInputs
-from dpsynth_assets.methods.planning import PlannedMethod
+from dpsynth_assets.methods.planned import PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.resources.models import Models
 

@@ -8,7 +8,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.mechanism import StoredRelease
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planning import PlannedMethod
+from dpsynth_assets.methods.planned import PlannedMethod
 from dpsynth_assets.methods.staged import Released, StagedMethod
 from dpsynth_assets.privacy.events import POST_PROCESSING, Event
 from dpsynth_assets.privacy.ledger import ReleaseRequest

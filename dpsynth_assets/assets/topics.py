@@ -13,7 +13,7 @@ from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.assets.public_inputs import public_versions
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, spend_metadata
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedTopics
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedTopics
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
 from dpsynth_assets.resources.ledger import PrivacyLedger

@@ -12,7 +12,7 @@ from dpsynth_assets.paths import home
 
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
     """Collects scores, guarantees and paths of a cohort from its report and the ledger."""
-    from dpsynth_assets.methods.planning import budget_terms
+    from dpsynth_assets.methods.declared_terms import budget_terms
     from dpsynth_assets.privacy.ledger import Ledger
 
     stores = home()

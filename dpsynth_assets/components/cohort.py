@@ -13,7 +13,8 @@ from dpsynth_assets.assets.secrets import secret_definitions
 from dpsynth_assets.assets.staged import staged_definitions
 from dpsynth_assets.assets.topics import topic_definitions
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod, plan_dataset
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.schedules import new_cohort_definitions, regeneration_definitions
 

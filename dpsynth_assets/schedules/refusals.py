@@ -10,7 +10,7 @@ from dpsynth_assets.assets.corpora import corpus_request
 from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.staged_requests import stage_request
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import ComposedEvent

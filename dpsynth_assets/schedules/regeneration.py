@@ -8,7 +8,7 @@ import dagster as dg
 from dpsynth_assets.assets.groups import Step, method_group, step_group
 from dpsynth_assets.assets.identity import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
-from dpsynth_assets.methods.planning import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules.refusals import refusal_of

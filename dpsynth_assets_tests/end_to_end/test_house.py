@@ -8,7 +8,8 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.planning import budget_terms, plan_dataset
+from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems

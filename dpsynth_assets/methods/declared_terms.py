@@ -1,0 +1,71 @@
+"""What a dataset file promises, as plans and the ledger read it; no record is looked at."""
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.models.prompt_templates import declared_templates
+from dpsynth_assets.privacy.ledger import BudgetTerms, SecretTerms
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+
+def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
+    """The facts a plan may use: declared in the dataset file, never computed from records."""
+    labels, label_texts = spec.composite_labels
+    return CohortTerms(
+        cohort=spec.name,
+        relation=NeighboringRelation(spec.neighboring_relation),
+        unit=spec.unit,
+        epsilon=spec.budget.epsilon,
+        delta=spec.budget.delta,
+        accountant=spec.budget.accountant,
+        labels=labels,
+        label_texts=label_texts,
+        public_records=spec.public_facts.records,
+        public_slots=spec.public_facts.slots,
+        accepts_ex_post=spec.budget.accepts_ex_post,
+        has_cluster_histogram=spec.cluster_histogram is not None,
+        prompts=declared_templates(spec),
+        engine=spec.engine,
+        secrets=None if spec.secrets is None else spec.secrets.promise,
+    )
+
+
+def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:
+    """The cohort's budget as the ledger stores it."""
+    facts = [f"label set of {column}" for column in spec.public_facts.labels]
+    if spec.public_facts.records is not None:
+        facts.append("number of records")
+    if spec.public_facts.slots:
+        facts.append("label, public cluster and place of every record: only its text is protected")
+    return BudgetTerms(
+        epsilon=spec.budget.epsilon,
+        delta=spec.budget.delta,
+        accountant=spec.budget.accountant,
+        relation=NeighboringRelation(spec.neighboring_relation),
+        unit=spec.unit,
+        accepts_ex_post=spec.budget.accepts_ex_post,
+        public_facts=tuple(facts),
+        monthly_epsilon=spec.budget.monthly_epsilon,
+        partition=spec.partition,
+        secret=secret_terms(spec),
+    )
+
+
+def secret_terms(spec: PrivateDatasetSpec) -> SecretTerms | None:
+    """What is promised to secrets, as the ledger checks it: the first kind, then the others.
+
+    **Privacy** A DP release bounds neighbours one unit apart: a secret's neighbours are as many
+    steps away as records hold it, twice as many where a replaced record is one that goes and one
+    that comes.
+    """
+    if spec.secrets is None:
+        return None
+    promise = spec.secrets.promise
+    (prior, posterior), *others = promise.bounds
+    replaced = promise.relation is NeighboringRelation.REPLACE_ONE
+    steps = 2 if replaced and spec.neighboring_relation is not promise.relation else 1
+    return SecretTerms(
+        prior=prior,
+        posterior=posterior,
+        occurrences=steps * promise.max_records,
+        others=tuple(others),
+    )
