@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
 from dpsynth_assets.privacy.release import Cost, Release
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from dpsynth_assets.models.topic_model import TopicModel
 
 CODE_VERSION = "1"
@@ -194,7 +197,7 @@ def release_topic_histogram(
     cell depends on that record alone, so a record that enters or leaves moves one cell by one: L2
     sensitivity 1 under add/remove and zero-out, √2 under replace-one, times the records of a unit
     (`privacy.histogram.l2_sensitivity`). The label is inside the histogram, so that it costs no
-    release of its own. Records under an undeclared label are counted nowhere.
+    release of its own. Records under an undeclared label and null records are counted nowhere.
 
     **Source** Tan et al. 2025, section 3.3 and appendix F; appendix E for the noise. The paper
     draws floating-point noise under a fixed seed (errata B-002.2); ours is integer, from the
@@ -206,7 +209,7 @@ def release_topic_histogram(
         raise ValueError("Expected one embedding for each private record. Embed them again.")
     topics = topic_model.assign(private.embeddings)
     release = release_histogram(
-        _count(private.records["label"].to_list(), topics, terms.labels, topic_model.bins),
+        _count(private.records, topics, terms.labels, topic_model.bins),
         noise="gaussian",
         scale=noise_std,
         relation=terms.relation,
@@ -223,10 +226,9 @@ def release_topic_histogram(
 
 
 def _count(
-    labels: Sequence[str], topics: np.ndarray, declared: Sequence[str], bins: int
+    records: "pl.DataFrame", topics: np.ndarray, declared: Sequence[str], bins: int
 ) -> list[int]:
     """Counts records in each cell, row by row of the declared labels. Private."""
-    index = {label: i for i, label in enumerate(declared)}
-    label_of = np.array([index.get(label, -1) for label in labels], dtype=np.int64)
-    cells = (label_of * bins + topics)[label_of >= 0]
+    label_of = counted_labels(records, declared)
+    cells = (label_of * bins + topics)[label_of != UNCOUNTED]
     return [int(count) for count in np.bincount(cells, minlength=len(declared) * bins)]

@@ -19,8 +19,13 @@ STEPS_PER_ETA = 24
 ROWS_PER_EXPECTED_ROW = 4.0
 """Assumed bound on |Z| / expected_batch_size in the charge for numerical batch variance.
 
-Only `logit_slack` uses it. Hashed batches have Poisson sizes: P(|Z| > 4s) < 1e-9 for s >= 8.
+Only `logit_slack` uses it. Hashed batches have Poisson sizes: where s records are expected,
+P(|Z| > 4s) < 1e-9 for s >= 8. Where public facts allow more than s (labels of unknown sizes), the
+charge multiplies it by that load.
 """
+
+_UP = 1.0 + 2.0**-48
+"""Covers the roundings of a few float64 products."""
 
 ROUNDING = 1.0 - 1e-9
 """Share of δ that may be used: float64 errors of the recursion stay far below the rest."""
@@ -57,7 +62,7 @@ def context_changes(
     return vectors * max_records_per_unit
 
 
-def bounded_range_eta(
+def bounded_range_eta(  # noqa: PLR0913 - one argument for each fact η depends on
     *,
     clip_bound: float,
     expected_batch_size: int,
@@ -65,6 +70,8 @@ def bounded_range_eta(
     relation: NeighboringRelation,
     max_records_per_unit: int = 1,
     logit_slack: float = 0.0,
+    batches_per_pass: int = 1,
+    load: float = 1.0,
     contexts_changed: str = "toggle",
 ) -> float:
     """Computes η of one token drawn from softmax(Σ clip_c(z) / (s τ)), rounded up.
@@ -75,8 +82,10 @@ def bounded_range_eta(
         temperature: τ > 0.
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move (sup norm) of any row's logits when the other rows of its
-            batch change; 0 for batch-invariant inference.
+        logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
+            pass change; 0 for batch-invariant inference.
+        batches_per_pass: Batches that are decoded in one forward pass.
+        load: Most records expected in a batch, as a multiple of s, by public facts; >= 1.
         contexts_changed: See `context_changes`.
 
     Raises:
@@ -85,7 +94,8 @@ def bounded_range_eta(
     **Privacy** A logit vector that comes or goes moves the scores by a vector in [−c/s, c/s]^V;
     the normaliser moves all log-probabilities alike, so the range is 2c/(sτ). Changes add up,
     within a batch and over batches. Slack: a row's clipped logits move in range by at most
-    2·logit_slack; the charge assumes at most ROWS_PER_EXPECTED_ROW · s rows in a batch.
+    2·logit_slack; the charge assumes at most ROWS_PER_EXPECTED_ROW · load · s rows in a batch. The
+    batches of a pass draw together: the ranges of their draws add up.
 
     **Source** Amin et al. 2024, Lemma 3 and Lemma 4; factor 2 for replace-one from errata B-000.
     """
@@ -94,12 +104,29 @@ def bounded_range_eta(
             raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
     if expected_batch_size < 1:
         raise ValueError(f"Expected expected_batch_size >= 1, got {expected_batch_size}.")
-    if not (logit_slack >= 0 and math.isfinite(logit_slack)):
-        raise ValueError(f"Expected 0 <= logit_slack < inf, got {logit_slack}.")
     one_vector = 2.0 * clip_bound / (expected_batch_size * temperature)
-    numerical = 2.0 * logit_slack * ROWS_PER_EXPECTED_ROW / temperature
+    numerical = 2.0 * rows_slack(1, logit_slack, batches_per_pass, load) / temperature
     changes = context_changes(relation, max_records_per_unit, contexts_changed)
     return (one_vector + numerical) * changes
+
+
+def rows_slack(
+    expected_batch_size: int, logit_slack: float, batches_per_pass: int, load: float
+) -> float:
+    """Adds up how far logits of all rows of a pass may move: slack times rows, rounded up.
+
+    Raises:
+        ValueError: If an argument is outside its domain.
+    """
+    if not (logit_slack >= 0 and math.isfinite(logit_slack)):
+        raise ValueError(f"Expected 0 <= logit_slack < inf, got {logit_slack}.")
+    if batches_per_pass < 1 or not (load >= 1 and math.isfinite(load)):
+        raise ValueError(
+            f"Expected batches_per_pass >= 1 and a finite load >= 1, got {batches_per_pass} and "
+            f"{load}."
+        )
+    rows = ROWS_PER_EXPECTED_ROW * load * expected_batch_size * batches_per_pass
+    return logit_slack * rows * _UP
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ def smallest_batch_size(  # noqa: PLR0913 - one argument for each fact η depend
     max_records_per_unit: int = 1,
     other_events: Sequence[Event] = (),
     logit_slack: float = 0.0,
+    batches_per_pass: int = 1,
     contexts_changed: str = "toggle",
 ) -> int:
     """Finds the smallest expected batch size at which `tokens` draws fit into `target_epsilon`.
@@ -140,6 +141,7 @@ def smallest_batch_size(  # noqa: PLR0913 - one argument for each fact η depend
         max_records_per_unit: Records one privacy unit may contribute.
         other_events: What else is released on the same cohort.
         logit_slack: See `bounded_range_eta`.
+        batches_per_pass: See `bounded_range_eta`.
         contexts_changed: See `context_changes`.
 
     Raises:
@@ -157,6 +159,7 @@ def smallest_batch_size(  # noqa: PLR0913 - one argument for each fact η depend
             relation=relation,
             max_records_per_unit=max_records_per_unit,
             logit_slack=logit_slack,
+            batches_per_pass=batches_per_pass,
             contexts_changed=contexts_changed,
         )
         return _epsilon_with(tokens, eta, delta, accountant, other_events) <= target_epsilon

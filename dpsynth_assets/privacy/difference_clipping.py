@@ -49,6 +49,8 @@ class DifferenceTokenMechanism:
         top_k: k of the public support (`public_support`, margin 2C/s); None for every token.
         max_records_per_unit: Records one privacy unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
+        batches_per_pass: Batches decoded in one forward pass.
+        load: Most records expected in a batch, as a multiple of s, by public facts.
         contexts_changed: `toggle` or `replace` (`context_changes`).
 
     **Privacy** Normalisation and clip read one row and public values, so a vector that comes or
@@ -68,6 +70,8 @@ class DifferenceTokenMechanism:
     top_k: int | None = None
     max_records_per_unit: int = 1
     logit_slack: float = 0.0
+    batches_per_pass: int = 1
+    load: float = 1.0
     contexts_changed: str = "toggle"
 
     def __post_init__(self) -> None:
@@ -86,6 +90,8 @@ class DifferenceTokenMechanism:
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
             logit_slack=self.logit_slack,
+            batches_per_pass=self.batches_per_pass,
+            load=self.load,
             contexts_changed=self.contexts_changed,
         )
 

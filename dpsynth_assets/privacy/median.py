@@ -43,7 +43,7 @@ class MedianTokenMechanism:
         temperature: τ > 0.
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move of a row's logits when other rows of its batch change.
+        logit_slack: Largest move of a row's logits when other rows of its forward pass change.
         contexts_changed: `toggle` or `replace` (`context_changes`).
 
     **Privacy** K logit vectors that enter or leave move the rank of the median by at most K/2
@@ -131,8 +131,9 @@ class MedianTokenMechanism:
         ]
         tokens = np.concatenate([each[0] for each in drawn] or [np.zeros(0, dtype=np.int64)])
         gamma = np.concatenate([each[1] for each in drawn] or [np.zeros(0)])
-        # A numerical move of 2·slack in every clipped entry moves score and normaliser each.
-        gamma += 4.0 * self.logit_slack / self.temperature
+        # A numerical move of 2·slack in every clipped entry moves score and normaliser each; a
+        # record's own batch bears what it does to every batch that draws in this pass.
+        gamma += 4.0 * self.logit_slack / self.temperature * len(gamma)
         return (tokens if columns is None else columns.cpu().numpy()[tokens]), gamma
 
     def _draw(

@@ -16,7 +16,11 @@ from weakref import WeakSet
 
 import numpy as np
 
-from dpsynth_assets.privacy.bounded_range import ROWS_PER_EXPECTED_ROW, context_changes
+from dpsynth_assets.privacy.bounded_range import (
+    ROWS_PER_EXPECTED_ROW,
+    context_changes,
+    rows_slack,
+)
 from dpsynth_assets.privacy.clipping import block_columns, block_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
@@ -49,6 +53,8 @@ def above_threshold_epsilon(
     relation: NeighboringRelation,
     max_records_per_unit: int = 1,
     logit_slack: float = 0.0,
+    batches_per_pass: int = 1,
+    load: float = 1.0,
     contexts_changed: str = "toggle",
 ) -> float:
     """Computes ε of one AboveThreshold instance in every batch, rounded up.
@@ -58,8 +64,10 @@ def above_threshold_epsilon(
         noise_scale: σ > 0: the threshold gets Laplace(σ), every distance Laplace(2σ).
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move (sup norm) of any row's logits when the other rows of its
-            batch change; 0 for batch-invariant inference.
+        logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
+            pass change; 0 for batch-invariant inference.
+        batches_per_pass: Batches decoded in one forward pass.
+        load: Most records expected in a batch, as a multiple of s, by public facts.
         contexts_changed: See `bounded_range.context_changes`.
 
     Raises:
@@ -71,13 +79,15 @@ def above_threshold_epsilon(
     the neighbour, however often it was asked, and the noise of the one "far" distance has to rise
     by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over batches.
     Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most
-    ROWS_PER_EXPECTED_ROW · s rows.
+    ROWS_PER_EXPECTED_ROW · load · s rows. It does so in every batch of the pass, whose instances
+    add up (`_weight_elsewhere`).
 
     **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
     """
     if not (noise_scale > 0 and math.isfinite(noise_scale)):
         raise ValueError(f"Expected 0 < noise_scale < inf, got {noise_scale}.")
-    weight = _weight_of_change(expected_batch_size, logit_slack)
+    weight = _weight_of_change(expected_batch_size, logit_slack, load)
+    weight += _weight_elsewhere(expected_batch_size, logit_slack, batches_per_pass, load)
     changes = context_changes(relation, max_records_per_unit, contexts_changed)
     return _round_up(2 * weight * changes / (expected_batch_size * Fraction(float(noise_scale))))
 
@@ -93,6 +103,8 @@ class PublicTokenTest:
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one privacy unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change.
+        batches_per_pass: Batches decoded in one forward pass.
+        load: Most records expected in a batch, as a multiple of s, by public facts.
         contexts_changed: `toggle` or `replace`.
 
     **Privacy** Floating-point Laplace noise leaks through its low bits, so distance and threshold
@@ -110,6 +122,8 @@ class PublicTokenTest:
     relation: NeighboringRelation
     max_records_per_unit: int = 1
     logit_slack: float = 0.0
+    batches_per_pass: int = 1
+    load: float = 1.0
     contexts_changed: str = "toggle"
 
     def __post_init__(self) -> None:
@@ -127,6 +141,8 @@ class PublicTokenTest:
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
             logit_slack=self.logit_slack,
+            batches_per_pass=self.batches_per_pass,
+            load=self.load,
             contexts_changed=self.contexts_changed,
         )
 
@@ -136,27 +152,19 @@ class PublicTokenTest:
 
     @property
     def rounding_steps(self) -> int:
-        """Lattice steps by which rounding may move the distances of two neighbours apart.
-
-        One step for a law's own mass and for float64 sums in another order (while
-        (V + R)(R + s) < 2^34). A sum of k laws in float32 is off by at most k·2^-24 / (1 − k·2^-24)
-        of their mass, in whatever order: over the 4s rows that may be summed so
-        (`ROWS_PER_EXPECTED_ROW`) by less than 4s·(k + 1)·2^-24 records, and so is a neighbour's.
-        """
-        records = Fraction(ROWS_PER_EXPECTED_ROW) * self.expected_batch_size
-        moved = 2 * records * Fraction(LAWS_PER_SUM + 1, 1 << 24)
-        return 1 + math.ceil(moved * STEPS_PER_RECORD)
+        """Lattice steps by which rounding may move the distances of two neighbours apart."""
+        return _rounding_steps(self.expected_batch_size)
 
     @cached_property
     def sensitivity_steps(self) -> int:
         """D: lattice steps by which one changed logit vector moves a floored distance."""
-        weight = _weight_of_change(self.expected_batch_size, self.logit_slack)
+        weight = _weight_of_change(self.expected_batch_size, self.logit_slack, self.load)
         return math.ceil(weight * STEPS_PER_RECORD) + self.rounding_steps
 
     @cached_property
     def noise_steps(self) -> float:
         """λ: Laplace scale of the threshold in lattice steps, rounded up; queries get 2λ."""
-        weight = _weight_of_change(self.expected_batch_size, self.logit_slack)
+        weight = _weight_of_change(self.expected_batch_size, self.logit_slack, self.load)
         sigma = Fraction(float(self.noise_scale)) * self.expected_batch_size
         return _round_up(self.sensitivity_steps * sigma / weight)
 
@@ -360,14 +368,40 @@ def distance_oracle(
     return float(np.abs(total / expected_batch_size - public).sum())
 
 
-def _weight_of_change(expected_batch_size: int, logit_slack: float) -> Fraction:
+def _weight_of_change(expected_batch_size: int, logit_slack: float, load: float) -> Fraction:
     """Bounds s·d's move when one logit vector changes: itself, and the slack of the others."""
     if expected_batch_size < 1:
         raise ValueError(f"Expected expected_batch_size >= 1, got {expected_batch_size}.")
-    if not (logit_slack >= 0 and math.isfinite(logit_slack)):
-        raise ValueError(f"Expected 0 <= logit_slack < inf, got {logit_slack}.")
-    rows = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size
-    return 1 + rows * Fraction(float(logit_slack))
+    return 1 + Fraction(rows_slack(expected_batch_size, logit_slack, 1, load))
+
+
+def _weight_elsewhere(
+    expected_batch_size: int, logit_slack: float, batches_per_pass: int, load: float
+) -> Fraction:
+    """Bounds what the instances of a pass's other batches add to that weight.
+
+    Their floored distances move by the slack of their rows and `_rounding_steps`, against noise of
+    at least σ·s·2^16 steps. Without slack their logits, and so their distances, stay the same.
+    """
+    slack = rows_slack(expected_batch_size, logit_slack, batches_per_pass, load)
+    if slack == 0 or batches_per_pass == 1:
+        return Fraction(0)
+    in_one = Fraction(slack) / batches_per_pass * STEPS_PER_RECORD
+    steps = math.ceil(in_one) + _rounding_steps(expected_batch_size)
+    return (batches_per_pass - 1) * Fraction(steps, STEPS_PER_RECORD)
+
+
+def _rounding_steps(expected_batch_size: int) -> int:
+    """Bounds in lattice steps how far rounding may move the distances of two neighbours apart.
+
+    One step for a law's own mass and for float64 sums in another order (while
+    (V + R)(R + s) < 2^34). A sum of k laws in float32 is off by at most k·2^-24 / (1 − k·2^-24)
+    of their mass, in whatever order: over the 4s rows that may be summed so
+    (`ROWS_PER_EXPECTED_ROW`) by less than 4s·(k + 1)·2^-24 records, and so is a neighbour's.
+    """
+    records = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size
+    moved = 2 * records * Fraction(LAWS_PER_SUM + 1, 1 << 24)
+    return 1 + math.ceil(moved * STEPS_PER_RECORD)
 
 
 def _round_up(value: Fraction) -> float:

@@ -31,6 +31,8 @@ class MeanTokenMechanism:
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one privacy unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
+        batches_per_pass: Batches decoded in one forward pass.
+        load: Most records expected in a batch, as a multiple of s, by public facts.
         contexts_changed: `toggle` or `replace` (`context_changes`).
         public_top_k: Draws among the k tokens of largest public logit only; None for all tokens.
 
@@ -51,6 +53,8 @@ class MeanTokenMechanism:
     relation: NeighboringRelation
     max_records_per_unit: int = 1
     logit_slack: float = 0.0
+    batches_per_pass: int = 1
+    load: float = 1.0
     contexts_changed: str = "toggle"
     public_top_k: int | None = None
 
@@ -70,6 +74,8 @@ class MeanTokenMechanism:
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
             logit_slack=self.logit_slack,
+            batches_per_pass=self.batches_per_pass,
+            load=self.load,
             contexts_changed=self.contexts_changed,
         )
 

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -97,6 +98,15 @@ def test_one_record_moves_one_cell_by_one(counts_of):
             private_inputs(labels[:row] + labels[row + 1 :], axes[:row] + axes[row + 1 :])
         )
         assert np.abs(whole - without).sum() == 1
+
+
+def test_a_nulled_record_leaves_its_cell_and_enters_none(counts_of):
+    private = private_inputs(["good", "bad", "bad"], [0, 1, 1])
+    # A blank text has an embedding too, in a topic of its own.
+    nulled = private_inputs(["good", "bad", "bad"], [0, 3, 1])
+    texts = pl.Series(["private words", "", "private words"])
+    nulled = replace(nulled, records=nulled.records.with_columns(text=texts))
+    assert np.abs(counts_of(private) - counts_of(nulled)).sum() == 1
 
 
 def test_records_without_a_declared_label_are_counted_nowhere(counts_of):

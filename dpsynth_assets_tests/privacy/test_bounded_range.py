@@ -52,9 +52,23 @@ def test_slack_is_charged_for_every_row_of_a_batch():
     assert slack - exact == pytest.approx(2 * 0.01 * ROWS_PER_EXPECTED_ROW / 1.5)
 
 
+def test_slack_is_charged_for_every_batch_of_a_pass_and_for_the_largest_load():
+    exact = bounded_range_eta(**PAPER, relation=ADD_REMOVE)
+    alone = bounded_range_eta(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
+    for batches, load in ((8, 1.0), (1, 5.0), (8, 2.5)):
+        slack = bounded_range_eta(
+            **PAPER, relation=ADD_REMOVE, logit_slack=0.01, batches_per_pass=batches, load=load
+        )
+        assert slack - exact == pytest.approx(batches * load * (alone - exact))
+    assert bounded_range_eta(**PAPER, relation=ADD_REMOVE, batches_per_pass=9, load=9) == exact
+
+
 @pytest.mark.parametrize(
     "bad",
     [
+        {"batches_per_pass": 0},
+        {"load": 0.5},
+        {"load": math.inf},
         {"clip_bound": 0.0},
         {"temperature": math.inf},
         {"expected_batch_size": 0},

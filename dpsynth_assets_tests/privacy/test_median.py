@@ -191,6 +191,14 @@ def test_slack_is_added_to_every_token():
         assert gamma[0] == pytest.approx(4 * slack / TEMPERATURE, abs=1e-12)
 
 
+def test_slack_is_added_for_every_batch_that_draws_in_the_pass():
+    owners = torch.arange(12) // 4
+    _, gamma = mechanism(logit_slack=0.01).select(
+        torch.zeros(12, VOCABULARY), owners, np.array([0, 2]), PrivateTokenMeter(1, 3)
+    )
+    assert gamma == pytest.approx(2 * 4 * 0.01 / TEMPERATURE, abs=1e-12)
+
+
 def test_guarantee_is_ex_post():
     assert mechanism().guarantee is GuaranteeType.EX_POST
 

@@ -110,6 +110,24 @@ def test_integer_noise_costs_exactly_the_stated_epsilon(size, sigma, relation, r
     assert Fraction(tested.epsilon) * (1 - Fraction(1, 10**12)) <= cost <= tested.epsilon
 
 
+@settings(deadline=None)
+@given(
+    st.integers(1, 300),
+    st.floats(1e-3, 10.0),
+    st.sampled_from([1e-5, 1e-4, 0.25]),
+    st.integers(2, 32),
+    st.sampled_from([1.0, 2.5]),
+)
+def test_instances_of_a_passs_other_batches_are_paid_too(size, sigma, slack, batches, load):
+    settings = {"expected_batch_size": size, "noise_scale": sigma, "logit_slack": slack}
+    tested = public_test(**settings, load=load, batches_per_pass=batches)
+    # Floors of distances that far apart, in steps, and what summation may add.
+    moved = math.ceil(4 * load * size * slack * STEPS_PER_RECORD) + tested.rounding_steps
+    own = tested.sensitivity_steps * 2 / tested.noise_steps
+    assert tested.noise_steps == public_test(**settings, load=load).noise_steps
+    assert own + (batches - 1) * moved * 2 / tested.noise_steps <= tested.epsilon * (1 + 1e-12)
+
+
 @pytest.mark.parametrize(("size", "enlarged"), [(8, 1e-4), (64, 4e-4), (255, 1.2e-3)])
 def test_lattice_and_rounding_enlarge_the_noise_by_little(size, enlarged):
     tested = public_test(expected_batch_size=size)
@@ -120,6 +138,7 @@ def test_lattice_and_rounding_enlarge_the_noise_by_little(size, enlarged):
 def test_numerical_slack_and_replaced_contexts_are_charged():
     free = public_test().epsilon
     assert public_test(logit_slack=0.01).epsilon == pytest.approx(free * (1 + 4 * 4 * 0.01))
+    assert public_test(batches_per_pass=32).epsilon == free  # no slack: nothing moves elsewhere
     assert public_test(contexts_changed="replace").epsilon == pytest.approx(2 * free)
 
 

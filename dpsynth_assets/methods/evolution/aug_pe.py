@@ -12,6 +12,7 @@ from dpsynth_assets.methods.base import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
 from dpsynth_assets.methods.evolution.aug_pe_plan import (
     LABEL_STAGE,
     label_event,
@@ -30,9 +31,6 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import release_histogram
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.voting import GaussianVoting
-
-UNDECLARED = -1
-"""Label number of a record whose label is not declared: no candidate has it, so it abstains."""
 
 
 class AugPe(EvolutionMethod):
@@ -125,7 +123,7 @@ class PrivateVotes:
     """Releases one round of votes after another under one charge.
 
     **Privacy** Each record votes once in a round, for a candidate of its own label: records under
-    an undeclared label and labels without candidates give no vote. Neither noise nor number of
+    an undeclared label, null records and labels without candidates give no vote. Neither noise nor number of
     rounds can change after the charge, and rounds that a killed run stored count as released.
     """
 
@@ -135,7 +133,7 @@ class PrivateVotes:
         if private.embeddings is None or len(private.embeddings) != private.records.height:
             raise ValueError("Expected one embedding for each private record. Embed them again.")
         self._plan, self._config, self._terms = plan, config, terms
-        labels = _label_numbers(private, terms.labels)
+        labels = counted_labels(private.records, terms.labels)
         self._records = VotingRecords.in_label_order(private.embeddings, labels)
         self._voting: GaussianVoting | None = None
 
@@ -168,13 +166,6 @@ class PrivateVotes:
         return self._voting.release(private_votes).value
 
 
-def _label_numbers(private: PrivateInputs, labels: tuple[str, ...]) -> np.ndarray:
-    """(N,) places of the records' labels among the declared ones. Private."""
-    index = {label: number for number, label in enumerate(labels)}
-    numbers = (index.get(label, UNDECLARED) for label in private.records["label"].to_list())
-    return np.fromiter(numbers, dtype=np.int64, count=private.records.height)
-
-
 def _label_counts(plan: MethodPlan, terms: CohortTerms, private: PrivateInputs) -> StageRelease:
     """Releases the number of records of every declared label with noise."""
     noise_std = float(plan.parameters["label_noise_std"])
@@ -182,8 +173,8 @@ def _label_counts(plan: MethodPlan, terms: CohortTerms, private: PrivateInputs) 
         raise UnaccountedReleaseError(
             "Expected the plan's event to price the histogram of labels, got another. Plan again."
         )
-    numbers = _label_numbers(private, terms.labels)
-    counts = np.bincount(numbers[numbers != UNDECLARED], minlength=len(terms.labels))
+    numbers = counted_labels(private.records, terms.labels)
+    counts = np.bincount(numbers[numbers != UNCOUNTED], minlength=len(terms.labels))
     release = release_histogram(
         [int(count) for count in counts],
         noise="gaussian",

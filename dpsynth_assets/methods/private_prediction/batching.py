@@ -146,7 +146,7 @@ def assign_records(
     Returns:
         One batch for each generating (cell, hash), empty ones included, in the cells' order.
 
-    **Privacy** Adding or removing one record changes the contexts of at most one batch, by at most
+    **Privacy** Adding, removing or nulling one record changes the contexts of one batch at most, by
     one context: with k = 1 the record is its own context; with k >= 2 it fills, or doubly occupies,
     one slot of one context (the drop rule). A replaced record changes at most two.
 
@@ -163,8 +163,8 @@ def assign_records(
     )
     for label, cluster, record_id, text in columns:
         cell = sizes.get((label, cluster))
-        if cell is None:
-            continue
+        if cell is None or not text.strip():
+            continue  # A null record takes no place: in one it would replace what it was.
         batch, context, slot = place_record(
             record_id, cell.batches, expected_batch_size, examples_per_context, key
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.methods.counted_labels import counted_labels
 from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoiseKind, histogram_event, release_histogram
@@ -153,9 +154,9 @@ def release_cluster_histogram(
         ValueError: If there are no embeddings.
 
     **Privacy** Two histograms of one (label, centre) cell a record, hence of L1 and L2
-    sensitivity 1 under add/remove; their events are composed, so both may be kept and shown. The
-    second is needed because re-assignment changes every count, and batch numbers must come from
-    released numbers.
+    sensitivity 1 under add/remove and zero-out: a null record counts nowhere. Their events are
+    composed, so both may be kept and shown. The second is needed because re-assignment changes
+    every count, and batch numbers must come from released numbers.
 
     **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", whose batches are
     then cut by private counts (errata B-000.2); ours are cut by the second histogram.
@@ -163,7 +164,7 @@ def release_cluster_histogram(
     embeddings = private.embeddings
     if embeddings is None:
         raise ValueError("Expected embeddings of the private records, got none. Embed them first.")
-    labels = label_indices(private.records["label"].to_list(), terms.labels)
+    labels = counted_labels(private.records, terms.labels)
     everywhere = [list(range(len(centers)))] * len(terms.labels)
 
     def noisy_counts(kept: Sequence[Sequence[int]]) -> Release[np.ndarray]:

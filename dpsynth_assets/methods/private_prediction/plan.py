@@ -36,6 +36,8 @@ def mean_mechanism(config: PrivatePredictionConfig, terms: CohortTerms) -> MeanT
         relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
         logit_slack=config.logit_slack,
+        batches_per_pass=config.batches_per_forward,
+        load=largest_load(config, terms),
         public_top_k=getattr(config, "public_top_k", None),
     )
 
@@ -49,6 +51,8 @@ def public_token_test(config: MeanSvtConfig, terms: CohortTerms) -> PublicTokenT
         relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
         logit_slack=config.logit_slack,
+        batches_per_pass=config.batches_per_forward,
+        load=largest_load(config, terms),
     )
 
 
@@ -64,6 +68,8 @@ def difference_mechanism(
         top_k=config.top_k,
         max_records_per_unit=terms.unit.max_records,
         logit_slack=config.logit_slack,
+        batches_per_pass=config.batches_per_forward,
+        load=largest_load(config, terms),
     )
 
 
@@ -207,6 +213,24 @@ def batches_per_label(config: UniformBatchesConfig, terms: CohortTerms) -> int |
     return max(1, round(records / (config.expected_batch_size * config.examples_per_context)))
 
 
+def largest_load(config: PrivatePredictionConfig, terms: CohortTerms) -> float:
+    """Bounds the records expected in a batch, as a multiple of s, by public facts.
+
+    Clustered batches, and uniform ones cut by a histogram, follow released counts: s each. Cut by
+    the declared number of records, a batch holds more than s where its label has more than an
+    equal part; at most all records have it. With k >= 2 it has s contexts at most. Without either
+    number nothing public says more than that s are expected.
+    """
+    followed = not isinstance(config, UniformBatchesConfig) or config.batching == "slots"
+    if followed or config.examples_per_context > 1:
+        return 1.0
+    per_label = batches_per_label(config, terms)
+    if per_label is None or terms.public_records is None:
+        return 1.0
+    expected = per_label * config.expected_batch_size * config.examples_per_context
+    return max(1.0, terms.public_records / expected)
+
+
 def _tokens(mechanism: MeanTokenMechanism, terms: CohortTerms, target_epsilon: float) -> int:
     if target_epsilon <= 0:
         return 0
@@ -231,6 +255,11 @@ def _refusal(
         return (
             "Expected public_facts.slots (label, cluster and place of every record are public) for "
             "batching: slots, got none. Declare it, or use batching: hashed."
+        )
+    if config.batching == "slots" and getattr(config, "batches_per_label", None) is not None:
+        return (
+            "Expected no batches_per_label with batching: slots, got one: the records' places say "
+            "how many batches there are. Leave it out, or use batching: hashed."
         )
     has_counts = terms.has_cluster_histogram or config.batching == "slots"
     if isinstance(config, UniformBatchesConfig):

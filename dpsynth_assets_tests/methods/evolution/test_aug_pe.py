@@ -181,6 +181,18 @@ def test_records_vote_within_their_label_for_what_they_resemble(monkeypatch):
     assert found.tolist() == [20, 20, 10, 10]
 
 
+def test_a_nulled_record_gives_no_vote(monkeypatch):
+    monkeypatch.setattr(
+        "dpsynth_assets.privacy.histogram.discrete_gaussian", lambda counts, scale: counts
+    )
+    private = make_private((4, 2))
+    nulled = private.records.with_columns(text=pl.Series([" ", *private.records["text"][1:]]))
+    votes = PrivateVotes(plan_of(), make_config(), make_terms(), replace(private, records=nulled))
+    population = Population.random(("to the bakery", "to the bakery"), np.array([0, 1]))
+    found = votes(0, population, WordEmbedder().embed(population.texts))
+    assert found.tolist() == [3, 2]
+
+
 def test_rounds_are_released_in_order_and_never_twice():
     plan, config, terms = plan_of(), make_config(), make_terms()
     population = Population.random(("a", "b"), np.array([0, 1]))

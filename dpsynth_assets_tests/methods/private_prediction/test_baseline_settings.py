@@ -11,6 +11,7 @@ import pytest
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.corpus import GenerationTask, uniform_batches
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
+from dpsynth_assets.methods.private_prediction.plan import mean_mechanism
 from dpsynth_assets.models.document_format import PLAIN_PT
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -102,3 +103,24 @@ def test_the_base_template_writes_the_label_above_each_example_and_opens_one_mor
     written = "".join(Letters().prompt_ids("Sports", ["first", "second"], 99))
     assert written == "Sports\nfirst|\n\nSports\nsecond|\n\nSports\n"
     assert "".join(Letters().prompt_ids("Sports", [], 99)) == "Sports\n"
+
+
+def test_batches_that_unequal_labels_may_overfill_are_charged_for_it(cases):
+    def slack_part(**changes):
+        config = baseline(1, logit_slack=1e-4, batches_per_forward=4, **changes)
+        terms = cases.terms(public_records=64 * 40)  # two labels
+        free = mean_mechanism(config.model_copy(update={"logit_slack": 0.0}), terms).eta
+        return mean_mechanism(config, terms).eta - free
+
+    equal = 2 * 1e-4 * 4 * 4 / 1.5
+    assert slack_part() == pytest.approx(2 * equal)  # one label may have all records
+    assert slack_part(batches_per_label=40) == pytest.approx(equal)
+    assert slack_part(batches_per_label=4) == pytest.approx(10 * equal)
+
+
+def test_batches_by_places_refuse_a_number_of_batches(cases):
+    config = baseline(1, batching="slots", batches_per_label=3)
+    terms = cases.terms(relation=NeighboringRelation.ZERO_OUT, public_slots=True)
+    refusal = MeanUniform().plan(config, terms, target_epsilon=10.0).refusal
+    assert refusal is not None
+    assert "batches_per_label" in refusal

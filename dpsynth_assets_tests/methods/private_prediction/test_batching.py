@@ -61,6 +61,20 @@ def test_adding_a_record_changes_at_most_one_context_of_one_batch(cases, k):
             assert ((old - new) + (new - old)).total() == 1
 
 
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_nulling_a_record_changes_at_most_one_context_of_one_batch(cases, k):
+    records = cases.records(300)
+    before = contexts(assign(records, k=k))
+    for row in range(0, 300, 7):
+        texts = [" " if i == row else text for i, text in enumerate(records["text"])]
+        after = contexts(assign(records.with_columns(text=pl.Series(texts)), k=k))
+        moved = changed(before, after)
+        assert len(moved) <= 1
+        for batch in moved:
+            old, new = Counter(before[batch]), Counter(after[batch])
+            assert ((old - new) + (new - old)).total() == 1
+
+
 def test_with_one_example_a_record_always_arrives(cases):
     records = cases.records(300)
     cells = tuple(BatchCell(label=i, cluster=None, batches=3, generating=3) for i in (0, 1))
@@ -212,6 +226,21 @@ def test_histogram_keeps_both_of_the_counts_it_pays_for(cases):
     assert before.sum(axis=1).tolist() == [200, 200]
     assert select_top_centers(before, 2) == [list(kept) for kept in release.value.centers]
     assert ClusterHistogram.from_json(release.value.to_json()) == release.value
+
+
+def test_a_nulled_record_is_counted_in_neither_histogram(cases):
+    private = cases.private(400)
+    texts = ["" if row < 5 else text for row, text in enumerate(private.records["text"])]
+    release = release_cluster_histogram(
+        replace(private, records=private.records.with_columns(text=pl.Series(texts))),
+        cases.centers(),
+        cases.terms(),
+        noise="laplace",
+        scale=0.02,
+        clusters_per_label=2,
+    )
+    for counts in (release.value.dp_counts_before, release.value.dp_counts):
+        assert sum(map(sum, counts)) == 395
 
 
 def test_histogram_counts_records_after_they_moved_to_kept_centres(cases):
