@@ -7,9 +7,9 @@ Public text plays the private corpus: the grammar's private records by default, 
 columns. `table5` fine-tunes three generators at ε = ∞ and at the given ε: vanilla (label-only
 conditions, started from public pretraining without conditions), + keywords (the record's topic in
 the condition, rows by the released histogram), + pretraining (started from the public generator
-that was trained on conditions); and prints the perplexity of a downstream model trained on the
-rows, and of the generator itself, on held-out text. `figure3` pays for one release and writes more
-and more rows from it: every line after the first is free.
+that was trained on conditions); and prints what the rows are worth to a downstream model and a
+classifier, their MAUVE, and the generator's own perplexity, all on held-out text. `figure3` pays
+for one release and writes more and more rows from it: every line after the first is free.
 """
 
 import argparse
@@ -48,6 +48,14 @@ from dpsynth_assets.models.conditional_generator import load_conditional_generat
 from dpsynth_assets.models.conditional_generator.training import public_perplexity
 
 STEPS = ("vanilla", "+ keywords", "+ keywords + pretraining")
+MEASURES = {
+    "downstream perplexity": "next_word_perplexity",
+    "next-word accuracy": "next_word_accuracy",
+    "accuracy": "accuracy",
+    "MAUVE": "mauve",
+    "generator perplexity": "generator_perplexity",
+}
+"""Columns of Table 5: accuracy where there are labels, MAUVE where there are rows enough."""
 ROW_SHARES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -70,20 +78,19 @@ def main() -> None:
 
 
 def table5(results: Results, cohort: Cohort, base: Base, size: Size, epsilon: float) -> str:
+    """One line a step, one column a measure, without noise and at ε."""
     rows = []
     for step in STEPS:
-        line: list[object] = [step]
-        for each in (math.inf, epsilon):
-            found = results.unit(
+        found = [
+            results.unit(
                 f"{step} ε={each:g}", lambda step=step, each=each: ablated(
                     cohort, base, size, step, each
                 ),
-            )  # fmt: skip
-            keys = ("next_word_perplexity", "next_word_accuracy", "generator_perplexity")
-            line += [None if found is None else found[key] for key in keys]
-        rows.append(line)
-    names = ("downstream perplexity", "next-word accuracy", "generator perplexity")
-    header = [f"{name}, ε = {each:g}" for each in (math.inf, epsilon) for name in names]
+            ) or {}
+            for each in (math.inf, epsilon)
+        ]  # fmt: skip
+        rows.append([step, *([each.get(key) for each in found] for key in MEASURES.values())])
+    header = [f"{name}, ε = ∞ / {epsilon:g}" for name in MEASURES]
     return table(["Table 5", *header], rows) + "\n"
 
 

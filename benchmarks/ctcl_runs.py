@@ -23,7 +23,7 @@ from dpsynth_assets.methods.fine_tuning.conditions import (
     conditioning,
     training_pairs,
 )
-from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
+from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.downstream import text_examples
 from dpsynth_assets.methods.fine_tuning.generators import (
     PairLoss,
@@ -62,9 +62,6 @@ from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-
-CLASSIFIER_RATE = 0.05
-"""Peak learning rate of the linear classifier, whose gradients are far larger than a model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -495,7 +492,7 @@ def sized(name: str, **changes) -> Size:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; numbers with three digits."""
+    """A Markdown table; numbers with three digits, several in a cell apart by strokes."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines) + "\n"
 
@@ -503,6 +500,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "—"
+    if isinstance(value, list):
+        return " / ".join(map(_cell, value))
     if isinstance(value, float):
         return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
     return str(value)

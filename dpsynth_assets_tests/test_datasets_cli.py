@@ -13,7 +13,10 @@ SECRET = "Zaphod has gout"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of dataset files in place of the package's own."""
+    """A folder with a public base in place of the package's own files, and a home for plans."""
+    base = {"type": "dpsynth_assets.components.PublicData", "attributes": {"name": "demo"}}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base), encoding="utf-8")
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(command, "dataset_folders", lambda: [tmp_path])
     return tmp_path
 
@@ -40,11 +43,11 @@ def run(*arguments):
 
 
 def test_a_sound_folder_passes_and_foreign_components_are_passed_over(folder):
-    write(folder)
+    write(folder, public_facts={"records": 2}, budget={"epsilon": 400, "delta": 1e-6})
     (folder / "other.yaml").write_text("type: elsewhere.Thing\n", encoding="utf-8")
     result = run("check")
     assert result.exit_code == 0, result.output
-    assert result.output.strip() == "1 files, 0 errors, 0 warnings"
+    assert result.output.strip() == "2 files, 0 errors, 0 warnings"
 
 
 def test_warnings_pass_and_errors_do_not(folder):
@@ -66,6 +69,88 @@ def test_an_unknown_method_or_setting_is_an_error(folder):
     assert run("check", write(folder, methods=[{"method": "no_such"}])).exit_code == 1
 
 
+TRAINING = {"steps": 4, "expected_batch_size": 64, "rows": 100}
+GENERATOR = {"method": "dp_fine_tuning", "settings": TRAINING}
+FACTS = {"public_facts": {"records": 2}, "topic_histogram": {}}
+
+
+def choosing(corpus, rows=50, **entry):
+    return {"method": "resampled", "settings": {"corpus": corpus, "rows": rows}, **entry}
+
+
+LACKING = {
+    "no topics": (
+        {"methods": [{"method": "ctcl", "settings": TRAINING}], "topic_histogram": None},
+        "topic_histogram: expected the released histogram of topics, which ctcl follows, got none",
+    ),
+    "no shares of labels": (
+        {
+            "methods": [GENERATOR | {"settings": TRAINING | {"label_shares": "released"}}],
+            "topic_histogram": None,
+        },
+        "topic_histogram: expected the released histogram of topics, which dp_fine_tuning follows",
+    ),
+    "no corpus": (
+        {"methods": [GENERATOR, choosing("nobody")]},
+        "methods.1.settings: expected the folder of another method, whose corpus resampled reads, "
+        "got 'nobody'. Corpora of this file: dp_fine_tuning.",
+    ),
+    "its own corpus": (
+        {"methods": [GENERATOR, choosing("resampled")]},
+        "methods.1.settings: expected the folder of another method, whose corpus resampled reads, "
+        "got 'resampled', which is built on resampled itself",
+    ),
+    "no dp": (
+        {
+            "methods": [GENERATOR, {"method": "median_clustered"}, choosing("median_clustered")],
+            "budget": {"epsilon": 40, "delta": 1e-6, "accepts_ex_post": True},
+            "cluster_histogram": {},
+        },
+        "methods.2.settings: expected a DP corpus for resampled to build on, got median_clustered, "
+        "which is ex-post",
+    ),
+    "nothing to choose": (
+        {"methods": [GENERATOR, choosing("dp_fine_tuning", rows=100)]},
+        "methods.1.settings.rows: expected fewer rows than dp_fine_tuning writes (100), to choose "
+        "among them, got 100",
+    ),
+    "too little noise": (
+        {"methods": [GENERATOR], "topic_histogram": {"noise_std": 0.5}},
+        "topic_histogram.noise_std: expected greater than or equal to 1, got 0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "line"), LACKING.values(), ids=LACKING)
+def test_what_a_method_builds_on_and_lacks_is_one_line_with_file_and_field(folder, changes, line):
+    file = write(folder, **FACTS | changes)
+    result = run("check", file)
+    assert result.exit_code == 1
+    (found,) = [part for part in result.output.splitlines() if "expected" in part]
+    assert found.startswith(f"{file}: {line}")
+
+
+def test_a_plan_that_refuses_a_method_is_a_warning_in_the_words_of_the_plan(folder):
+    file = write(folder, **FACTS | {"methods": [GENERATOR], "public_facts": {}})
+    result = run("check", file)
+    assert result.exit_code == 0
+    assert f"{file}: methods.0: expected a declared number of records" in result.output
+    assert "0 errors, 1 warnings" in result.output
+
+
+def test_a_file_whose_plan_cannot_be_made_at_all_is_an_error(folder, monkeypatch):
+    from dpsynth_assets.methods import planning
+
+    def plan(spec):
+        raise ValueError("Expected sense, got none.")
+
+    monkeypatch.setattr(planning, "plan_dataset", plan)
+    result = run("check", write(folder))
+    assert result.exit_code == 1
+    assert "methods: expected settings whose cost can be computed" in result.output
+    assert "Expected sense, got none" in result.output
+
+
 def test_json_holds_every_part_of_a_problem(folder):
     result = run("check", "--json", write(folder, budget={"epsilon": 0, "delta": 1e-6}))
     (problem,) = json.loads(result.stdout)
@@ -82,9 +167,21 @@ def test_names_are_compared_across_files(folder):
     assert "a name of its own" in result.output
 
 
+def test_a_dataset_on_a_base_that_nobody_declares_is_an_error(folder):
+    file = write(folder, public_data="dmeo")
+    result = run("check", file)
+    assert result.exit_code == 1
+    line = f"{file}: public_data: expected the name of a declared public base, got 'dmeo'. Did you"
+    assert line in result.output
+    base = {"type": "dpsynth_assets.components.PublicData", "attributes": {"name": "dmeo"}}
+    beside = folder / "base"  # Declared in no folder, but checked together with it.
+    beside.write_text(yaml.safe_dump(base), encoding="utf-8")
+    assert run("check", file, beside).exit_code == 0
+
+
 def test_list_shows_what_each_dataset_promises(folder):
     write(folder)
-    (row,) = json.loads(run("list", "--json").stdout)
-    assert row["name"] == "reviews"
+    base, row = json.loads(run("list", "--json").stdout)
+    assert (base["name"], row["name"]) == ("demo", "reviews")
     assert (row["epsilon"], row["delta"], row["privacy_unit"]) == (4.0, 1e-6, "one record")
     assert "reviews" in run("list").output

@@ -21,7 +21,12 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import PrivacyLineageError, verify_privacy_lineage
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.metrics.clusterings import score_clusterings
+from dpsynth_assets.methods.private_prediction.cluster_histogram import (
+    assign_clusters,
+    count_by_label_and_center,
+    select_top_centers,
+)
+from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
 from dpsynth_assets.report import prediction_plots as pictures
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
@@ -363,6 +368,54 @@ def test_scores_beside_the_pictures_name_all_three_clusterings(finished):
     assert [sum(row["sizes"]) for row in finished.scores] == [90, 90, 90]
     assert finished.scores[0]["with_reference"]["v_measure"] == pytest.approx(1)
     assert all(row["with_labels"] is not None for row in finished.scores)
+
+
+def coins(records, centers, kept, labels, noise):
+    """A cohort whose labels are tossed coins, and the released facts of its histogram."""
+    draw = np.random.default_rng(0)
+    embeddings = unit(draw.normal(size=(records, 32)))
+    public = unit(draw.normal(size=(centers, 32)))
+    own = draw.integers(labels, size=records)
+    clusters = assign_clusters(embeddings, own, public, [range(centers)] * labels)
+    counts = count_by_label_and_center(own, clusters, labels, centers)
+    counts = counts + draw.laplace(scale=noise, size=counts.shape).round()
+    facts = {
+        "labels": [str(label) for label in range(labels)],
+        "centers": select_top_centers(counts, kept),
+        "dp_counts": np.sort(counts)[:, -kept:].tolist(),
+        "dp_counts_before": counts.tolist(),
+    }
+    return embeddings, public, own, facts
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(
+    ("records", "centers", "kept", "labels", "noise"),
+    [(3000, 24, 4, 3, 2), (20_000, 100, 10, 4, 10)],
+)
+def test_rebalanced_clusters_say_nothing_of_labels_that_are_coins(
+    records, centers, kept, labels, noise, before
+):
+    embeddings, public, own, facts = coins(records, centers, kept, labels, noise)
+    if not before:
+        del facts["dp_counts_before"]
+    found = assets.rebalanced_clusters(embeddings, public, facts)
+    assert len(np.unique(found)) == kept
+    assert agreement(own, found).v_measure < 0.05
+    # The centres that batches use would: each label keeps its own.
+    by_label = assign_clusters(embeddings, own, public, facts["centers"])
+    assert agreement(own, by_label).v_measure > 0.2
+
+
+def test_rebalanced_clusters_keep_the_centres_with_most_records_over_all_labels():
+    centers = np.eye(4, dtype=np.float32)
+    facts = {
+        "centers": [[0, 2], [0, 1]],
+        "dp_counts_before": [[5, 0, 6, 4], [5, 7, -3, 4]],
+    }
+    found = assets.rebalanced_clusters(unit(centers + 0.1), centers, facts)
+    assert set(found) == {0, 3}
+    assert found[[0, 3]].tolist() == [0, 3]
 
 
 def test_no_private_number_or_text_stands_in_the_metadata_outside_a_picture(finished):

@@ -7,7 +7,13 @@ import pytest
 
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteLaplaceEvent, GaussianEvent
+from dpsynth_assets.privacy.events import (
+    POST_PROCESSING,
+    BoundedRangeEvent,
+    DiscreteLaplaceEvent,
+    GaussianEvent,
+    PoissonGaussianEvent,
+)
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
@@ -123,6 +129,37 @@ def test_an_ex_post_release_states_no_epsilon_and_no_bound(ledger):
     assert any("Ex-post" in sentence for sentence in whole["not_summed"])
 
 
+def test_rows_chosen_from_an_ex_post_corpus_are_ex_post_whatever_was_charged_for_them(ledger):
+    terms = make_terms(accepts_ex_post=True)
+    histogram = release(
+        ledger,
+        terms,
+        asset="tickets/shared/topic_histogram",
+        event=GaussianEvent(noise_multiplier=10.0),
+    )
+    request = make_request(guarantee=GuaranteeType.EX_POST, event=None, asset="tickets/median")
+    median = ledger.reserve(request, terms)
+    ledger.commit(median, artifact_digest="d", artifact_uri="u", ex_post_epsilon=9.9)
+    behind = {"topic_histogram": histogram, "median": median.id}
+    for step in ("chosen", "again"):  # However many steps lie between.
+        behind = {
+            step: release(
+                ledger,
+                terms,
+                asset=f"tickets/{step}",
+                mechanism="resampled",
+                event=POST_PROCESSING,
+                parameters={"inputs": behind},
+            )
+        }
+        label = corpus_label(ledger.entries(), *behind.values())
+        assert label["guarantee"]["type"] == "ex-post"
+        assert "no (ε, δ)-DP guarantee" in label["guarantee"]["definition"]
+        assert not {"epsilon", "privacy_profile", "gaussian_dp_mu"} & set(label["guarantee"])
+        assert "ex-post" in dataset_card(label, columns=["text"], rows=1)
+    assert label["not_summed"] == cohort_label(ledger.entries(), "tickets")["not_summed"]
+
+
 def test_a_head_that_seals_a_private_bound_is_withheld(ledger):
     release(ledger)
     assert cohort_label(ledger.entries(), "tickets")["cohort"]["ledger_head"] == ledger.head()
@@ -227,3 +264,35 @@ def test_a_label_needs_a_charge_of_this_ledger(ledger):
         corpus_label(ledger.entries(), "no-such-charge")
     with pytest.raises(PrivacyError, match="charges"):
         cohort_label(ledger.entries(), "nobody")
+
+
+def training(ledger, **chosen):
+    """Charges a training and a corpus written from it; returns the assumptions of its label."""
+    event = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=2.0, steps=10)
+    settings = {"learning_rate": 2e-3, "clip_bound": 1.0, **chosen}
+    asset = f"tickets/{len(ledger.entries())}"
+    paid = release(ledger, asset=f"{asset}/generator", event=event, parameters=settings)
+    written = {**settings, "inputs": {"finetuned_generator": paid}}
+    corpus = release(ledger, asset=f"{asset}/corpus", event=POST_PROCESSING, parameters=written)
+    return " ".join(corpus_label(ledger.entries(), corpus)["assumptions"])
+
+
+def test_a_label_says_what_the_sensitivity_of_a_training_rests_on(ledger):
+    native, exact = training(ledger), training(ledger, exact_sums=True)
+    assert "float32 (Products.NATIVE)" in native
+    assert "is not proved but assumed of rounding errors" in native
+    assert "float64 (Products.FLOAT64)" in exact
+    assert "is proved" in exact
+    assert "not proved" not in exact
+    assert all("batch mates" in each for each in (native, exact))
+    whole = " ".join(cohort_label(ledger.entries(), "tickets")["assumptions"])
+    assert "Products.NATIVE" in whole
+    assert "Products.FLOAT64" in whole
+
+
+def test_sampled_releases_that_train_nothing_speak_of_no_gradients(ledger):
+    event = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=2.0, steps=10)
+    reservation = release(ledger, event=event)
+    stated = " ".join(corpus_label(ledger.entries(), reservation)["assumptions"])
+    assert "sampling that is charged" in stated
+    assert "gradient" not in stated

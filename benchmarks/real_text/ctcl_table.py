@@ -64,7 +64,9 @@ def main() -> None:
                  generator_tokens=arguments.generator_tokens)  # fmt: skip
     documents = public_documents(data, arguments.public_documents)
     base = public_base(documents, size, Path(arguments.output))
-    settings = settings_of(size, public_documents=documents.height)
+    settings = settings_of(
+        size, public_documents=documents.height, private_records=arguments.private_records
+    )
     results = Results(Path(arguments.output) / "ctcl_table.json", settings, arguments.minutes)
     for seed in range(arguments.seeds):
         for name in arguments.datasets.split(","):

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.assets.attack_record import (
+    MEDIAN_GAMMA,
+    MEDIAN_REMOVAL,
+    has_median,
+    is_testable,
+)
 from dpsynth_assets.assets.key_tasks import (
     CONTEXTS,
     KeyTask,
@@ -27,11 +33,6 @@ from dpsynth_assets.methods.base import (
 )
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
-from dpsynth_assets.methods.private_prediction.config import (
-    FewShotConfig,
-    MedianClusteredConfig,
-    PrivatePredictionConfig,
-)
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditKind, AuditResult
@@ -43,28 +44,24 @@ CONTROL_DOCUMENTS = 100
 """Documents of the positive control."""
 
 AUDITED_CONTEXTS = 64
-"""Contexts of a batch that the median audit removes one after another."""
+"""Contexts of a batch that the median audit removes one after another, each alone."""
 
 DOCUMENTS = 5_000
 """Public documents, the first ones, from which the median audit fills its batches."""
 
-OWN_MODEL, COPYING_MODEL = "public model", "copying model"
-
 
 def testable(plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
     """Methods that write texts token by token from private prompts, and that can run."""
-    kinds = (PrivatePredictionConfig, FewShotConfig)
     return tuple(
         planned
         for planned in plan.methods
-        if isinstance(planned.config, kinds) and planned.plan.refusal is None
+        if is_testable(type(planned.config)) and planned.plan.refusal is None
     )
 
 
-def median_of(plan: DatasetPlan) -> PlannedMethod | None:
-    """The first median method that can run; its audit stands for all of them."""
-    medians = (p for p in testable(plan) if isinstance(p.config, MedianClusteredConfig))
-    return next(medians, None)
+def medians_of(plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
+    """Methods that draw from medians, and that can run."""
+    return tuple(p for p in testable(plan) if has_median(type(p.config)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,8 +250,8 @@ def median_results(name: str, audit: "MedianAudit", started: float) -> list["Aud
         note=f"batch {worst.batch} of {len(audit.batches)}: {worst.attained:.0%} of γ attained",
     )
     return [
-        _result(f"{name}/median-gamma", AuditKind.EXACT, audit.finding(), started),
-        _result(f"{name}/median-removal", AuditKind.EXACT, removal, started),
+        _result(f"{name}/{MEDIAN_GAMMA}", AuditKind.EXACT, audit.finding(), started),
+        _result(f"{name}/{MEDIAN_REMOVAL}", AuditKind.EXACT, removal, started),
     ]
 
 

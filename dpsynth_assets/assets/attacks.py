@@ -2,31 +2,38 @@
 
 The reconstruction test plants keys and looks for them in what each method writes; the median audit
 recomputes every drawn token without each of its contexts. Both run the real mechanism with the
-dataset's settings. They read no private record, so their assets are public.
+dataset's settings and prompts. They read no private record, so their assets are public.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.assets.attack_runs import (
+from dpsynth_assets.assets.attack_record import (
     COPYING_MODEL,
-    DOCUMENTS,
     OWN_MODEL,
+    has_median,
+    is_testable,
+    model_identity,
+    save_attacks,
+    settings_of_method,
+)
+from dpsynth_assets.assets.attack_runs import (
+    DOCUMENTS,
     Reconstruction,
     audit_median,
-    median_of,
     median_results,
+    medians_of,
     public_records,
     reconstruct,
     testable,
 )
+from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
 from dpsynth_assets.assets.audit import AUDIT
 from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
@@ -36,7 +43,6 @@ from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
-from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -45,27 +51,10 @@ from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult
     from dpsynth_assets.attacks.median_audit import BatchGap
-    from dpsynth_assets.attacks.reconstruction import Overlap, Rate
 
 RECONSTRUCTION, MEDIAN = "reconstruction_test", "median_audit"
 WITHIN_CLAIM, NO_COPYING, HAS_POWER = "within_claim", "no_key_reconstructed", "test_has_power"
 NEVER_EXCEEDED = "gamma_never_exceeded"
-
-CLAIMS = {
-    "reconstruction": (
-        "Planted keys are written no more often than the stated ε allows.",
-        "ε, claimed and proven",
-    ),
-    "median-gamma": (
-        "γ bounds how much one context changed any drawn token's log-probability.",
-        "excess of the log-likelihood ratio over γ",
-    ),
-    "median-removal": (
-        "The sum of γ bounds how much one context changed the whole draw of its batch.",
-        "log-likelihood ratio, claimed and attained by removing a context",
-    ),
-}
-"""Claim and measure of each attack, as a label prints them."""
 
 
 def attack_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -73,25 +62,24 @@ def attack_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Defini
     assets = []
     if testable(plan):
         assets.append(_reconstruction_test(spec, plan))
-    if median := median_of(plan):
-        assets.append(_median_audit(spec, plan, median))
+    if medians := medians_of(plan):
+        assets.append(_median_audit(spec, plan, medians))
     return dg.Definitions(assets=assets)
 
 
-def attack_results(target: str) -> list[dict[str, Any]]:
-    """Last result of every attack on a dataset, or on one of its corpora (`dataset/folder`).
-
-    Each comes with claim and measure, as a label prints it.
-    """
-    from dpsynth_assets.attacks.audits import latest_results
-
-    results = [r for r in latest_results(attacks_file()) if r.name.startswith(f"{target}/")]
-    return [{**asdict(result), **_meaning(result.name)} for result in results]
+def attack_keys(dataset: str, planned: PlannedMethod) -> list[dg.AssetKey]:
+    """The attacks that one method of a dataset is tested with."""
+    config_type = type(planned.config)
+    if planned.plan.refusal is not None or not is_testable(config_type):
+        return []
+    artifacts = [RECONSTRUCTION, *([MEDIAN] if has_median(config_type) else [])]
+    return [dataset_key(dataset, AUDIT, artifact) for artifact in artifacts]
 
 
-def attacks_file() -> Path:
-    """Where results are kept: beside the mechanism audits, whose names are the registry's."""
-    return home().audits.with_name("attacks.json")
+def _settings(planned: PlannedMethod, plan: DatasetPlan, manifest: Mapping[str, Any] | None) -> str:
+    """Digest of a method's settings, prompts and terms, with a model or (None) with any."""
+    model = "" if manifest is None else model_identity(manifest)
+    return settings_of_method(planned, plan.budget, model)
 
 
 def _common(
@@ -135,11 +123,13 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
             spec, RECONSTRUCTION, checks, "dpsynth_assets.attacks.reconstruction.count_overlap"
         ),
         ins=_model_input(spec),
-        code_version=version_of("reconstruction", spec.methods, spec.budget),
+        code_version=version_of(
+            "reconstruction", *(_settings(planned, plan, None) for planned in testable(plan))
+        ),
         description=(
             "Are planted 5-digit keys written more often than keys no method saw? Made-up records, "
-            "real mechanisms and settings, on the dataset's model and on one that only copies "
-            "(Amin et al. 2025, D.5.1). Costs no budget."
+            "real mechanisms, settings and prompts, on the dataset's model, and on one that only "
+            "copies, which has no prompts (Amin et al. 2025, D.5.1). Costs no budget."
         ),
     )
     def reconstruction_test(
@@ -148,72 +138,29 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         models: Models,
         progress: Progress,
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.attacks.audits import save_results
         from dpsynth_assets.attacks.copying_model import CopyingModel
-        from dpsynth_assets.attacks.reconstruction import PrefilledModel
+        from dpsynth_assets.attacks.prefilled import prefilled
 
         report = progress.start(context, f"{spec.name}: reconstruction test")
         with public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}"):
-            own = PrefilledModel(models.language_model(public_language_model))
+            own = prefilled(models.language_model(public_language_model), plan.terms.prompts)
             subjects = {OWN_MODEL: own, COPYING_MODEL: CopyingModel()}
             found = reconstruct(spec.name, plan, subjects, report)
-        save_results(attacks_file(), [item.result for item in found])
+        save_attacks(
+            [
+                replace(
+                    item.result,
+                    settings=_settings(plan.method(item.method), plan, public_language_model),
+                )
+                for item in found
+            ]
+        )
         return dg.MaterializeResult(
-            metadata=_reconstruction_metadata(found),
+            metadata=reconstruction_metadata(found),
             check_results=reconstruction_checks(found),
         )
 
     return reconstruction_test
-
-
-def _reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
-    from dpsynth_assets.report.plots import reconstruction_plot, to_markdown
-
-    lines = [
-        "| method | model | source keys written | other keys written | ε proven | ε claimed | "
-        "ε proven without privacy | |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {item.method} | {item.model} | {_rate(item.overlap.source)} | "
-        f"{_rate(item.overlap.held_out)} | {item.result.observed:.3g} | "
-        f"{item.result.claimed:.3g} | {item.control.proven_epsilon:.3g} | {_verdict(item)} |"
-        for item in found
-    ]
-    rows = []
-    for item in found:
-        rows.append(_plot_row(f"{item.method}, {item.model}", item.overlap))
-        rows.append(_plot_row(f"no privacy, {item.model}", item.control))
-    unique = list({row["name"]: row for row in rows}.values())
-    picture = to_markdown(reconstruction_plot(unique), "share of planted and of other keys written")
-    return {
-        "dpsynth/reconstruction": dg.MetadataValue.md("\n".join(lines)),
-        "dpsynth/reconstruction_plot": dg.MetadataValue.md(picture),
-        "dpsynth/epsilon_proven": max((i.result.observed for i in found), default=0.0),
-        "dpsynth/tests": len(found),
-        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
-    }
-
-
-def _plot_row(name: str, overlap: "Overlap") -> dict[str, Any]:
-    return {
-        "name": name,
-        "source": (overlap.source.share, *overlap.source.interval),
-        "held_out": (overlap.held_out.share, *overlap.held_out.interval),
-    }
-
-
-def _rate(rate: "Rate") -> str:
-    low, high = rate.interval
-    return f"{rate.hits} of {rate.keys}: {rate.share:.2%} [{low:.2%}, {high:.2%}]"
-
-
-def _verdict(item: Reconstruction) -> str:
-    if not item.result.passed:
-        return "**claim refuted**"
-    if item.result.observed > 0:
-        return "copies, within its claim"
-    return "passed" if item.has_power else "no power: this model copies no key"
 
 
 def reconstruction_checks(found: Sequence[Reconstruction]) -> list[dg.AssetCheckResult]:
@@ -244,9 +191,13 @@ def _check(
 
 
 def _median_audit(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
+    spec: PrivateDatasetSpec, plan: DatasetPlan, medians: Sequence[PlannedMethod]
 ) -> dg.AssetsDefinition:
-    checks = {NEVER_EXCEEDED: "No context changed a token's log-probability by more than its γ."}
+    checks = {
+        NEVER_EXCEEDED: (
+            "No contexts of one unit changed a token's log-probability by more than its γ."
+        )
+    }
     inputs = ("public_corpus", "public_embeddings", "public_clusters")
 
     @dg.asset(
@@ -255,11 +206,14 @@ def _median_audit(
             **_model_input(spec),
             **{name: dg.AssetIn(public_key(spec.public_data, name)) for name in inputs},
         },
-        code_version=version_of("median audit", planned.spec, spec.neighboring_relation),
+        code_version=version_of(
+            "median audit", *(_settings(planned, plan, None) for planned in medians)
+        ),
         description=(
-            "How much of the median's ex-post bound does one context account for? Tokens are drawn "
-            "from batches of public documents and priced again without each context, exactly "
-            "(Amin et al. 2025, D.5.2). Costs no budget."
+            "How much of the median's ex-post bound do the contexts of one privacy unit account "
+            "for? Tokens are drawn from batches of public documents and priced again without each "
+            "context, and without as many as a unit may have (a sample of such sets where there "
+            "are many), exactly (Amin et al. 2025, D.5.2). Costs no budget."
         ),
     )
     def median_audit(
@@ -271,9 +225,9 @@ def _median_audit(
         models: Models,
         progress: Progress,
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.attacks.audits import save_results
-
         report = progress.start(context, f"{spec.name}: audit of the median")
+        found: dict[str, tuple[BatchGap, ...]] = {}
+        results: list[AuditResult] = []
         with public_section(f"{spec.name}/{AUDIT}/{MEDIAN}"):
             public = PublicInputs(
                 language_model=prompted(
@@ -286,12 +240,18 @@ def _median_audit(
                 records=public_records(public_corpus.head(DOCUMENTS), plan.terms.labels),
                 embeddings=public_embeddings[:DOCUMENTS],
             )
-            started = time.perf_counter()
-            audit = audit_median(planned, plan.terms, records, public, report)
-            results = median_results(f"{spec.name}/{planned.folder}", audit, started)
-        save_results(attacks_file(), results)
+            for planned in medians:
+                started = time.perf_counter()
+                audit = audit_median(planned, plan.terms, records, public, report)
+                found[planned.folder] = audit.batches
+                settings = _settings(planned, plan, public_language_model)
+                results += [
+                    replace(result, settings=settings)
+                    for result in median_results(f"{spec.name}/{planned.folder}", audit, started)
+                ]
+        save_attacks(results)
         return dg.MaterializeResult(
-            metadata=_median_metadata(audit.batches, results),
+            metadata=median_metadata(found, results),
             check_results=[
                 _check(
                     NEVER_EXCEEDED,
@@ -302,36 +262,3 @@ def _median_audit(
         )
 
     return median_audit
-
-
-def _median_metadata(
-    batches: Sequence["BatchGap"], results: Sequence["AuditResult"]
-) -> dict[str, Any]:
-    from dpsynth_assets.report.plots import median_audit_plot, to_markdown
-
-    lines = [
-        "| batch | contexts | tokens | γ, claimed | by removing a context | share | "
-        "by a crafted context | largest excess |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {b.batch} | {b.contexts} | {b.tokens} | {b.claimed:.3f} | {b.removed:.3f} | "
-        f"{b.attained:.0%} | {b.crafted:.3f} | {b.excess:.2g} |"
-        for b in batches
-    ]
-    rows = [(f"batch {b.batch}", b.claimed, b.crafted, b.removed) for b in batches]
-    picture = to_markdown(median_audit_plot(rows), "ex-post bound and what contexts attain of it")
-    return {
-        "dpsynth/median_audit": dg.MetadataValue.md("\n".join(lines)),
-        "dpsynth/median_audit_plot": dg.MetadataValue.md(picture),
-        "dpsynth/share_attained": max(b.attained for b in batches),
-        "dpsynth/largest_excess": max(b.excess for b in batches),
-        "dpsynth/passed": all(result.passed for result in results),
-        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
-    }
-
-
-def _meaning(name: str) -> dict[str, str]:
-    attack = name.split("/")[2].split(" ")[0]
-    claim, measure = CLAIMS[attack]
-    return {"claim": claim, "measure": measure}

@@ -124,7 +124,8 @@ def _shared_and_staged(plan: DatasetPlan) -> list[str]:
 def _privacy_statement(
     spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
 ) -> dg.AssetsDefinition:
-    from dpsynth_assets.assets.attacks import attack_definitions, attack_results
+    from dpsynth_assets.assets.attack_record import attacks_on_cohort
+    from dpsynth_assets.assets.attacks import attack_definitions
 
     upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
     upstream += [dataset_key(spec.name, *name.split("/")[1:]) for name in _shared_and_staged(plan)]
@@ -151,7 +152,8 @@ def _privacy_statement(
     )
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
         book = ledger.open()
-        audits = [*audit_results(planned_events(plan)), *attack_results(spec.name)]
+        attacks = attacks_on_cohort(spec.name, book.entries())
+        audits = [*audit_results(planned_events(plan)), *attacks]
         audits += recall_results(spec.name) if spec.secrets is not None else []
         label, text = statement(spec.name, book, audits)
         folder = home().released / spec.name

@@ -3,12 +3,14 @@
 import json
 import time
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import dagster as dg
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.assets.attack_gate import attack_checks
 from dpsynth_assets.assets.audit import audits_key
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.dataset import (
@@ -55,7 +57,7 @@ def corpus_definitions(
 def corpus_asset_checks(
     spec: PrivateDatasetSpec, budget: BudgetTerms, planned: PlannedMethod
 ) -> list[dg.AssetChecksDefinition]:
-    """The release gate of a method's candidate, and the check of its published card."""
+    """The release gate of a method's candidate, its attacks', and the check of its card."""
     candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
     return [
         corpus_checks(spec, budget, candidate, public_corpus_key(spec)),
@@ -63,6 +65,7 @@ def corpus_asset_checks(
             dataset_key(spec.name, planned.folder, "corpus"),
             released_folder(spec.name, planned.folder),
         ),
+        *attack_checks(spec, planned),
     ]
 
 
@@ -160,6 +163,19 @@ def _candidate_corpus(
         report = progress.start(context, f"{spec.name}/{planned.folder}")
         language_model = models.language_model(public_language_model)
 
+        @cache
+        def public() -> PublicInputs:
+            return PublicInputs(
+                language_model=prompted(language_model, plan.terms.prompts),
+                cluster_centers=public_clusters,
+                cluster_histogram=_as_histogram(histogram),
+                salt=f"{spec.name}/{planned.folder}/{release}",
+            )
+
+        def prepare() -> object:
+            method.check_public(planned.plan, planned.config, plan.terms, public())
+            return language_model.model
+
         def draw(reservation: Reservation) -> Drawn:
             _report_budget(report, book, plan)
             private = replace(
@@ -171,15 +187,9 @@ def _candidate_corpus(
                 ),
                 passes=sensitive_store.passes(spec.name, reservation),
             )
-            public = PublicInputs(
-                language_model=prompted(language_model, plan.terms.prompts),
-                cluster_centers=public_clusters,
-                cluster_histogram=_as_histogram(histogram),
-                salt=f"{spec.name}/{planned.folder}/{release}",
-            )
             started = time.monotonic()
             made = method.generate(
-                planned.plan, planned.config, plan.terms, private, public, report
+                planned.plan, planned.config, plan.terms, private, public(), report
             )
             internal = {
                 **made.value.internal,
@@ -207,7 +217,7 @@ def _candidate_corpus(
                 plan=plan.releases,
                 draw=draw,
                 passes=lambda reservation: sensitive_store.passes(spec.name, reservation),
-                prepare=lambda: language_model.model,
+                prepare=prepare,
             )
         if stored.reservation.reused:
             report(1.0, "stored release reused, nothing charged")
@@ -283,6 +293,9 @@ def corpus_asset(
 def describe(planned: PlannedMethod) -> str:
     """Title, paper and price of a method, as the web UI shows them."""
     plan = planned.plan
+    method = f"{planned.method.title} ({planned.method.paper})."
+    if plan.refusal is not None:
+        return f"{method} Refuses: {plan.refusal}"
     if plan.epsilon is not None:
         spend = f"Drawing it charges ε = {plan.epsilon:.3g}, counted alone; drawn once, it is kept."
     elif not planned.method.spends:
@@ -291,8 +304,7 @@ def describe(planned: PlannedMethod) -> str:
         spend = "Charges the secrets' bound and no ε: it protects declared secrets, no record."
     else:
         spend = "Charges no DP budget: its guarantee is ex-post only."
-    refusal = f" Refuses: {plan.refusal}" if plan.refusal else ""
-    return f"{planned.method.title} ({planned.method.paper}). {spend}{refusal}"
+    return f"{method} {spend}"
 
 
 def _report_budget(report: Any, book: Ledger, plan: DatasetPlan) -> None:

@@ -76,7 +76,7 @@ def _batches_task(planned: PlannedMethod, terms: CohortTerms, model: Any) -> Key
     from dpsynth_assets.attacks.reconstruction import KEYS
 
     own, length = planned.config, key_length(model)
-    batches = max(1, CONTEXTS // own.expected_batch_size)
+    batches, in_places = max(1, CONTEXTS // own.expected_batch_size), own.batching == "slots"
     keys = min(KEYS // 2, batches * own.expected_batch_size * own.examples_per_context)
     config = changed(
         own,
@@ -85,7 +85,7 @@ def _batches_task(planned: PlannedMethod, terms: CohortTerms, model: Any) -> Key
         min_tokens_for_new_document=min(own.min_tokens_for_new_document, length),
         on_exhaustion="drop",
         max_batches=batches,
-        batches_per_label=batches,
+        batches_per_label=None if in_places else batches,
         max_tokens_per_batch=2 * PRIVATE_TOKENS,
     )
     terms = _key_terms(terms, keys)
@@ -103,7 +103,7 @@ def _batches_task(planned: PlannedMethod, terms: CohortTerms, model: Any) -> Key
             cluster_histogram=histogram,
         ),
         expected_keys=keys,
-        in_places=own.batching == "slots",
+        in_places=in_places,
     )
 
 

@@ -85,8 +85,9 @@ def release_once(
         passes: What an unfinished run kept of a reservation, for a mechanism that can go on where
             a killed run stopped. Its charge is then used, not repeated: what that run drew and
             did not keep was seen by nobody.
-        prepare: Opens the public models that the draw needs, where a charge is about to be made:
-            what cannot be loaded costs nothing.
+        prepare: Opens the public models that the draw needs and checks what is public about it,
+            where a draw is about to begin: what cannot be loaded, or could not end, costs nothing,
+            and its message is shown.
 
     Raises:
         PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
@@ -100,6 +101,8 @@ def release_once(
             _check_room(ledger, store, request, terms, plan)
             _prepare(ledger, request, terms, plan, prepare)
             reservation = ledger.reserve(request, terms, plan)
+        elif prepare is not None:
+            _prepare_in_public(request, prepare)
         if reservation.reused:
             facts, rows = store.load(reservation.id)
             _assert_unaltered(store, reservation)
@@ -174,8 +177,12 @@ def _prepare(
         return
     expected = ledger.preview(request, terms, plan)
     if not expected.reused and expected.refusal is None:
-        with public_section(request.asset):
-            prepare()
+        _prepare_in_public(request, prepare)
+
+
+def _prepare_in_public(request: ReleaseRequest, prepare: Callable[[], object]) -> None:
+    with public_section(request.asset):
+        prepare()
 
 
 def _stored(

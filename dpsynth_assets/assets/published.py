@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.attacks import attack_results
+from dpsynth_assets.assets.attack_record import attacks_on_release, refusal
 from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.secrets import recall_results
@@ -71,14 +71,20 @@ def publish_corpus(
         candidate: Rows that passed the gate.
         ledger: Paid for them.
         builds_on: Events of the releases behind the rows, whose audits the label lists.
+
+    Raises:
+        dg.Failure: An attack on the settings of this very release refuted its claim. What is there
+            stays as it is.
     """
     rows = published_rows(spec, planned, candidate)
-    reservation = str(candidate["reservation"][0])
-    attacks = attack_results(f"{spec.name}/{planned.folder}")
+    reservation, entries = str(candidate["reservation"][0]), ledger.entries()
+    attacks = attacks_on_release(entries, reservation)
+    if (refused := refusal(attacks)) is not None:
+        raise dg.Failure(description=refused, allow_retries=False)
     audits = [*audit_results([planned.plan.event, *builds_on]), *attacks]
     if planned.method.guarantee is GuaranteeType.SECRET:
         audits += recall_results(spec.name)
-    label = corpus_label(ledger.entries(), reservation, audits)
+    label = corpus_label(entries, reservation, audits)
     final = released_folder(spec.name, planned.folder)
     temporary = final.with_name(f".{final.name}.new")
     shutil.rmtree(temporary, ignore_errors=True)

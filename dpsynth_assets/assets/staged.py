@@ -45,6 +45,7 @@ from dpsynth_assets.methods.base import PublicInputs
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.staged import Stage
 from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.report.card_check import LABEL_FILE
@@ -147,6 +148,8 @@ def _paid_stage(
 
         def draw(reservation: Reservation) -> Drawn:
             report(0.0, _budget_line(book, plan))
+            with public_section(name):  # Where a run goes on, they are opened only here.
+                inputs = public()
             made = method.release_stage(
                 stage.name,
                 planned.plan,
@@ -159,7 +162,7 @@ def _paid_stage(
                     with_embeddings=stage.needs_embeddings,
                     with_secrets=stage.needs_secrets,
                 ),
-                public(),
+                inputs,
                 sensitive_store.checkpoint(spec.name, reservation),
                 report,
             )
@@ -212,9 +215,9 @@ def _candidate_corpus(
     needed = method.public_inputs(planned.config) | method.writing_inputs(planned.config)
     ins = public_ins(spec, needed)
     ins |= {s.name: dg.AssetIn(dataset_key(spec.name, planned.folder, s.name)) for s in stages}
-    if method.uses_topics(planned.config):
+    if planned.follows_topics:
         ins[TOPIC_HISTOGRAM] = dg.AssetIn(dataset_key(spec.name, SHARED, TOPIC_HISTOGRAM))
-    others = method.builds_on(planned.config)
+    others = planned.builds_on
 
     @dg.asset(
         **method_asset(spec, planned, "candidate_corpus"),
@@ -226,10 +229,10 @@ def _candidate_corpus(
         op_tags=gpu_op_tags(spec.engine.tensor_parallel_size),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of(planned.spec, method.code_version),
-        description=(
-            f"{method.title} ({method.paper}). Written from what its stages released: charges "
-            "nothing, whatever the number of rows."
-        ),
+        description=describe(planned)
+        if planned.plan.refusal is not None
+        else f"{method.title} ({method.paper}). Written from what its stages released: charges "
+        "nothing, whatever the number of rows.",
     )
     def candidate_corpus(
         context: dg.AssetExecutionContext,
@@ -332,5 +335,20 @@ def _published_rows(spec: PrivateDatasetSpec, folder: str) -> pl.DataFrame:
 
 
 def _reservation_behind(spec: PrivateDatasetSpec, folder: str) -> str:
-    label = json.loads((released_folder(spec.name, folder) / LABEL_FILE).read_text())
+    """The charge behind a published corpus, which must be DP itself to be written from further.
+
+    The plan has asked the dataset file; what lies there may be older than the file.
+
+    Raises:
+        dg.Failure: No corpus is published there, or one that is not DP.
+    """
+    place = released_folder(spec.name, folder) / LABEL_FILE
+    label = json.loads(place.read_text()) if place.exists() else None
+    published = "none" if label is None else label["guarantee"]["type"]
+    if label is None or published != GuaranteeType.DP:
+        raise dg.Failure(
+            description=f"Expected a published corpus of {folder} that is DP, got {published}. "
+            f"Materialise {folder} under the present dataset file first.",
+            allow_retries=False,
+        )
     return str(label["subject"]["reservation"])

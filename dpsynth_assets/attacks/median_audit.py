@@ -1,159 +1,30 @@
-"""Exact audit of drawn median tokens: how much of γ one context really accounts for.
+"""Exact audit of drawn median tokens: how much of γ the contexts of one unit really account for.
 
-Each drawn token's log-probability is computed again without each context, and with a crafted one
-in its place. γ must bound every difference; the share of γ that a removal attains says how far
-the worst case is from the contexts at hand. No sampling error: a violation is a proof.
+Each drawn token's log-probability is computed again without each context and, where a unit may
+have more than one, without sets of as many; and with crafted contexts in their place. γ must bound
+every difference; the share of γ that a removal attains says how far the worst case is from the
+contexts at hand. No sampling error: a violation is a proof. Sets are sampled where they are too
+many (`neighbour_sets`), and a unit's contexts all stand in one batch: where they spread, a batch
+loses fewer of them, and the run's bound adds up batches.
 
-**Source** Amin et al. 2025, appendix D.5.2, which removes contexts. Crafted contexts are ours: the
-bound is for them, and the printed γ of even batches fails under replace-one alone (B-000.4).
-Letters: n contexts of a batch, V vocabulary, N = n + 2p values of a padded column, m audited
-contexts, C columns of a block.
+**Source** Amin et al. 2025, appendix D.5.2, which removes contexts. Crafted contexts and sets are
+ours: the bound is for them, and the printed γ of even batches fails under replace-one alone
+(B-000.4).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Finding
-from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.attacks.median_neighbours import TokenGaps, token_gaps
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
-
-BLOCK_ENTRIES = 1 << 21
-"""Entries of one (m, C) block of neighbours' medians: 16 MiB."""
-
-
-class TokenGaps(NamedTuple):
-    """log P(x) − log P'(x) of one drawn token.
-
-    Attributes:
-        removed: (m,) without each audited context.
-        crafted: (c,) with a crafted context added or, under replace-one, in the place of each
-            audited one; first those that push the token up, then those that push it down.
-    """
-
-    removed: np.ndarray
-    crafted: np.ndarray
-
-
-def token_gaps(
-    logits: np.ndarray,
-    token: int,
-    mechanism: MedianTokenMechanism,
-    contexts: int | None = None,
-) -> TokenGaps:
-    """Compares a token's log-probability with that under neighbouring batches.
-
-    Each column is partitioned once around its middle; which of its middle values become a
-    neighbour's median follows from comparing the removed value with them.
-
-    Args:
-        logits: (n, V) of one batch, n >= 1, finite maxima.
-        token: The drawn token, in [0, V).
-        mechanism: Its clip bound, temperature and relation.
-        contexts: Audit the first so many contexts only; None for all n.
-    """
-    clipped = clip_logits(logits, mechanism.clip_bound)
-    audited = clipped[:contexts]
-    replaced = mechanism.relation is NeighboringRelation.REPLACE_ONE
-    totals: list[_LogSum] = []
-    for start in range(0, clipped.shape[1], _columns(len(audited))):
-        block = slice(start, start + _columns(len(audited)))
-        own = token - start if start <= token < start + len(clipped[0, block]) else None
-        medians = _neighbours(clipped[:, block], audited[:, block], mechanism.clip_bound, replaced)
-        scores = [median / mechanism.temperature for median in medians]
-        totals = totals or [_LogSum(len(part)) for part in scores]
-        _add(totals, scores, own)
-    log_p, log_removed, *log_crafted = (total.log_probability for total in totals)
-    return TokenGaps(log_p - log_removed, log_p - np.concatenate(log_crafted))
-
-
-def _columns(rows: int) -> int:
-    return max(1, BLOCK_ENTRIES // max(1, rows))
-
-
-def _neighbours(
-    clipped: np.ndarray, audited: np.ndarray, bound: float, replaced: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Medians of a block: (1, C) own, (m, C) removed, and (m or 1, C) with an extreme value.
-
-    Returns:
-        Own median, median without each audited row, and median with −c and with +c in every
-        column: in the place of each audited row where `replaced`, else added to all rows.
-    """
-    middle = _Middle(clipped, bound)
-    total = middle.total
-    own = middle.median(total, middle.value)[None]
-
-    def kept(rank: int) -> np.ndarray:
-        """Value of a rank once the audited row is gone: ranks above it move down by one."""
-        return np.where(audited > middle.value(rank), middle.value(rank), middle.value(rank + 1))
-
-    removed = middle.median(total - 1, kept)
-    if replaced:
-        low = middle.median(total, lambda rank: kept(rank - 1))
-        return own, removed, low, middle.median(total, kept)
-    low = middle.median(total + 1, lambda rank: middle.value(rank - 1))[None]
-    return own, removed, low, middle.median(total + 1, middle.value)[None]
-
-
-class _Middle:
-    """Order statistics around the middle of each column, with two values ±c put at either end.
-
-    The padding leaves medians as they are and defines those of tiny batches, as the kernel does.
-    """
-
-    def __init__(self, clipped: np.ndarray, bound: float) -> None:
-        edges = np.full((2, clipped.shape[1]), bound)
-        padded = np.vstack([-edges, clipped, edges])
-        self.total = len(padded)
-        self._first = (self.total - 1) // 2 - 1
-        ranks = range(self._first, min(self.total, self._first + 4))
-        self._values = np.partition(padded, list(ranks), axis=0)[list(ranks)]
-
-    def value(self, rank: int) -> np.ndarray:
-        """(C,) values of one zero-based rank."""
-        return self._values[rank - self._first]
-
-    def median(self, total: int, value: Callable[[int], np.ndarray]) -> np.ndarray:
-        """Mean of the two middle ranks of `total` values; the same rank twice where odd."""
-        return (value((total - 1) // 2) + value(total // 2)) / 2
-
-
-class _LogSum:
-    """log Σ exp over columns that arrive in blocks, and the score of the drawn token."""
-
-    def __init__(self, rows: int) -> None:
-        self._sum = np.full(rows, -np.inf)
-        self._score = np.zeros(rows)
-
-    def add(self, scores: np.ndarray, drawn: np.ndarray | None, own: int | None) -> None:
-        """Adds (m, C) scores; `drawn` replaces column `own`, which holds the drawn token."""
-        if own is not None and drawn is not None:
-            scores = scores.copy()
-            scores[:, own] = self._score = drawn[:, own]
-        highest = scores.max(axis=1)
-        block = highest + np.log(np.exp(scores - highest[:, None]).sum(axis=1))
-        self._sum = np.logaddexp(self._sum, block)
-
-    @property
-    def log_probability(self) -> np.ndarray:
-        """(m,) log-probabilities of the drawn token."""
-        return self._score - self._sum
-
-
-def _add(totals: list[_LogSum], scores: list[np.ndarray], own: int | None) -> None:
-    """Adds a block: own, removed, token up and others down, token down and others up."""
-    median, removed, low, high = scores
-    pairs = ((median, median), (removed, removed), (low, high), (high, low))
-    for total, (others, drawn) in zip(totals, pairs, strict=True):
-        total.add(others, drawn, own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +36,8 @@ class BatchGap:
         contexts: Contexts it held.
         tokens: Tokens drawn from it.
         claimed: Sum of the reported γ.
-        removed: Largest |log P − log P'| of the whole draw over all removed contexts.
-        crafted: Sum over tokens of the largest gap that a crafted context attains.
+        removed: Largest |log P − log P'| of the whole draw over all removed sets of contexts.
+        crafted: Sum over tokens of the largest gap that crafted contexts attain.
         excess: Largest rise of any single gap above its γ; never above 0 if γ is right.
     """
 
@@ -180,7 +51,7 @@ class BatchGap:
 
     @property
     def attained(self) -> float:
-        """Share of the bound that removing a context attains."""
+        """Share of the bound that removing contexts attains."""
         return self.removed / self.claimed if self.claimed > 0 else 0.0
 
 
@@ -190,7 +61,7 @@ class MedianAudit:
 
     Attributes:
         mechanism: The audited mechanism.
-        contexts: Contexts audited in each batch, the first ones; None for all.
+        contexts: Contexts removed alone in each batch, the first ones; None for all.
     """
 
     mechanism: MedianTokenMechanism

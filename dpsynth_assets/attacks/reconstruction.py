@@ -15,9 +15,8 @@ places.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -257,25 +256,3 @@ def _written(rate: Rate) -> str:
 
 def _logit(share: float) -> float:
     return math.log(share) - math.log1p(-share) if share < 1 else math.inf
-
-
-class PrefilledModel:
-    """A language model whose documents all begin with `PREFIX`, in prompts and in what it writes.
-
-    Everything but the prompt is the wrapped model's own.
-    """
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        """Looks all else up in the wrapped model."""
-        return getattr(self._inner, name)
-
-    def prompt_ids(
-        self, label_text: str, examples: Sequence[str], max_example_tokens: int
-    ) -> list[int]:
-        """Prompt of keys in the model's own format, ending where a key begins."""
-        form = self._inner.document_format
-        prefilled = replace(form, opening=form.opening + PREFIX)
-        return prefilled.prompt_ids(self._inner, label_text, examples, max_example_tokens)

@@ -1,9 +1,8 @@
 """`dpsynth datasets`: check dataset files before anything is spent, and list what is declared."""
 
 import dataclasses
-import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.datasets import (
+    DatasetFile,
     PrivateDatasetSpec,
     Problem,
     PublicDataSpec,
@@ -23,6 +24,7 @@ from dpsynth_assets.datasets import (
     register_complete,
     repeated_names,
 )
+from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
 from dpsynth_assets.paths import project_root
 
@@ -121,48 +123,6 @@ def _print_cohorts(known: Mapping[str, Sequence[str]]) -> None:
         typer.echo("No dataset file declares cohorts.")
 
 
-def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
-    """Asks the method registry about each method's name and settings; the caller names the file."""
-    if importlib.util.find_spec("dpsynth_assets.methods.registry") is None:
-        return []
-    from dpsynth_assets.methods.registry import check_settings
-
-    return [
-        Problem(
-            file="",
-            field=f"methods.{index}",
-            expected=f"settings that {method.method!r} accepts",
-            got=message.rstrip("."),
-            remedy="Mend the method's name or settings.",
-        )
-        for index, method in enumerate(spec.methods)
-        for message in check_settings(method.method, method.settings)
-    ] or _row_problems(spec)
-
-
-def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
-    """Checks that a schedule asks for rows of some corpus whose rows are free."""
-    from dpsynth_assets.methods.registry import get_method
-    from dpsynth_assets.methods.staged import StagedMethod
-
-    schedule = spec.schedule
-    if schedule is None or schedule.rows is None:
-        return []
-    chosen = [m for m in spec.methods if not schedule.methods or m.key in schedule.methods]
-    methods = [get_method(entry.method) for entry in chosen]
-    if any(isinstance(method, StagedMethod) and method.writes_corpus for method in methods):
-        return []
-    return [
-        Problem(
-            file="",
-            field="schedule.rows",
-            expected="a corpus whose rows cost nothing among those that are made",
-            got=", ".join(entry.key for entry in chosen),
-            remedy="Their rows follow from the budget: drop rows, or name another corpus.",
-        )
-    ]
-
-
 def _declared_files() -> list[Path]:
     """Lists the files that hold at least one dataset, or something that is no YAML."""
     parsed = {
@@ -184,8 +144,29 @@ def _write_demo_corpora(paths: Sequence[Path]) -> None:
 
 
 def _across(paths: Sequence[Path]) -> list[Problem]:
-    """Checks what one file alone cannot show: shared names."""
-    return repeated_names([file for path in paths for file in parse_dataset_file(path)[0]])
+    """Checks what one file alone cannot show: shared names, and public bases that nobody declares.
+
+    A dataset on a base that is not there would keep every other one from opening.
+    """
+    files = [file for path in paths for file in parse_dataset_file(path)[0]]
+    declared = [file for path in _declared_files() for file in parse_dataset_file(path)[0]]
+    specs = [file.spec for file in (*files, *declared)]
+    bases = {spec.name for spec in specs if isinstance(spec, PublicDataSpec)}
+    return repeated_names(files) + _unknown_bases(files, bases)
+
+
+def _unknown_bases(files: Sequence[DatasetFile], bases: Collection[str]) -> list[Problem]:
+    return [
+        Problem(
+            file=str(file.path),
+            field="public_data",
+            expected="the name of a declared public base",
+            got=repr(file.spec.public_data),
+            remedy=suggest(file.spec.public_data, sorted(bases)),
+        )
+        for file in files
+        if isinstance(file.spec, PrivateDatasetSpec) and file.spec.public_data not in bases
+    ]
 
 
 def _print(problems: Sequence[Problem], checked: int) -> None:

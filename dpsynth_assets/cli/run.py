@@ -41,6 +41,7 @@ def run(
 def _materialise(cohort: str, select: str, release: str, console: Console) -> bool:
     """Runs the selection in this process; models load once and stay."""
     from dpsynth_assets.cli.instance import dagster_instance
+    from dpsynth_assets.cli.run_process import TAG, this_process
     from dpsynth_assets.tags import RELEASE
 
     _quieten()
@@ -60,7 +61,7 @@ def _materialise(cohort: str, select: str, release: str, console: Console) -> bo
             instance=instance,
             asset_selection=keys,
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            tags={RELEASE: release} if release else {},
+            tags={TAG: this_process()} | ({RELEASE: release} if release else {}),
             raise_on_error=False,
         )
         if result.success and purges_after_success():

@@ -225,10 +225,10 @@ class TopicHistogramSpec(Declaration):
 
     noise_std: float = Field(
         default=10.0,
-        gt=0,
+        ge=1,
         allow_inf_nan=False,
         description="Standard deviation of the integer Gaussian noise on each count, in records "
-        "(> 0). Its cost is a small part of the budget; the methods share what it leaves.",
+        "(>= 1). Its cost is a small part of the budget; the methods share what it leaves.",
     )
 
 

@@ -100,7 +100,8 @@ class PassStore(Protocol):
     """Passes of one paid release that are finished, so that a killed run need not repeat them.
 
     **Privacy** A finished pass is part of the release that was paid for; it stays sensitive until
-    the whole is committed. What a killed run drew beyond it was seen by nobody and is drawn anew.
+    the whole is committed. What a killed run drew beyond it was seen by nobody, in no message
+    either, and is drawn anew.
     """
 
     def load(self, number: int) -> dict[str, Any] | None:
@@ -232,6 +233,18 @@ class Method(ABC):
 class GenerationMethod(Method):
     """One way to turn a cohort into a synthetic corpus in a single paid release."""
 
+    def check_public(
+        self, plan: MethodPlan, config: Any, terms: CohortTerms, public: PublicInputs
+    ) -> None:
+        """Refuses public inputs that `generate` could not end with; called before the charge.
+
+        Raises:
+            ValueError: In one line that anybody may read.
+
+        **Privacy** Reads settings, public models and released values only.
+        """
+        del plan, config, terms, public
+
     @abstractmethod
     def generate(
         self,
@@ -242,4 +255,7 @@ class GenerationMethod(Method):
         public: PublicInputs,
         progress: ProgressCallback,
     ) -> Release[SyntheticCorpus]:
-        """Runs the mechanism. The caller has charged `plan.event` to the ledger already."""
+        """Runs the mechanism. The caller has charged `plan.event` to the ledger already.
+
+        What `progress` is told may depend on private data by way of passes that are kept alone.
+        """

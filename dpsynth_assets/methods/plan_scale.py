@@ -22,8 +22,25 @@ _LARGEST = 1.6
 """More than optimal composition can gain: a plan whose methods refuse is not blown up to fill."""
 
 
+def largest_scale(fixed_share: float) -> float:
+    """Bounds the factor: shares that it moves gain all that the whole budget may gain.
+
+    Args:
+        fixed_share: Share of ρ that no factor moves: noise that the dataset file declares.
+
+    Returns:
+        1.6 where every share can be moved; more where a part of the budget stands still.
+    """
+    if not 0 <= fixed_share < 1:
+        return _LARGEST  # Nothing is left to be moved.
+    return 1 + (_LARGEST - 1) / (1 - fixed_share)
+
+
 def fitted_scale(
-    events_at: Callable[[float], Sequence[Event]], epsilon: float, delta: float
+    events_at: Callable[[float], Sequence[Event]],
+    epsilon: float,
+    delta: float,
+    largest: float = _LARGEST,
 ) -> float:
     """Finds the largest factor on every share at which the composed plan costs at most ε.
 
@@ -36,9 +53,10 @@ def fitted_scale(
         events_at: Events of the plan with every share multiplied by a factor.
         epsilon: Budget ε.
         delta: Budget δ.
+        largest: Bound of the factor (`largest_scale`).
 
     Returns:
-        A factor in (0, 1.6].
+        A factor in (0, largest].
     """
     events = events_at(1.0)
     if not events:
@@ -46,26 +64,29 @@ def fitted_scale(
     place = home().plans / f"{_digest(events, epsilon, delta)}.json"
     if place.exists():
         return float(json.loads(place.read_text())["scale"])
-    found = _search(lambda factor: epsilon_of(events_at(factor), delta, "tight"), epsilon)
+    found = _search(lambda factor: epsilon_of(events_at(factor), delta, "tight"), epsilon, largest)
     scale = math.floor(found * _DIGITS) / _DIGITS
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps({"scale": scale}))
     return scale
 
 
-def _search(cost: Callable[[float], float], epsilon: float) -> float:
+def _search(cost: Callable[[float], float], epsilon: float, largest: float = _LARGEST) -> float:
     """Finds the root of log cost by secant steps inside a bracket that they shrink."""
-    low, high = 0.0, _LARGEST
+    low, high = 0.0, largest
     aim = math.log(epsilon * (1 - SLACK / 2))
     factor, points = _FIRST_GUESS, [(math.log(1e-9), -math.inf)]
     for _ in range(_STEPS):
         spent = cost(factor)
         low, high = (factor, high) if spent <= epsilon else (low, factor)
-        if epsilon * (1 - SLACK) <= spent <= epsilon:
+        if low == high or epsilon * (1 - SLACK) <= spent <= epsilon:
             break
         points.append((math.log(factor), math.log(max(spent, 1e-300))))
         guess = math.exp(_secant(points, aim))
-        factor = guess if low < guess < high else (low + high) / 2
+        if guess >= largest == high:
+            factor = largest  # Nothing has cost too much yet: the bound itself is tried.
+        else:
+            factor = guess if low < guess < high else (low + high) / 2
     return low or _below(cost, epsilon, high)
 
 

@@ -70,6 +70,9 @@ class PlannedMethod:
         share: Share of the cohort's budget; 0 where it spends nothing.
         target_epsilon: What the share is worth alone, as ε.
         plan: What it will do and charge.
+        builds_on: Folders of the cohort whose corpora it reads. Of those that its settings name
+            and that cannot be read, `plan.refusal` says why.
+        follows_topics: Whether it reads the cohort's topic histogram.
     """
 
     spec: MethodSpec
@@ -78,11 +81,18 @@ class PlannedMethod:
     share: float
     target_epsilon: float
     plan: MethodPlan
+    builds_on: tuple[str, ...] = ()
+    follows_topics: bool = False
 
     @property
     def folder(self) -> str:
         """Name of the method within its dataset; the middle of its asset keys."""
         return self.spec.key
+
+    @property
+    def writes_corpus(self) -> bool:
+        """Whether it writes a corpus; a staged one may release a downstream model instead."""
+        return not isinstance(self.method, StagedMethod) or self.method.writes_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +134,8 @@ class DatasetPlan:
 
     @property
     def corpora(self) -> tuple[PlannedMethod, ...]:
-        """The methods that write a corpus; a staged one may release a downstream model instead."""
-        return tuple(
-            planned
-            for planned in self.methods
-            if not isinstance(planned.method, StagedMethod) or planned.method.writes_corpus
-        )
+        """The methods that write a corpus."""
+        return tuple(planned for planned in self.methods if planned.writes_corpus)
 
     @property
     def predictions(self) -> tuple[PlannedMethod, ...]:
@@ -153,11 +159,11 @@ class DatasetPlan:
         behind: list[Event] = []
         if self.histogram is not None and method.uses_histogram(config, self.terms):
             behind.append(self.histogram.event)
-        if self.topics is not None and method.uses_topics(config):
+        if self.topics is not None and planned.follows_topics:
             behind.append(self.topics.event)
         if isinstance(method, StagedMethod):
             behind.extend(planned.plan.stages.values())
-        for folder in method.builds_on(config):
+        for folder in planned.builds_on:
             other = self.method(folder)
             own = () if isinstance(other.method, StagedMethod) else (other.plan.event,)
             inherited = [*self.events_behind(other), *own]
@@ -165,8 +171,15 @@ class DatasetPlan:
         return tuple(behind)
 
     def method(self, folder: str) -> PlannedMethod:
-        """The planned method of one folder."""
-        return next(planned for planned in self.methods if planned.folder == folder)
+        """The planned method of one folder.
+
+        Raises:
+            KeyError: There is none of that name; the message lists those there are.
+        """
+        planned = {planned.folder: planned for planned in self.methods}
+        if folder not in planned:
+            raise KeyError(f"Expected a folder in {sorted(planned)}, got {folder!r}.")
+        return planned[folder]
 
 
 def _already(event: Event, behind: Sequence[Event]) -> bool:

@@ -7,13 +7,15 @@ the budget (`plan_scale`).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms, Method, MethodPlan
 from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
-from dpsynth_assets.methods.plan_scale import fitted_scale
+from dpsynth_assets.methods.plan_inputs import readable_corpora, refusal_for_inputs
+from dpsynth_assets.methods.plan_scale import fitted_scale, largest_scale
 from dpsynth_assets.methods.planned import (
     DatasetPlan,
     PlannedHistogram,
@@ -51,7 +53,8 @@ def plan_dataset(spec: PrivateDatasetSpec) -> DatasetPlan:
     def events(scale: float) -> tuple[Event, ...]:
         return _plan_at(spec, terms, scale).events * spec.budget.rounds
 
-    return _plan_at(spec, terms, fitted_scale(events, terms.epsilon, terms.delta))
+    largest = largest_scale(_topics_share(spec, terms))
+    return _plan_at(spec, terms, fitted_scale(events, terms.epsilon, terms.delta, largest))
 
 
 def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
@@ -74,27 +77,53 @@ def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> Data
     """Plans one round with every share multiplied by `scale`."""
     scale /= spec.budget.rounds
     shares = _shares(spec, terms)
-    of_secrets = _secret_shares(spec)
+    try:
+        of_secrets, overclaimed = _secret_shares(spec), None
+    except ValueError as error:  # Methods that claim too much together are refused together.
+        of_secrets, overclaimed = {}, str(error)
     matched = {entry.key: shares[entry.key] for entry in spec.methods}
     for entry in spec.methods:  # What is ex-post is matched to the largest share in quantity.
         if get_method(entry.method).guarantee is not GuaranteeType.DP:
             matched[entry.key] = matched[entry.key] or max(shares.values())
+    methods = [
+        _plan_method(
+            entry,
+            replace(terms, secret_share=of_secrets.get(entry.key)),
+            shares[entry.key],
+            _worth(terms, matched[entry.key] * scale),
+            overclaimed,
+        )
+        for entry in spec.methods
+    ]
     return DatasetPlan(
         terms=terms,
         budget=budget_terms(spec),
         histogram=None
         if spec.cluster_histogram is None
         else _plan_histogram(spec.cluster_histogram, terms, scale),
-        methods=tuple(
-            _plan_method(
-                entry,
-                replace(terms, secret_share=of_secrets.get(entry.key)),
-                shares[entry.key],
-                _worth(terms, matched[entry.key] * scale),
-            )
-            for entry in spec.methods
-        ),
+        methods=_linked(methods, has_topics=spec.topic_histogram is not None),
         topics=_plan_topics(spec, terms),
+    )
+
+
+def _linked(methods: Sequence[PlannedMethod], *, has_topics: bool) -> tuple[PlannedMethod, ...]:
+    """Connects each method with what it builds on; refuses those whose inputs are not there."""
+    known = {planned.folder: planned for planned in methods}
+
+    def plan(planned: PlannedMethod) -> MethodPlan:
+        refusal = refusal_for_inputs(planned, known, has_topics=has_topics)
+        if refusal is None or planned.plan.refusal is not None:
+            return planned.plan
+        return _refused(planned.method, refusal)
+
+    return tuple(
+        replace(
+            planned,
+            plan=plan(planned),
+            builds_on=readable_corpora(planned, known),
+            follows_topics=has_topics and planned.method.uses_topics(planned.config),
+        )
+        for planned in methods
     )
 
 
@@ -199,37 +228,50 @@ def _plan_histogram(
 
 
 def _plan_method(
-    entry: MethodSpec, terms: CohortTerms, share: float, target_epsilon: float
+    entry: MethodSpec,
+    terms: CohortTerms,
+    share: float,
+    target_epsilon: float,
+    overclaimed: str | None = None,
 ) -> PlannedMethod:
     method = get_method(entry.method)
     config = method.config_type.model_validate(entry.settings)
+    if overclaimed is not None and method.guarantee is GuaranteeType.SECRET:
+        plan = _refused(method, overclaimed)
+    else:
+        plan = _priced(method, config, terms, target_epsilon)
     return PlannedMethod(
         spec=entry,
         method=method,
         config=config,
         share=share,
         target_epsilon=target_epsilon,
-        plan=_priced(method, config, terms, target_epsilon),
+        plan=plan,
     )
 
 
 def _priced(method: Method, config: Any, terms: CohortTerms, target: float) -> MethodPlan:
     """Sizes a method by ρ, in which shares add up, and states its ε by the cohort's accountant."""
     if target <= 0 and method.spends and method.guarantee is GuaranteeType.DP:
-        return MethodPlan(
-            guarantee=method.guarantee,
-            event=None,
-            parameters={},
-            refusal=(
-                f"Expected a budget_share for {method.name}, got none: the other releases take "
-                "the whole budget. Lower their shares in the dataset file."
-            ),
+        return _refused(
+            method,
+            f"Expected a budget_share for {method.name}, got none: the other releases take the "
+            "whole budget. Lower their shares in the dataset file.",
         )
     staged = isinstance(method, StagedMethod)  # Calibrates noise by the cohort's own accountant.
     known = terms if staged else replace(terms, accountant="zcdp")
-    plan = method.plan(config, known, target_epsilon=target)
+    try:
+        plan = method.plan(config, known, target_epsilon=target)
+    except ValueError as error:  # Of public facts; the other methods, and cohorts, go on.
+        return _refused(method, " ".join(str(error).split()))
     if terms.prompts is not None:  # Other prompts are another release.
         plan = replace(plan, parameters={**plan.parameters, "prompts": terms.prompts.to_json()})
     if plan.event is None or terms.accountant == "zcdp" or staged:
         return plan
     return replace(plan, epsilon=epsilon_of([plan.event], terms.delta, terms.accountant))
+
+
+def _refused(method: Method, refusal: str) -> MethodPlan:
+    return MethodPlan(
+        guarantee=method.guarantee, event=None, parameters={}, rows_estimate=0, refusal=refusal
+    )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsynth_assets.report.label_texts import is_recall
+from dpsynth_assets.report.label_texts import is_not_run, is_recall
 
 
 def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int) -> str:
@@ -216,13 +216,18 @@ def _mechanism_line(mechanism: Mapping[str, Any]) -> str:
 def _audit_lines(audits: Sequence[Mapping[str, Any]]) -> list[str]:
     if not audits:
         return ["None were run here. `dpsynth audit run` runs them."]
-    lines = [
+    lines = [_audit_line(audit) for audit in audits]
+    return [*lines, "A pass is no proof: an audit can refute a claim, never establish it."]
+
+
+def _audit_line(audit: Mapping[str, Any]) -> str:
+    if is_not_run(audit):
+        return f"{audit['name']}: NOT RUN with the settings of this release when this was written."
+    return (
         f"{audit['name']}: {'passed' if audit['passed'] else 'FAILED'}, "
         f"claimed {audit['claimed']:.4g}, observed at least {audit['observed']:.4g} "
         f"({audit['kind']})."
-        for audit in audits
-    ]
-    return [*lines, "A pass is no proof: an audit can refute a claim, never establish it."]
+    )
 
 
 def _head(cohort: Mapping[str, Any]) -> str:

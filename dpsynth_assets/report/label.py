@@ -31,6 +31,7 @@ from dpsynth_assets.report.label_texts import (
     RELATIONS,
     SELECTION,
     assumptions,
+    exact_sums_of_training,
     is_recall,
     mechanism_sentence,
     not_protected,
@@ -48,6 +49,9 @@ def corpus_label(
 ) -> Label:
     """States what one released corpus guarantees, with the releases it builds on.
 
+    **Privacy** The guarantee is the weakest of the corpus and of all it builds on: post-processing
+    keeps what it is given and adds nothing to it.
+
     Args:
         entries: The ledger up to the moment of the label, of all cohorts, in order.
         reservation: The charge that paid for the corpus.
@@ -56,14 +60,8 @@ def corpus_label(
     Raises:
         PrivacyError: The ledger holds no such charge.
     """
-    charges = {entry.reservation: entry for entry in entries if entry.kind == "reserve"}
-    if reservation not in charges:
-        raise PrivacyError(
-            f"Expected a charge of the ledger, got reservation {reservation!r}. A label is "
-            "written from the ledger that paid: name it with DPSYNTH_LEDGER_URL."
-        )
-    paid = charges[reservation]
-    builds_on = _builds_on(paid, charges)
+    charged = charges_behind(entries, reservation)
+    paid = charged[-1]
     subject = {
         "kind": "corpus",
         "dataset": paid.dataset,
@@ -80,9 +78,22 @@ def corpus_label(
         "title": method.title if method else paid.mechanism,
         "paper": method.paper if method else "",
     }
-    return _label(entries, [*builds_on, paid], subject, GuaranteeType(paid.guarantee), audits) | {
-        "method": described
-    }
+    return _label(entries, charged, subject, _weakest(charged), audits) | {"method": described}
+
+
+def charges_behind(entries: Sequence[LedgerEntry], reservation: str) -> list[LedgerEntry]:
+    """Charges of all that a release builds on, earlier ones first, and its own as the last.
+
+    Raises:
+        PrivacyError: The ledger holds no such charge.
+    """
+    charges = {entry.reservation: entry for entry in entries if entry.kind == "reserve"}
+    if reservation not in charges:
+        raise PrivacyError(
+            f"Expected a charge of the ledger, got reservation {reservation!r}. A label is "
+            "written from the ledger that paid: name it with DPSYNTH_LEDGER_URL."
+        )
+    return [*_builds_on(charges[reservation], charges), charges[reservation]]
 
 
 def cohort_label(
@@ -98,13 +109,15 @@ def cohort_label(
         raise PrivacyError(
             f"Expected charges of cohort {cohort!r} in the ledger, got none. Release first."
         )
-    kinds = {GuaranteeType(entry.guarantee) for entry in charges}
-    worst = next(
-        (kind for kind in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if kind in kinds),
-        GuaranteeType.DP,
-    )
     subject = {"kind": "cohort", "dataset": charges[0].dataset, "cohort": cohort}
-    return _label(entries, charges, subject, worst, audits)
+    return _label(entries, charges, subject, _weakest(charges), audits)
+
+
+def _weakest(charges: Sequence[LedgerEntry]) -> GuaranteeType:
+    """What can be said of several releases seen together."""
+    kinds = {GuaranteeType(entry.guarantee) for entry in charges}
+    weaker = (kind for kind in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if kind in kinds)
+    return next(weaker, GuaranteeType.DP)
 
 
 def _label(
@@ -135,7 +148,9 @@ def _label(
             "every parameter named in this label, and the dataset file",
             "which public base, language model and clusters were used",
         ],
-        "assumptions": assumptions([atom for event in events for atom in flatten(event)]),
+        "assumptions": assumptions(
+            [atom for event in events for atom in flatten(event)], exact_sums_of_training(charges)
+        ),
         "selection": SELECTION,
         "not_protected": not_protected(kinds, terms.unit.describe()),
         "not_summed": not_summed(kinds),

@@ -16,6 +16,7 @@ from dpsynth_assets.privacy.events import (
     is_post_processing,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DEFINITIONS = {
@@ -59,6 +60,25 @@ COMPOSITION = {
 
 RECALL = "detector_recall"
 """Middle of the names of results that say what detectors of secrets miss."""
+
+NOT_RUN = "not run"
+"""Kind of an audit that concerns a release and of which no result with its settings is known."""
+
+GRADIENT_SUMS = {
+    False: (
+        "Training gradients are clipped and added up in float32 (Products.NATIVE): that one record "
+        "moves a sum by at most the clipping bound is not proved but assumed of rounding errors "
+        "that behave as if they were random, and 1/128 of the bound is kept back for them. What a "
+        "record's batch mates change in the last bits of its gradient is not covered. "
+        "`exact_sums: true` adds up in float64."
+    ),
+    True: (
+        "Training gradients are clipped and added up in float64 (Products.FLOAT64): that one "
+        "record moves a sum by at most the clipping bound is proved, rounding of the sum included. "
+        "What a record's batch mates change in the last bits of its gradient is not covered."
+    ),
+}
+"""What the sensitivity of DP-Adam rests on, by whether sums are exact."""
 
 SELECTION = (
     "Nothing is charged for choosing settings. The settings came from the dataset file; if they "
@@ -110,22 +130,29 @@ def mechanism_sentence(event: Event) -> str:
             return "; ".join(mechanism_sentence(part) for part in event.events)
 
 
-def assumptions(atoms: Sequence[Event]) -> list[str]:
-    """What the proofs take for granted about arithmetic and about the machine."""
+def assumptions(atoms: Sequence[Event], exact_sums: Collection[bool] = ()) -> list[str]:
+    """What the proofs take for granted about arithmetic and about the machine.
+
+    Args:
+        atoms: What was charged.
+        exact_sums: Of each training among it, whether gradients were added up exactly.
+    """
     sentences = ["Operating-system random numbers are unpredictable."]
     if any(isinstance(atom, BoundedRangeEvent) for atom in atoms):
         sentences.append(
-            "A record's logits move by at most `logit_slack` when its batch mates change; the "
-            "slack is charged, and a test measures the real difference."
+            "A record's logits move by at most `logit_slack` when other rows of its forward pass "
+            "change, and a batch holds at most four times the records expected in it; the slack "
+            "is charged for all batches of a pass, and a test measures it for float32 on a CPU."
         )
     sampled = [
         a for a in atoms if isinstance(a, PoissonGaussianEvent | TruncatedPoissonGaussianEvent)
     ]
     if any(a.steps > 1 for a in sampled):  # One step is a sampled mean, on an exact lattice.
         sentences.append(
-            "Training gradients are clipped and noised in floating point; the sampling that is "
-            "charged is the sampling that runs: an independent draw for each record and step."
+            "The sampling that is charged is the sampling that runs: an independent draw for each "
+            "record and step, and noise in floating point."
         )
+    sentences += [GRADIENT_SUMS[exact] for exact in sorted(set(exact_sums))]
     if any(isinstance(atom, MixtureGaussianEvent) for atom in atoms):
         sentences.append(
             "No secret is in more records than was declared; one that is keeps a weaker bound. "
@@ -133,6 +160,17 @@ def assumptions(atoms: Sequence[Event]) -> list[str]:
             "which a secret was missed is sampled as if it held none."
         )
     return sentences
+
+
+def exact_sums_of_training(charges: Sequence[LedgerEntry]) -> list[bool]:
+    """Reads off the charges of each training whether gradients were added up exactly."""
+    return [
+        bool(entry.parameters.get("exact_sums", False))
+        for entry in charges
+        if entry.event is not None
+        and not is_post_processing(entry.event)
+        and "learning_rate" in entry.parameters
+    ]
 
 
 def not_protected(kinds: Collection[str], unit: str) -> list[str]:
@@ -174,3 +212,8 @@ def not_summed(kinds: Collection[str]) -> list[str]:
 def is_recall(result: Mapping[str, Any]) -> bool:
     """Whether a result among the audits is the recall of a detector of secrets."""
     return f"/{RECALL}/" in str(result.get("name", ""))
+
+
+def is_not_run(result: Mapping[str, Any]) -> bool:
+    """Whether an item among the audits says that none was run."""
+    return result.get("kind") == NOT_RUN

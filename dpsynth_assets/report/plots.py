@@ -151,13 +151,13 @@ def reconstruction_plot(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def median_audit_plot(rows: Sequence[tuple[str, float, float, float]]) -> bytes:
-    """Ex-post bound of each batch, and what a crafted and a removed context attain of it.
+    """Ex-post bound of each batch, and what crafted and removed contexts attain of it.
 
     Args:
-        rows: (name, bound, attained by a crafted context, attained by a removed one).
+        rows: (name, bound, attained by crafted contexts, attained by removed ones).
     """
     figure, axes = new_axes(width=5.6, height=3.2)
-    names = ("sum of γ", "a crafted context", "a removed context")
+    names = ("sum of γ", "crafted contexts", "removed contexts")
     places = np.arange(len(rows))
     for index, name in enumerate(names):
         values = [row[index + 1] for row in rows]

@@ -4,7 +4,6 @@ A correct mechanism fails a test with probability below 1e-6 if it copies nothin
 forty written keys is planted with probability 1e-3 by chance, and four have to be.
 """
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +12,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import attack_runs, attacks, key_tasks
+from dpsynth_assets.assets import attack_record, attack_runs, attacks, key_tasks
+from dpsynth_assets.assets.attack_tables import median_metadata
 from dpsynth_assets.assets.public import public_key
-from dpsynth_assets.attacks.audits import AuditResult
-from dpsynth_assets.attacks.copying_model import BEGIN, CopyingModel
-from dpsynth_assets.attacks.reconstruction import PREFIX, PrefilledModel
+from dpsynth_assets.attacks.audits import latest_results
+from dpsynth_assets.attacks.copying_model import BEGIN, END, PAD, CopyingModel
+from dpsynth_assets.attacks.prefilled import PrefilledModel, prefilled
+from dpsynth_assets.attacks.reconstruction import PREFIX
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.lineage import verify_privacy_lineage
@@ -186,7 +187,7 @@ def test_every_method_of_private_prediction_is_tested_with_its_own_settings(meth
     assert all(getattr(task.config, name) == getattr(declared.config, name) for name in kept)
     assert task.plan.parameters["eta"] == declared.plan.parameters["eta"]
     (found,) = attack_runs.reconstruct(
-        "letters", plan, {attack_runs.COPYING_MODEL: CopyingModel()}, silent
+        "letters", plan, {attack_record.COPYING_MODEL: CopyingModel()}, silent
     )
     assert found.result.passed, found.result
     assert found.overlap.documents > 0
@@ -297,6 +298,89 @@ def test_methods_that_refuse_are_not_tested():
     assert not list(attacks.attack_definitions(spec, plan).assets or ())
 
 
+# Prompts
+
+
+TURNS = {
+    "private": "Keys of {label}: {examples}~",
+    "example": "#{example}.",
+    "separator": " ",
+    "response_start": "Sure:",
+    "text_start": "#",
+    "text_end": ".",
+    "end": ".",
+}
+
+
+class TurnsTokenizer:
+    """Tokens of a frame: `#` begins a text, `.` ends it, `~` closes the turn; digits are keys'."""
+
+    eos_token_id, all_special_ids, chat_template = END, [BEGIN, END, PAD], None
+
+    def __call__(self, text, add_special_tokens):
+        special = {"#": BEGIN, ".": END, "~": PAD}
+        assert not add_special_tokens
+        return {"input_ids": [special[letter] for letter in text if letter in special]}
+
+
+class TurnsModel(TinyModel):
+    """The copying model, which reads and writes in turns."""
+
+    tokenizer = TurnsTokenizer()
+
+
+def test_keys_are_planted_in_the_declared_prompts(monkeypatch):
+    monkeypatch.setattr(key_tasks, "CONTEXTS", 24)
+    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 25)
+    _, plan = planned("mean_uniform", prompt=TURNS)
+    model = prefilled(TurnsModel(), plan.terms.prompts)
+    key = TinyModel().encode("01234")
+    prompt = model.prompt_ids("keys", ["01234", "01234"], 5)
+    assert prompt == [BEGIN, *key, END, BEGIN, *key, END, PAD, BEGIN]
+    (found,) = attack_runs.reconstruct("letters", plan, {"model": model}, silent)
+    assert found.result.passed, found.result
+    assert found.overlap.with_key > 0  # a text is read from its key on
+    assert found.has_power  # and what copies would be seen
+
+
+class TurnsModels(Models):
+    def language_model(self, manifest: dict[str, Any]) -> Any:
+        return TurnsModel()
+
+
+def test_the_asset_tests_the_model_with_its_declared_prompts(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    subjects = {}
+    monkeypatch.setattr(attacks, "reconstruct", lambda *given: subjects.update(given[2]) or [])
+    spec, plan = planned("mean_uniform", prompt=TURNS)
+    dg.materialize(
+        [*public_assets(["01234", "56789"]), *attacks.attack_definitions(spec, plan).assets],
+        resources=resources() | {"models": TurnsModels()},
+    )
+    own = subjects[attack_record.OWN_MODEL]
+    assert own.prompt_ids("keys", [], 1)[-2:] == [PAD, BEGIN]
+
+
+def test_other_prompts_settings_or_terms_are_another_version_of_an_attack():
+    def version(**changes):
+        methods = changes.pop("methods", None)
+        spec, plan = planned("mean_uniform", **changes, **({"methods": methods} if methods else {}))
+        (asset,) = attacks.attack_definitions(spec, plan).assets
+        return asset.code_versions_by_key[asset.key]
+
+    warmer = [{"method": "mean_uniform", "settings": SETTINGS | {"temperature": 3.5}}]
+    versions = [
+        version(),
+        version(prompt=TURNS),
+        version(prompt=TURNS | {"response_start": "Yes:"}),
+        version(methods=warmer),
+        version(neighboring_relation="replace-one"),
+        version(budget={"epsilon": 4.0, "delta": 1e-6}),
+    ]
+    assert len(set(versions)) == len(versions)
+    assert version() == versions[0]
+
+
 # Assets
 
 
@@ -359,22 +443,20 @@ def test_the_assets_run_and_their_checks_pass(ran):
     }
 
 
-def test_results_have_the_shape_of_audits_with_claim_and_measure(ran):
-    results = attacks.attack_results("letters")
-    assert {result["name"] for result in results} == {
-        "letters/mean_uniform/reconstruction (public model)",
-        "letters/mean_uniform/reconstruction (copying model)",
-        "letters/median_clustered/reconstruction (public model)",
-        "letters/median_clustered/reconstruction (copying model)",
-        "letters/median_clustered/median-gamma",
-        "letters/median_clustered/median-removal",
+def test_results_are_recorded_with_the_settings_of_their_method_and_model(ran):
+    _, plan = planned("mean_uniform", "median_clustered")
+    results = latest_results(attack_record.attacks_file())
+    by_method = {
+        method.folder: attack_record.settings_of_method(method, plan.budget, "tiny")
+        for method in plan.methods
     }
-    for result in results:
-        assert result["claim"]
-        assert result["measure"]
-        AuditResult(**{k: v for k, v in result.items() if k not in ("claim", "measure")})
-    assert json.loads(json.dumps(results)) == results
-    assert attacks.attack_results("other") == []
+    assert len(set(by_method.values())) == 2
+    assert {result.name: result.settings for result in results} == {
+        f"letters/{method.folder}/{attack}": by_method[method.folder]
+        for method in plan.methods
+        for attack in attack_record.attacks_of(type(method.config))
+    }
+    assert len(results) == 6
 
 
 def test_tables_and_pictures_are_metadata(ran):
@@ -424,6 +506,38 @@ def test_without_a_median_there_is_no_audit_of_one():
     spec, plan = planned("mean_uniform")
     (only,) = attacks.attack_definitions(spec, plan).assets
     assert only.key == dg.AssetKey(["letters", "audit", attacks.RECONSTRUCTION])
+
+
+def test_batches_of_several_medians_are_told_apart():
+    from dpsynth_assets.attacks.median_audit import BatchGap
+
+    gap = BatchGap(
+        batch=0, contexts=9, tokens=4, claimed=2.0, removed=0.5, crafted=1.0, excess=-1.0
+    )
+    one = median_metadata({"median_clustered": (gap,)}, [])
+    two = median_metadata({"median_clustered": (gap,), "warmer": (gap,)}, [])
+    assert "| batch 0 | 9 |" in one["dpsynth/median_audit"].value
+    assert "| warmer, batch 0 | 9 |" in two["dpsynth/median_audit"].value
+    assert two["dpsynth/share_attained"] == 0.25
+
+
+def test_every_median_of_a_dataset_is_audited():
+    entries = [
+        {
+            "method": "median_clustered",
+            "name": name,
+            "settings": SETTINGS | {"matched_epsilon": 3.0},
+        }
+        for name in ("one", "two")
+    ]
+    _, plan = planned(
+        methods=entries, budget={"epsilon": 3.0, "delta": 1e-6, "accepts_ex_post": True}
+    )
+    assert [each.folder for each in attack_runs.medians_of(plan)] == ["one", "two"]
+    for method in plan.methods:
+        assert dg.AssetKey(["letters", "audit", attacks.MEDIAN]) in attacks.attack_keys(
+            "letters", method
+        )
 
 
 def test_public_documents_of_foreign_labels_are_dealt_out():

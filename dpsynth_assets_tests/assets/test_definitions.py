@@ -127,6 +127,55 @@ def test_a_dataset_outside_the_package_is_added_by_a_folder_in_the_environment(
     assert "reviews/audit/privacy_statement" in keys
 
 
+CTCL = {"method": "ctcl", "settings": {"steps": 4}}
+TOPICS = {"topic_histogram": {}}
+MISTAKEN = {
+    "no_topics": {"methods": [CTCL]},
+    "no_shares": {
+        "methods": [{"method": "dp_fine_tuning", "settings": {"label_shares": "released"}}]
+    },
+    "no_corpus": {"methods": [{"method": "resampled", "settings": {"corpus": "nobody"}}], **TOPICS},
+    "a_circle": {
+        "methods": [{"method": "resampled", "settings": {"corpus": "resampled"}}, CTCL],
+        **TOPICS,
+    },
+    "no_text": {
+        "methods": [
+            {"method": "downstream_fine_tuning", "settings": {"steps": 4}},
+            {"method": "resampled", "settings": {"corpus": "downstream_fine_tuning"}},
+        ],
+        **TOPICS,
+    },
+}
+
+
+def test_a_method_without_its_inputs_is_refused_and_keeps_no_other_cohort_from_opening(
+    tmp_path, monkeypatch
+):
+    file = yaml.safe_load(dataset_template("reviews"))
+    (tmp_path / "reviews.yaml").write_text(yaml.safe_dump(file))
+    for name, mistake in MISTAKEN.items():
+        attributes = file["attributes"] | {"name": name, "schedule": None} | mistake
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(file | {"attributes": attributes}))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    opened = defs()
+    dg.Definitions.validate_loadable(opened)
+    graph = opened.resolve_asset_graph()
+    keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
+    assert {"reviews/audit/privacy_statement", "tickets/mean_uniform/corpus"} <= keys
+    for place in (
+        "no_topics/ctcl/finetuned_generator",
+        "no_topics/ctcl/candidate_corpus",
+        "no_shares/dp_fine_tuning/candidate_corpus",
+        "no_corpus/resampled/candidate_corpus",
+        "a_circle/resampled/candidate_corpus",
+        "no_text/resampled/candidate_corpus",
+    ):
+        assert "Refuses: Expected" in graph.get(dg.AssetKey(place.split("/"))).description
+    # What can be made of such a file still can.
+    assert "Refuses" not in graph.get(dg.AssetKey(["a_circle", "ctcl", "corpus"])).description
+
+
 def test_two_datasets_of_one_name_do_not_load(tmp_path, monkeypatch):
     (tmp_path / "tickets.yaml").write_text(dataset_template("tickets"))
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))

@@ -205,7 +205,7 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
-def resumed(ledger, store, sensitive, draw, **changes):
+def resumed(ledger, store, sensitive, draw, prepare=None, **changes):
     return release_once(
         ledger=ledger,
         store=store,
@@ -214,6 +214,7 @@ def resumed(ledger, store, sensitive, draw, **changes):
         plan=(),
         draw=draw,
         passes=lambda reservation: sensitive.passes("tickets", reservation),
+        prepare=prepare,
     )
 
 
@@ -237,6 +238,27 @@ def test_a_killed_run_is_continued_under_its_own_charge(ledger, store, tmp_path)
     assert spent(ledger) == paid > 0
     assert len(ledger.entries()) == 2
     assert not sensitive.passes("tickets", release.reservation).begun
+
+
+def test_what_a_continued_run_lacks_is_said_in_public_and_its_charge_is_kept(
+    ledger, store, tmp_path
+):
+    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+
+    def killed(reservation):
+        raise Killed
+
+    def missing():
+        raise FileNotFoundError("no such model")
+
+    with pytest.raises(Killed):
+        resumed(ledger, store, sensitive, killed)
+    paid, draw = spent(ledger), Mechanism(ledger)
+    with pytest.raises(dg.Failure, match="no such model"):
+        resumed(ledger, store, sensitive, draw, prepare=missing)
+    assert draw.draws == 0
+    resumed(ledger, store, sensitive, draw)
+    assert (draw.draws, spent(ledger)) == (1, paid)
 
 
 def test_another_request_does_not_continue_a_killed_run(ledger, store, tmp_path):

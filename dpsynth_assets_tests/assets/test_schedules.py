@@ -8,7 +8,7 @@ import pytest
 from dagster._utils.schedules import is_valid_cron_string
 from pydantic import ValidationError
 
-from dpsynth_assets.cli.datasets import method_problems
+from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.cli.plan import _facts as plan_facts
 from dpsynth_assets.datasets import PrivateDatasetSpec, parse_dataset_file
 from dpsynth_assets.datasets.cron import cron_problem

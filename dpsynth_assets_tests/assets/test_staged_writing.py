@@ -2,10 +2,14 @@
 
 import json
 
+import dagster as dg
 import pytest
 
+from dpsynth_assets.assets import staged
+from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.assets.staged import staged_definitions
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
 SETTINGS = {"steps": 2, "expected_batch_size": 8}
@@ -56,3 +60,23 @@ def test_steps_ask_for_the_gpus_that_share_their_model(tmp_path, monkeypatch, de
     assert gpus(assets["candidate_corpus"]) == devices
     assert gpus(assets["finetuned_generator"]) == 1  # trained here, served later
     assert assets["candidate_corpus"].op.pool == "gpu"
+
+
+@pytest.mark.parametrize("published", ["ex-post", "secret", None])
+def test_rows_are_chosen_from_a_published_corpus_only_if_it_is_dp(tmp_path, monkeypatch, published):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    spec = private_spec(tmp_path, schedule=None)
+    place = released_folder(spec.name, "older")
+    place.mkdir(parents=True)
+
+    def publish(kind):
+        label = {"subject": {"reservation": "r1"}, "guarantee": {"type": kind}}
+        (place / LABEL_FILE).write_text(json.dumps(label))
+
+    if published is not None:
+        publish(published)
+    with pytest.raises(dg.Failure) as refused:
+        staged._reservation_behind(spec, "older")
+    assert f"that is DP, got {published or 'none'}." in refused.value.description
+    publish("dp")
+    assert staged._reservation_behind(spec, "older") == "r1"

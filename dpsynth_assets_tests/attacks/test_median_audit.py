@@ -1,11 +1,14 @@
 """Laws of the median audit: gaps equal brute force, γ bounds them all, planted bugs exceed it."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.attacks import median_audit
-from dpsynth_assets.attacks.median_audit import MedianAudit, WatchedMedian, token_gaps
+from dpsynth_assets.attacks import median_neighbours
+from dpsynth_assets.attacks.median_audit import MedianAudit, WatchedMedian
+from dpsynth_assets.attacks.median_neighbours import neighbour_sets, token_gaps
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.median import MedianTokenMechanism, median_oracle
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -34,14 +37,15 @@ def log_probabilities(clipped):
     return scores - np.logaddexp.reduce(scores)
 
 
-def brute_force(rows, token, relation):
-    """Every neighbour sorted anew: gaps without each row, and with crafted rows."""
+def brute_force(rows, token, relation, sets, added):
+    """Every neighbour sorted anew: gaps without each set of rows, and with crafted rows."""
     clipped = clip_logits(rows, BOUND)
     up = np.full(VOCABULARY, -BOUND)
     up[token] = BOUND
-    removed = [np.delete(clipped, row, axis=0) for row in range(len(rows))]
+    removed = [np.delete(clipped, chosen, axis=0) for chosen in sets]
     bases = removed if relation is REPLACE_ONE else [clipped]
-    crafted = [np.vstack([base, extreme]) for extreme in (up, -up) for base in bases]
+    joined = len(sets[0]) if relation is REPLACE_ONE else added
+    crafted = [np.vstack([base, *[extreme] * joined]) for extreme in (up, -up) for base in bases]
     own = log_probabilities(clipped)[token]
 
     def gaps(neighbours):
@@ -50,22 +54,37 @@ def brute_force(rows, token, relation):
     return gaps(removed), gaps(crafted)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_gaps_equal_those_of_neighbours_sorted_anew(relation, size):
-    for rows in batches(size):
+def test_gaps_equal_those_of_neighbours_sorted_anew(relation, size, most):
+    sets = neighbour_sets(size, most)
+    for rows in batches(size, 4):
         for token in (0, VOCABULARY - 1):
-            found = token_gaps(rows, token, mechanism(relation))
-            removed, crafted = brute_force(rows, token, relation)
+            found = token_gaps(rows, token, mechanism(relation, max_records_per_unit=most))
+            expected = [brute_force(rows, token, relation, chosen, most) for chosen in sets]
+            removed, crafted = (np.concatenate(part) for part in zip(*expected, strict=True))
             np.testing.assert_allclose(found.removed, removed, atol=1e-12)
             np.testing.assert_allclose(found.crafted, crafted, atol=1e-12)
+
+
+def test_sets_of_a_unit_are_all_there_are_or_a_sample_that_is_always_the_same():
+    single, pairs = neighbour_sets(6, 2)
+    assert single.tolist() == [[row] for row in range(6)]
+    assert {tuple(pair) for pair in pairs} == set(itertools.combinations(range(6), 2))
+    assert [chosen.shape for chosen in neighbour_sets(40, 1, audited=9)] == [(9, 1)]
+    _, sampled = neighbour_sets(100, 20)
+    assert sampled.shape == (median_neighbours.FEWEST_SETS, 20)
+    assert all(len(set(chosen)) == 20 for chosen in sampled.tolist())
+    np.testing.assert_array_equal(sampled, neighbour_sets(100, 20)[1])
+    assert neighbour_sets(3, 20)[1].tolist() == [[0, 1, 2]]  # a batch holds no more
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_blocks_of_columns_do_not_change_the_gaps(relation, monkeypatch):
     rows = next(batches(6))
     whole = token_gaps(rows, 3, mechanism(relation))
-    monkeypatch.setattr(median_audit, "BLOCK_ENTRIES", 12)
+    monkeypatch.setattr(median_neighbours, "BLOCK_ENTRIES", 12)
     for one, other in zip(whole, token_gaps(rows, 3, mechanism(relation)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
@@ -78,11 +97,12 @@ def test_a_sample_of_contexts_gives_the_gaps_of_those_contexts():
     np.testing.assert_array_equal(some.crafted, whole.crafted)
 
 
+@pytest.mark.parametrize("most", [1, 2, 5])
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_gamma_bounds_every_gap_and_a_crafted_context_attains_it(relation, size):
-    tested = mechanism(relation)
-    for rows in batches(size):
+def test_gamma_bounds_every_gap_and_crafted_contexts_attain_it(relation, size, most):
+    tested = mechanism(relation, max_records_per_unit=most)
+    for rows in batches(size, 4):
         gamma = median_oracle(
             rows, clip_bound=BOUND, temperature=TEMPERATURE, changes=tested.changes
         )[1]
@@ -96,9 +116,9 @@ def test_gamma_bounds_every_gap_and_a_crafted_context_attains_it(relation, size)
 # Audits of draws
 
 
-def audited(relation, gamma_of=None, size=6, rounds=40):
+def audited(relation, gamma_of=None, size=6, rounds=40, most=1):
     """Audits draws of one batch; `gamma_of` replaces the γ that the mechanism reports."""
-    tested = mechanism(relation)
+    tested = mechanism(relation, max_records_per_unit=most)
     audit = MedianAudit(tested)
     meter = PrivateTokenMeter(rounds, 1)
 
@@ -106,7 +126,11 @@ def audited(relation, gamma_of=None, size=6, rounds=40):
         audit.observe(batch, rows, token, gamma if gamma_of is None else gamma_of(rows, token))
 
     watched = WatchedMedian(
-        clip_bound=BOUND, temperature=TEMPERATURE, relation=relation, watch=watch
+        clip_bound=BOUND,
+        temperature=TEMPERATURE,
+        relation=relation,
+        max_records_per_unit=most,
+        watch=watch,
     )
     for rows in batches(size, rounds):
         batch_of_row = torch.zeros(size, dtype=torch.int64)
@@ -114,10 +138,11 @@ def audited(relation, gamma_of=None, size=6, rounds=40):
     return audit
 
 
+@pytest.mark.parametrize("most", [1, 2, 7])
 @pytest.mark.parametrize("size", [1, 2, 5, 6])
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_the_real_mechanism_passes(relation, size):
-    audit = audited(relation, size=size)
+def test_the_real_mechanism_passes(relation, size, most):
+    audit = audited(relation, size=size, most=most)
     assert audit.finding().passed
     (batch,) = audit.batches
     assert (batch.contexts, batch.tokens) == (size, 40)
@@ -154,6 +179,36 @@ def test_a_gamma_of_the_wrong_relation_is_refuted():
         return float(gamma[token])
 
     assert not audited(REPLACE_ONE, narrow).finding().passed
+
+
+def gamma_of_changes(changes):
+    def gamma_of(rows, token):
+        gamma = median_oracle(rows, clip_bound=BOUND, temperature=TEMPERATURE, changes=changes)[1]
+        return float(gamma[token])
+
+    return gamma_of
+
+
+@pytest.mark.parametrize("relation", [ADD_REMOVE, NeighboringRelation.ZERO_OUT])
+def test_a_gamma_of_one_context_is_refuted_where_a_unit_has_two(relation):
+    # Planted bug: each context alone is covered, two of one person's at once are not.
+    assert audited(relation, gamma_of_changes(1)).finding().passed
+    assert not audited(relation, gamma_of_changes(1), most=2).finding().passed
+    assert audited(relation, gamma_of_changes(2), most=2).finding().passed
+
+
+def test_a_gamma_of_one_replacement_is_refuted_where_a_unit_has_two():
+    assert audited(REPLACE_ONE, gamma_of_changes(2)).finding().passed
+    assert not audited(REPLACE_ONE, gamma_of_changes(2), most=2).finding().passed
+
+
+def test_two_contexts_that_left_together_show_what_neither_shows_alone():
+    # Without either of two alike rows the median stays; without both it falls.
+    rows = np.zeros((5, VOCABULARY))
+    rows[:3, 1] = 9.0
+    alone = token_gaps(rows, 1, mechanism())
+    both = token_gaps(rows, 1, mechanism(max_records_per_unit=2))
+    assert np.abs(alone.removed[:3]).max() < np.abs(both.removed).max()
 
 
 def test_a_gamma_that_forgets_the_normaliser_is_refuted():

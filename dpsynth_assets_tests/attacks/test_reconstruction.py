@@ -13,11 +13,11 @@ from scipy import stats
 
 from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM
 from dpsynth_assets.attacks.copying_model import CopyingModel
+from dpsynth_assets.attacks.prefilled import PrefilledModel
 from dpsynth_assets.attacks.reconstruction import (
     KEYS,
     NULL_CHANCE,
     PREFIX,
-    PrefilledModel,
     Rate,
     allowed_share,
     audit_delta,

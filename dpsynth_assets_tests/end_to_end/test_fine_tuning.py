@@ -1,16 +1,19 @@
 """The fine-tuning family through the graph: stages that pay, then corpora that cost nothing."""
 
 import json
+from dataclasses import replace
 
 import dagster as dg
 import polars as pl
 import pytest
+import torch
 
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.assets.public_generation import generation_definitions
 from dpsynth_assets.assets.staged import stage_request
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.methods.fine_tuning import generation
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
@@ -33,6 +36,7 @@ METHODS = [
     },
 ]
 AUDITS = 'key:"notes/audit/mechanism_audits"'  # Other tests run them; they take half a minute.
+TRAINED = 'key:"notes/ctcl/finetuned_generator"'
 GENERATOR = {
     "vocabulary": 400,
     "width": 32,
@@ -45,7 +49,7 @@ GENERATOR = {
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
+def unfinished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fine_tuning")
     patch = pytest.MonkeyPatch()
     patch.setenv("DPSYNTH_HOME", str(folder / "home"))
@@ -84,10 +88,39 @@ def house(tmp_path_factory):
     )
     (folder / "home" / "dagster").mkdir(parents=True)
     with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
-        unfinished = House(folder, folder / "home", spec, definitions, instance, None)
-        result = unfinished.run(f'+key:"notes/*" and not {AUDITS}')
-        yield House(folder, folder / "home", spec, definitions, instance, result)
+        yield House(folder, folder / "home", spec, definitions, instance, None)
     patch.undo()
+
+
+@pytest.fixture(scope="module")
+def failure(unfinished):
+    """What a run says whose generator cannot be trained, and what the ledger holds after it."""
+
+    def untrainable(*arguments, **settings):
+        generator = fresh_generator(*arguments, **settings)
+        generator.model.slope = torch.nn.PReLU()
+        return generator
+
+    fresh_generator = generation.fresh_generator
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "fresh_generator", untrainable)
+        result = unfinished.run(f"+{TRAINED}")
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    return failed.event_specific_data.user_failure_data.description, ledger().entries()
+
+
+@pytest.fixture(scope="module")
+def house(unfinished, failure):
+    public_base = f'(+{TRAINED} and not key:"notes/*")'  # The failed run has made it.
+    result = unfinished.run(f'+key:"notes/*" and not {AUDITS} and not {public_base}')
+    return replace(unfinished, result=result)
+
+
+def test_a_generator_that_cannot_be_trained_charges_nothing_and_says_why(failure):
+    told, entries = failure
+    assert told.startswith("notes/ctcl/finetuned_generator: Expected trainable parameters")
+    assert "PReLU" in told
+    assert entries == []
 
 
 def ledger():

@@ -153,7 +153,7 @@ def test_the_ledger_admits_every_release_of_a_plan_that_spends_everything(tmp_pa
 def test_a_scale_once_fitted_is_read_back_and_changes_with_the_plan(monkeypatch):
     first = plan_dataset(spec("tight"))
 
-    def refuse(cost, epsilon):
+    def refuse(cost, epsilon, largest):
         raise AssertionError("fitted again")
 
     monkeypatch.setattr(plan_scale, "_search", refuse)
@@ -166,6 +166,25 @@ def test_a_scale_once_fitted_is_read_back_and_changes_with_the_plan(monkeypatch)
 def test_the_search_ends_just_below_the_budget_for_any_growth_of_the_cost(power):
     scale = plan_scale._search(lambda factor: 3.0 * factor**power, 3.3)
     assert 3.3 * (1 - plan_scale.SLACK) <= 3.0 * scale**power <= 3.3
+
+
+@pytest.mark.parametrize("fixed", [0.0, 0.3, 0.9])
+def test_shares_beside_noise_that_stands_still_may_gain_what_the_whole_budget_may(fixed):
+    largest = plan_scale.largest_scale(fixed)
+    assert fixed + (1 - fixed) * largest == pytest.approx(plan_scale.largest_scale(0.0))
+    scale = plan_scale._search(lambda f: 5.0 * (fixed + (1 - fixed) * f) ** 0.8, 6.0, largest)
+    assert 6 * (1 - plan_scale.SLACK) <= 5.0 * (fixed + (1 - fixed) * scale) ** 0.8 <= 6
+
+
+@pytest.mark.parametrize("fixed", [1.0, 7.5])
+def test_noise_that_takes_the_whole_budget_leaves_nothing_to_be_scaled(fixed):
+    assert plan_scale.largest_scale(fixed) == plan_scale.largest_scale(0.0)
+
+
+def test_a_plan_that_fits_at_the_bound_is_left_there_after_a_few_steps():
+    asked = []
+    assert plan_scale._search(lambda f: asked.append(f) or f, 30.0) == max(asked)
+    assert len(asked) <= 3
 
 
 def test_the_search_scales_down_a_plan_that_costs_too_much():

@@ -98,9 +98,17 @@ def test_where_dp_releases_take_all_a_secret_release_is_refused_before_anything_
     assert dp.plan.refusal is None
 
 
-def test_shares_beyond_the_whole_are_refused():
-    with pytest.raises(ValueError, match=r"at most 1 in all, got 1\.2"):
-        plan_dataset(spec(secpe("one", secret_share=0.6), secpe("two", secret_share=0.6)))
+def test_shares_beyond_the_whole_are_refused_and_no_other_method_is():
+    small = {
+        "method": "aug_pe",
+        "settings": {k: v for k, v in EVOLUTION.items() if k != "clusters"},
+    }
+    claims = [secpe(name, secret_share=0.6) for name in ("one", "two")]
+    one, two, other = plan_dataset(spec(*claims, small, epsilon=1.0)).methods
+    for refused in (one, two):
+        assert "at most 1 in all, got 1.2" in refused.plan.refusal
+        assert not refused.plan.stages
+    assert other.plan.refusal is None
 
 
 def test_dp_releases_count_for_all_records_of_a_secret():

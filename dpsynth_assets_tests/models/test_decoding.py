@@ -1,5 +1,7 @@
 """The packed engine computes what the plain model computes, whoever else shares the pass."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import (
@@ -13,8 +15,10 @@ from transformers import (
 from dpsynth_assets.models.decoding import (
     PackedContexts,
     SamplingRules,
+    attention_limit,
     public_prefix,
     sample_documents,
+    sampling,
 )
 from dpsynth_assets.models.decoding.attention import grouped_queries
 from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
@@ -261,6 +265,70 @@ def test_packing_does_not_change_what_an_almost_greedy_model_writes(llama):
     prompts = random_prompts(30, seed=9)
     one_by_one = sample(llama, prompts, temperature=1e-4, rows_per_forward=1)
     assert one_by_one == sample(llama, prompts, temperature=1e-4, rows_per_forward=30)
+
+
+POSITIONS = 64  # of the llama
+
+
+def test_prompts_have_to_fit_with_their_own_limits_not_with_each_others(llama):
+    """Lengths and limits that fill the model's positions exactly, each row by itself."""
+    limits = [POSITIONS - 60, POSITIONS - 33, POSITIONS - 4, 0, 2]
+    prompts = [[5 + n % 50 for n in range(size)] for size in (60, 33, 4, POSITIONS, 50)]
+    prompts[1][40 - 33] = END  # Read, not written: it ends no document.
+    together = sample(llama, prompts, limits, temperature=1e-4)
+    alone = [
+        sample(llama, [prompt], [limit], temperature=1e-4)[0]
+        for prompt, limit in zip(prompts, limits, strict=True)
+    ]
+    assert together == alone
+    assert [len(document.tokens) for document in together][3] == 0
+    assert any(document.tokens for document in together)
+
+
+def test_tokens_read_one_by_one_give_what_a_prefill_gives(llama, monkeypatch):
+    prompts = random_prompts(20, seed=3)
+    whole = sample(llama, prompts, temperature=1e-4)
+    monkeypatch.setattr(sampling, "attention_limit", lambda model: NEW + 3)  # 3 columns of prompt
+    assert sample(llama, prompts, temperature=1e-4) == whole
+
+
+def test_prompts_that_fit_all_together_are_read_whole(llama, monkeypatch):
+    seen, contexts = [], sampling.PackedContexts
+
+    def spy(model, prompts, **settings):
+        seen.append((list(map(list, prompts)), settings["prompt_columns"]))
+        return contexts(model, prompts, **settings)
+
+    monkeypatch.setattr(sampling, "PackedContexts", spy)
+    prompts = random_prompts(20)
+    sample(llama, prompts, [1, *[NEW] * 19])
+    assert seen == [(prompts, max(map(len, prompts)))]
+
+
+@pytest.mark.parametrize("limit", [5, 64, 65])
+def test_a_prompt_too_long_for_its_own_limit_is_refused(llama, limit):
+    with pytest.raises(ValueError, match="within 64 tokens"):
+        sample(llama, [[5] * 60, [5]], [limit, 1])
+
+
+def test_a_given_pad_length_decides_whatever_the_prompts_are(llama):
+    with pytest.raises(ValueError, match="within 64 tokens"):
+        sample_documents(
+            llama,
+            [[5]],
+            end_token_id=END,
+            pad_token_id=PAD,
+            max_new_tokens=5,
+            rules=SamplingRules(),
+            prompt_columns=60,
+        )
+
+
+@pytest.mark.parametrize(("name", "limit"), [("llama", 64), ("gpt2", 64), ("gemma2", 32)], ids=str)
+def test_a_model_attends_over_its_positions_and_its_window(name, limit):
+    model = SimpleNamespace(config=CONFIGS[name])
+    assert attention_limit(model) == limit
+    assert attention_limit(SimpleNamespace(config=SimpleNamespace())) is None
 
 
 PREFIXES = [[5, 6, 7, 8, 9], [5, 6, 40], [5, 6, 7, 8, 9]]

@@ -19,10 +19,13 @@ from dpsynth_assets.models.fine_tuning import (
     add_adapters,
     fine_tune,
     fine_tune_privately,
+    kept_learning_rate,
     merge_adapters,
     public_learning_rate,
+    refuse_untrainable,
 )
 from dpsynth_assets.models.fine_tuning.losses import mean_token_losses
+from dpsynth_assets.models.fine_tuning.reports import LINES, LOSSES, public_steps
 from dpsynth_assets.models.fine_tuning.sources import micro_batches, part_size
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
@@ -377,35 +380,127 @@ def test_a_torn_checkpoint_is_never_the_last_one(folders, tmp_path):
     assert CheckpointFolders(tmp_path / "run").saved == folders.saved
 
 
-def test_nothing_is_told_before_the_checkpoint_that_holds_it(tmp_path):
+def test_a_checkpoint_of_the_first_format_is_read_and_one_of_a_later_is_not(folders):
+    data, made = examples(), settings()
+    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
+    file = folders.saved / "state.json"
+    state = json.loads(file.read_text())
+    del state["public_losses"]
+    file.write_text(json.dumps({**state, "format": 1}))
+    facts = fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
+    assert (facts.resumed_at, facts.public_losses) == (4, ())
+    file.write_text(json.dumps({**state, "format": state["format"] + 1}))
+    with pytest.raises(ValueError, match="format"):
+        fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
+
+
+def test_an_interrupted_run_knows_the_rate_it_began_with(folders):
+    assert kept_learning_rate(folders) is None
+    made = settings(learning_rate=3e-3)
+    fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), made, folders)
+    assert kept_learning_rate(folders) == 3e-3
+
+
+# What is told
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 5, 6, 19, 20, 21, 25, 2000, 12_345])
+def test_public_steps_are_few_even_and_end_with_the_last(steps):
+    for times in (LOSSES, LINES):
+        found = sorted(public_steps(steps, times))
+        gaps = np.diff([0, *found])
+        assert found[-1] == steps
+        assert len(found) <= times
+        assert set(gaps[:-1]) <= {gaps[0]}
+        assert gaps[-1] <= gaps[0]
+
+
+def told_by(tmp_path, count, chosen, steps=11):
+    """Steps of the facts, and all that is told but the values of losses."""
+    told = []
+    facts = fine_tune_privately(
+        bart(),
+        examples(count),
+        SEQUENCE,
+        mechanism(steps=steps),
+        settings(micro_batch=20, **chosen),
+        CheckpointFolders(tmp_path / f"{count}-{len(chosen)}-{sum(chosen.values())}"),
+        lambda _model: 1.5,
+        lambda share, message: told.append((share, message)),
+        epsilon_so_far=lambda step: step / 10,
+    )
+    return facts.public_losses, told
+
+
+def test_what_is_told_follows_from_the_number_of_steps_alone(tmp_path):
+    expected = told_by(tmp_path, 8, {"checkpoint_seconds": 1e9})
+    for count, chosen in (
+        (8, {"checkpoint_seconds": 1e-9}),  # another clock
+        (1, {"checkpoint_seconds": 1e9}),  # another number of records
+        (20, {"checkpoint_steps": 2}),
+    ):
+        assert told_by(tmp_path, count, chosen) == expected
+    losses, lines = expected
+    assert losses == tuple((step, 1.5) for step in (3, 6, 9, 11))
+    assert [share for share, _ in lines] == [step / 11 for step in range(1, 12)]
+    assert lines[1][1] == "step 2 of 11"
+    assert lines[2][1] == "step 3 of 11, ε 0.30 of 1.10, public loss 1.500"
+    assert lines[3][1] == "step 4 of 11 (at step 3: ε 0.30 of 1.10, public loss 1.500)"
+
+
+def test_a_loss_is_measured_then_saved_with_its_step_and_then_told(tmp_path):
     events = []
 
     class Folders(CheckpointFolders):
         def save(self, scratch):
-            events.append(json.loads((scratch / "state.json").read_text())["step"])
+            state = json.loads((scratch / "state.json").read_text())
+            events.append((state["step"], len(state["public_losses"])))
             super().save(scratch)
 
     def evaluate(_model):
-        events.append("evaluated")
+        events.append("measured")
         return 1.5
 
-    facts = fine_tune_privately(
+    fine_tune_privately(
         bart(),
         examples(),
         SEQUENCE,
-        mechanism(steps=5),
-        settings(checkpoint_steps=2),
+        mechanism(steps=8),
+        settings(checkpoint_steps=1, micro_batch=20),
         Folders(tmp_path / "run"),
         evaluate,
-        lambda share, message: events.append((share, message)),
-        epsilon_so_far=lambda step: step / 10,
+        lambda _, message: events.append("told") if "8, public" in message else None,
     )
-    told = [(step / 5, f"step {step} of 5, ε {step / 10:.2f} of 0.50, public loss 1.500")
-            for step in (2, 4, 5)]  # fmt: skip
-    expected = [each for step, line in zip((2, 4, 5), told, strict=True)
-                for each in (step, "evaluated", line)]  # fmt: skip
-    assert events == expected
-    assert facts.public_losses == ((2, 1.5), (4, 1.5), (5, 1.5))
+    rounds = [[(2 * n + 1, n), "measured", (2 * n + 2, n + 1), "told"] for n in range(4)]
+    assert events == [event for each in rounds for event in each]
+
+
+def test_a_killed_run_shows_no_loss_that_is_drawn_again(tmp_path):
+    told, data = [], examples()
+
+    def start(folders, model):
+        return fine_tune_privately(
+            model,
+            data,
+            SEQUENCE,
+            mechanism(steps=11),
+            settings(micro_batch=20),
+            folders,
+            lambda model: float(weights(model).double().sum()),
+            lambda _, message: told.append(message),
+        )
+
+    class Dying(DyingFolders):
+        left = 1
+
+    with pytest.raises(Killed):
+        start(Dying(tmp_path / "run"), bart())
+    assert told[-1].startswith("step 5 of 11 (at step 3: public loss")  # its sixth was not saved
+    facts = start(CheckpointFolders(tmp_path / "run"), bart())
+    assert facts.resumed_at == 3
+    assert [step for step, _ in facts.public_losses] == [3, 6, 9, 11]
+    shown = {line.split(" of ")[0]: line.split("loss ")[1] for line in told if "11, p" in line}
+    assert shown == {f"step {step}": f"{loss:.3f}" for step, loss in facts.public_losses}
 
 
 def test_without_a_checkpoint_nothing_is_told_before_the_end():
@@ -454,6 +549,31 @@ def test_a_rehearsal_has_the_runs_noise_in_absolute_size():
     assert rehearsed.sampling_probability == pytest.approx(64 / 200)
     with pytest.raises(ValueError, match="at least 5"):
         public_learning_rate(bart(), examples(4), SEQUENCE, real, settings())
+
+
+# Models that cannot be trained
+
+
+def test_a_trial_leaves_the_model_as_it_was():
+    model = bart()
+    refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
+    assert torch.equal(weights(model), weights(bart()))
+    assert all(each.grad is None for each in model.parameters())
+
+
+def test_a_parameter_that_nobody_clips_fails_the_trial():
+    model = bart()
+    model.model.slope = torch.nn.PReLU()
+    with pytest.raises(TypeError, match="PReLU"):
+        refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
+
+
+def test_weights_that_are_no_numbers_fail_the_trial():
+    model = bart()
+    with torch.no_grad():
+        model.lm_head.weight[3] = math.nan
+    with pytest.raises(ValueError, match="finite losses"):
+        refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
 
 
 # Bad input

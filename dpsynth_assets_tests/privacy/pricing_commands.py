@@ -8,7 +8,15 @@ from dpsynth_assets.cli import account, calibrate
 
 APPS = {"account": account.app, "calibrate": calibrate.app}
 
-PREDICTION = {"expected-batch-size": 255, "clip-bound": 10, "temperature": 2, "delta": 1e-6}
+PREDICTION = {
+    "expected-batch-size": 255,
+    "clip-bound": 10,
+    "temperature": 2,
+    "delta": 1e-6,
+    "logit-slack": 0,
+}
+"""As printed: what rounding costs is a price of its own."""
+
 TRAINING = {
     "records": 1000,
     "expected-batch-size": 100,
@@ -34,6 +42,7 @@ CALLS = {
         "noise-scale": 0.2,
         "private-tokens": 100,
         "delta": 1e-6,
+        "logit-slack": 0,
         **UNIT,
     },
     "account bounded-range": {"eta": 0.2, "count": 10, "delta": 1e-6, "at-epsilon": 0.5, **UNIT},

@@ -7,9 +7,13 @@ from typer.testing import CliRunner
 from dpsynth_assets.cli.account import app
 from dpsynth_assets.cli.account.printing import down_significant, finite, up, up_significant
 from dpsynth_assets.cli.main import app as main
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets_tests.privacy.pricing_commands import CALLS, invoke as invoke_named, price
 
 TOKENS = ["tokens", "--expected-batch-size", "64", "--clip-bound", "9", "--temperature", "1.5"]
+TOKENS += ["--logit-slack", "0"]
 
 
 def invoke(*arguments):
@@ -161,10 +165,67 @@ def test_replacing_a_record_costs_twice_its_removal():
 
 
 def test_a_prompt_that_turns_into_another_costs_as_a_replaced_record():
-    for name in ("account tokens", "account private-prediction"):
+    for name in ("account tokens", "account private-prediction", "account svt"):
         replaced = price(name, contexts_changed="replace")
         assert replaced["epsilon"] == price(name, relation="replace-one")["epsilon"]
-        assert price(name, logit_slack=1e-5)["epsilon"] > price(name)["epsilon"]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, options in CALLS.items() if "logit-slack" in options]
+)
+def test_rounding_is_charged_as_methods_charge_it_unless_told_otherwise(name):
+    key = "svt_epsilon_per_token" if "private-prediction" in name else "epsilon"
+    assert price(name)[key] < price(name, logit_slack=1e-3)[key]
+    unsaid = price(name, logit_slack=None)
+    default = MeanUniformConfig.model_fields["logit_slack"].default
+    assert unsaid["logit_slack"] == default > 0
+    assert unsaid == price(name, logit_slack=default)
+    more = {"batches_per_pass": unsaid["batches_per_pass"] + 1, "load": 2}
+    for option, value in more.items():  # Both multiply the slack, and nothing else.
+        assert price(name, logit_slack=None, **{option: value})[key] > unsaid[key]
+        assert price(name, **{option: value})[key] == price(name)[key]
+
+
+def test_the_price_of_a_plan_is_reproduced_by_its_public_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    settings = {"expected_batch_size": 64, "max_batches": 8}
+    spec = PrivateDatasetSpec.model_validate(
+        {
+            "name": "letters",
+            "source": {"path": "nowhere.jsonl"},
+            "budget": {"epsilon": 20.0, "delta": 1e-6},
+            "cluster_histogram": {},
+            "methods": [
+                {"method": "mean_uniform", "settings": settings},
+                {"method": "mean_svt", "settings": settings},
+            ],
+        }
+    )
+    plain, tested = plan_dataset(spec).methods
+    told = {
+        "expected_batch_size": plain.config.expected_batch_size,
+        "clip_bound": plain.config.clip_bound,
+        "temperature": plain.config.temperature,
+        "logit_slack": None,
+    }
+    tokens = price("account tokens", **told, tokens=plain.plan.tokens_per_batch)
+    assert tokens["eta"] == plain.plan.parameters["eta"]
+    assert tokens["epsilon"] == plain.plan.epsilon
+    both = price(
+        "account private-prediction",
+        **told | {"clip_bound": tested.config.clip_bound},
+        private_tokens=tested.plan.tokens_per_batch,
+        svt_noise_scale=tested.config.svt_noise_scale,
+    )
+    assert both["svt_epsilon_per_token"] == tested.plan.parameters["svt_epsilon"]
+    assert both["epsilon"] == tested.plan.epsilon
+    alone = price(
+        "account svt",
+        expected_batch_size=64,
+        noise_scale=tested.config.svt_noise_scale,
+        logit_slack=None,
+    )
+    assert alone["epsilon_per_token"] == tested.plan.parameters["svt_epsilon"]
 
 
 def test_svt_costs_two_over_s_sigma_a_token():

@@ -121,8 +121,29 @@ def bert_classifier(tied=True):
     return BertForSequenceClassification(config)
 
 
+def t5(tied=True):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        d_kv=8,
+        d_ff=24,
+        num_layers=2,
+        num_heads=2,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=6,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        tie_word_embeddings=tied,
+    )
+    return T5ForConditionalGeneration(config)
+
+
 MODELS = {
     "BART": bart,
+    "T5": t5,
     "GPT-2": gpt2,
     "Llama": llama,
     "BART with LoRA": with_adapters(bart),
@@ -162,7 +183,7 @@ def losses(model, rows, factor=1.0):
     if "Classification" in name:
         logits = model(input_ids=sources, attention_mask=mask).logits
         return factor * functional.cross_entropy(logits, targets[:, 0] % 3, reduction="none")
-    if "Bart" in name:
+    if "Bart" in name or "T5" in name:
         logits = model(
             input_ids=sources, attention_mask=mask, labels=targets, use_cache=False
         ).logits
@@ -411,7 +432,7 @@ def test_the_model_is_left_as_it_was():
 def test_a_failing_forward_pass_leaves_the_model_as_it_was():
     model = built("GPT-2")
     modules = PerExampleGradients(model)._bookkeepers[0]._modules
-    with pytest.raises(IndexError), recording(modules, 1):
+    with pytest.raises(IndexError), recording(model, modules, 1):
         model(input_ids=torch.tensor([[VOCABULARY + 5]]))
     assert all(each.requires_grad for each in model.parameters())
     clipped(model, [[0, 1]], 1.0)

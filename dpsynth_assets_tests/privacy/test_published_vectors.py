@@ -82,6 +82,7 @@ def prediction_settings(inputs):
         "clip_bound": inputs["c"],
         "temperature": inputs["tau"],
         "svt_noise_scale": inputs.get("sigma"),
+        "logit_slack": 0,  # Printed prices count no rounding.
     }
 
 

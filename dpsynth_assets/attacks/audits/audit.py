@@ -93,6 +93,8 @@ class AuditResult:
         version: Installed version of this package.
         finished_at: UTC, ISO 8601.
         bug: The bug that was planted; None for the real code.
+        settings: Digest of the settings that were attacked; empty where a mechanism was audited,
+            whose claim holds for all of them.
     """
 
     name: str
@@ -105,6 +107,7 @@ class AuditResult:
     finished_at: str
     note: str = ""
     bug: str | None = None
+    settings: str = ""
 
     @property
     def good(self) -> bool:

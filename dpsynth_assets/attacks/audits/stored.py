@@ -48,12 +48,12 @@ def latest_results(path: Path, *, with_planted_bugs: bool = False) -> list[Audit
 
 
 def save_results(path: Path, results: Sequence[AuditResult]) -> None:
-    """Puts results in the place of older ones of the same audit and bug; keeps the others.
+    """Puts results in the place of older ones of the same audit, settings and bug; keeps others.
 
     The file is replaced at once, never half written; its folder is made where it is missing.
     """
     earlier = latest_results(path, with_planted_bugs=True)
-    latest = {(result.name, result.bug): result for result in [*earlier, *results]}
+    latest = {(result.name, result.settings, result.bug): result for result in [*earlier, *results]}
     document = {
         "format": FORMAT,
         "environment": environment(),

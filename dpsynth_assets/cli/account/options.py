@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, cast
 import typer
 from typer.core import TyperCommand
 
+from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 Delta = Annotated[float, typer.Option(help="Public δ of the guarantee, between 0 and 1.")]
@@ -30,8 +31,23 @@ ClipBound = Annotated[float, typer.Option(help="Bound c of clipped logits.")]
 Temperature = Annotated[float, typer.Option(help="Sampling temperature τ.")]
 LogitSlack = Annotated[
     float,
-    typer.Option(help="Largest move of a row's logits with the rows beside it; 0 if invariant."),
+    typer.Option(
+        help="Largest move of a row's logits with the rows beside it, as methods charge it unless "
+        "told otherwise; 0 where rounding does not count, as in the papers."
+    ),
 ]
+BatchesPerPass = Annotated[
+    int, typer.Option(help="Batches decoded in one forward pass, over which the slack adds up.")
+]
+Load = Annotated[
+    float,
+    typer.Option(
+        help="Most records expected in a batch, as a multiple of s, by public facts; for the slack."
+    ),
+]
+LOGIT_SLACK = float(PrivatePredictionConfig.model_fields["logit_slack"].default)
+BATCHES_PER_PASS = int(PrivatePredictionConfig.model_fields["batches_per_forward"].default)
+"""What a plan charges by default: the same settings then have one price, here and in a plan."""
 ContextsChanged = Annotated[
     Literal["toggle", "replace"],
     typer.Option(

@@ -11,13 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from dpsynth_assets.cli.account.options import (
+    BATCHES_PER_PASS,
+    LOGIT_SLACK,
     Accountant,
     AsJson,
     AtEpsilon,
+    BatchesPerPass,
     BatchSize,
     ClipBound,
     ContextsChanged,
     Delta,
+    Load,
     LogitSlack,
     MaybeRecords,
     RecordsPerUnit,
@@ -62,6 +66,8 @@ class PrivatePrediction:
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change.
+        batches_per_pass: Batches decoded in one forward pass.
+        load: Most records expected in a batch, as a multiple of s.
         contexts_changed: `toggle` or `replace` (`bounded_range.context_changes`).
     """
 
@@ -72,8 +78,10 @@ class PrivatePrediction:
     svt_noise_scale: float | None
     relation: NeighboringRelation
     max_records_per_unit: int
-    logit_slack: float = 0.0
-    contexts_changed: str = "toggle"
+    logit_slack: float
+    batches_per_pass: int
+    load: float
+    contexts_changed: str
 
     def with_tokens(self, private_tokens: int) -> "PrivatePrediction":
         """The same settings with another number of private tokens."""
@@ -93,6 +101,8 @@ class PrivatePrediction:
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
             logit_slack=self.logit_slack,
+            batches_per_pass=self.batches_per_pass,
+            load=self.load,
             contexts_changed=self.contexts_changed,
         )
         return BoundedRangeEvent(eta=eta, count=self.private_tokens)
@@ -108,6 +118,8 @@ class PrivatePrediction:
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
             logit_slack=self.logit_slack,
+            batches_per_pass=self.batches_per_pass,
+            load=self.load,
             contexts_changed=self.contexts_changed,
         )
         return PureEvent(epsilon=epsilon, count=self.private_tokens)
@@ -132,6 +144,8 @@ class PrivatePrediction:
             "private_tokens": self.private_tokens,
             "svt_noise_scale": self.svt_noise_scale,
             "logit_slack": self.logit_slack,
+            "batches_per_pass": self.batches_per_pass,
+            "load": self.load,
             "contexts_changed": self.contexts_changed,
             **guarantee(self.relation, self.max_records_per_unit),
             "eta": self.selection.eta,
@@ -163,7 +177,9 @@ def private_prediction(  # noqa: PLR0913 - one argument an option
     at_epsilon: AtEpsilon = None,
     records: MaybeRecords = None,
     accountant: Accountant = "zcdp",
-    logit_slack: LogitSlack = 0.0,
+    logit_slack: LogitSlack = LOGIT_SLACK,
+    batches_per_pass: BatchesPerPass = BATCHES_PER_PASS,
+    load: Load = 1.0,
     contexts_changed: ContextsChanged = "toggle",
     relation: Relation = NeighboringRelation.ADD_REMOVE,
     max_records_per_unit: RecordsPerUnit = 1,
@@ -180,6 +196,8 @@ def private_prediction(  # noqa: PLR0913 - one argument an option
             relation=relation,
             max_records_per_unit=max_records_per_unit,
             logit_slack=logit_slack,
+            batches_per_pass=batches_per_pass,
+            load=load,
             contexts_changed=contexts_changed,
         )
         result = {
@@ -229,12 +247,16 @@ def say_private_prediction(result: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def svt(
+def svt(  # noqa: PLR0913 - one argument an option
     expected_batch_size: BatchSize,
     noise_scale: Annotated[float, typer.Option(help="Scale σ of the threshold's Laplace noise.")],
     private_tokens: PrivateTokens,
     delta: Delta,
     accountant: Accountant = "zcdp",
+    logit_slack: LogitSlack = LOGIT_SLACK,
+    batches_per_pass: BatchesPerPass = BATCHES_PER_PASS,
+    load: Load = 1.0,
+    contexts_changed: ContextsChanged = "toggle",
     relation: Relation = NeighboringRelation.ADD_REMOVE,
     max_records_per_unit: RecordsPerUnit = 1,
     as_json: AsJson = False,
@@ -246,6 +268,10 @@ def svt(
             noise_scale=noise_scale,
             relation=relation,
             max_records_per_unit=max_records_per_unit,
+            logit_slack=logit_slack,
+            batches_per_pass=batches_per_pass,
+            load=load,
+            contexts_changed=contexts_changed,
         )
         event = PureEvent(epsilon=epsilon, count=private_tokens)
         result = {
@@ -253,6 +279,10 @@ def svt(
             "expected_batch_size": expected_batch_size,
             "noise_scale": noise_scale,
             "private_tokens": private_tokens,
+            "logit_slack": logit_slack,
+            "batches_per_pass": batches_per_pass,
+            "load": load,
+            "contexts_changed": contexts_changed,
             **guarantee(relation, max_records_per_unit),
             "epsilon_per_token": epsilon,
             "rho_per_token": float_up(_rho_of_one(event)),

@@ -5,12 +5,16 @@ from typing import Annotated, Any
 import typer
 
 from dpsynth_assets.cli.account.options import (
+    BATCHES_PER_PASS,
+    LOGIT_SLACK,
     Accountant,
     AsJson,
+    BatchesPerPass,
     BatchSize,
     ClipBound,
     ContextsChanged,
     Delta,
+    Load,
     LogitSlack,
     RecordsPerUnit,
     Relation,
@@ -42,7 +46,9 @@ def tokens(  # noqa: PLR0913 - one argument an option
         float | None, typer.Option(help="Target ε; prints the largest number of tokens.")
     ] = None,
     accountant: Accountant = "zcdp",
-    logit_slack: LogitSlack = 0.0,
+    logit_slack: LogitSlack = LOGIT_SLACK,
+    batches_per_pass: BatchesPerPass = BATCHES_PER_PASS,
+    load: Load = 1.0,
     contexts_changed: ContextsChanged = "toggle",
     relation: Relation = NeighboringRelation.ADD_REMOVE,
     max_records_per_unit: RecordsPerUnit = 1,
@@ -58,6 +64,8 @@ def tokens(  # noqa: PLR0913 - one argument an option
             relation=relation,
             max_records_per_unit=max_records_per_unit,
             logit_slack=logit_slack,
+            batches_per_pass=batches_per_pass,
+            load=load,
             contexts_changed=contexts_changed,
         )
         if target_epsilon is not None:
@@ -72,6 +80,8 @@ def tokens(  # noqa: PLR0913 - one argument an option
         "clip_bound": clip_bound,
         "temperature": temperature,
         "logit_slack": logit_slack,
+        "batches_per_pass": batches_per_pass,
+        "load": load,
         "contexts_changed": contexts_changed,
         **guarantee(relation, max_records_per_unit),
         "target_epsilon": target_epsilon,

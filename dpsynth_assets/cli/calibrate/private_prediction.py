@@ -6,11 +6,15 @@ from typing import Annotated, Any
 import typer
 
 from dpsynth_assets.cli.account.options import (
+    BATCHES_PER_PASS,
+    LOGIT_SLACK,
     Accountant,
     AsJson,
+    BatchesPerPass,
     ClipBound,
     ContextsChanged,
     Delta,
+    Load,
     LogitSlack,
     MaybeRecords,
     RecordsPerUnit,
@@ -49,7 +53,9 @@ def private_prediction(  # noqa: PLR0913 - one argument an option
     svt_noise_scale: SvtNoiseScale = None,
     records: MaybeRecords = None,
     accountant: Accountant = "zcdp",
-    logit_slack: LogitSlack = 0.0,
+    logit_slack: LogitSlack = LOGIT_SLACK,
+    batches_per_pass: BatchesPerPass = BATCHES_PER_PASS,
+    load: Load = 1.0,
     contexts_changed: ContextsChanged = "toggle",
     relation: Relation = NeighboringRelation.ADD_REMOVE,
     max_records_per_unit: RecordsPerUnit = 1,
@@ -68,6 +74,8 @@ def private_prediction(  # noqa: PLR0913 - one argument an option
             relation=relation,
             max_records_per_unit=max_records_per_unit,
             logit_slack=logit_slack,
+            batches_per_pass=batches_per_pass,
+            load=load,
             contexts_changed=contexts_changed,
         )
         search = most_tokens if private_tokens is None else smallest_batches
@@ -120,7 +128,7 @@ def smallest_batches(
         events = settings.with_batch_size(batch_size).events
         return epsilon_of(events, delta, accountant) > target_epsilon
 
-    if settings.test is None:
+    if settings.test is None and settings.load == 1:
         size = smallest_batch_size(
             tokens=settings.private_tokens,
             clip_bound=settings.clip_bound,
@@ -131,6 +139,7 @@ def smallest_batches(
             relation=settings.relation,
             max_records_per_unit=settings.max_records_per_unit,
             logit_slack=settings.logit_slack,
+            batches_per_pass=settings.batches_per_pass,
             contexts_changed=settings.contexts_changed,
         )
         return settings.with_batch_size(size)

@@ -123,8 +123,9 @@ class PrivateVotes:
     """Releases one round of votes after another under one charge.
 
     **Privacy** Each record votes once in a round, for a candidate of its own label: records under
-    an undeclared label, null records and labels without candidates give no vote. Neither noise nor number of
-    rounds can change after the charge, and rounds that a killed run stored count as released.
+    an undeclared label, null records and labels without candidates give no vote. Neither noise nor
+    number of rounds can change after the charge, and rounds that a killed run stored count as
+    released.
     """
 
     def __init__(

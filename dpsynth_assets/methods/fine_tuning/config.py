@@ -1,11 +1,18 @@
 """Settings of the fine-tuning methods, as they stand in a dataset file."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+
+CLASSIFIER_RATE = 0.05
+"""Peak learning rate of the linear classifier, chosen on public text: 2,000 reviews of Yelp and
+2,000 of AG News, 40 steps of 256, ε = 4 and 1, rates of 0.002 to 0.2. Sentence embeddings have most
+of their length in common, so that rates which suit a language model move the offsets of the classes
+and never tell them apart: at 0.002 every review of Yelp gets the most frequent class (.47 right),
+at 0.05 .53 are right; of AG News .80 and .87."""
 
 
 class PrivateTrainingConfig(MethodConfig):
@@ -51,8 +58,9 @@ class PrivateTrainingConfig(MethodConfig):
         description=(
             "Peak learning rate of Adam (no unit). The default was chosen on public text for the "
             "embedded generator; choose another on public text too, since a choice made on private "
-            "text would have to be charged. Empty: the run is rehearsed on public text under its "
-            "own noise with several rates, which takes minutes."
+            "text would have to be charged. Null: the run is rehearsed on public text under its "
+            "own noise with several rates, which takes minutes. The linear classifier of "
+            "downstream_fine_tuning takes 0.05 where nothing is said, and cannot be rehearsed."
         ),
     )
     warmup_share: float = Field(
@@ -84,12 +92,31 @@ class PrivateTrainingConfig(MethodConfig):
             "Records of one forward and backward pass (records): bounds memory, not privacy cost."
         ),
     )
+    exact_sums: bool = Field(
+        default=False,
+        description=(
+            "true: clipped gradients are added up in float64, where the bound on what one record "
+            "moves is proved, rounding included. false: in float32, faster, where it rests on the "
+            "assumption that rounding errors behave as if they were random."
+        ),
+    )
     checkpoint_minutes: float = Field(
         default=5.0,
         gt=0,
         le=1440,
         description="Time between checkpoints (minutes), from which a killed run goes on.",
     )
+
+    @model_serializer(mode="wrap")
+    def _without_what_was_always_so(self, serialize: Any) -> dict[str, Any]:
+        """Leaves exact_sums out where it is false, as charges did before there was a choice.
+
+        Equal parameters are one release: what was paid for is found again.
+        """
+        found: dict[str, Any] = serialize(self)
+        if not self.exact_sums:
+            found.pop("exact_sums", None)
+        return found
 
 
 class GeneratorConfig(PrivateTrainingConfig):
@@ -211,7 +238,8 @@ class DownstreamConfig(PrivateTrainingConfig):
         default="next_word",
         description=(
             "next_word: a small causal model, tested by next-word accuracy. classification: a "
-            "linear classifier of labels over the records' public embeddings."
+            "linear classifier of at least two declared labels over the records' public "
+            "embeddings."
         ),
     )
     vocabulary: int = Field(
@@ -228,6 +256,14 @@ class DownstreamConfig(PrivateTrainingConfig):
     max_document_tokens: int = Field(
         default=48, ge=4, le=8192, description="Documents are cut to this length (tokens)."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_the_task(cls, settings: Any) -> Any:
+        """Fills in the classifier's rate where none was given; a given one stands, null too."""
+        if not isinstance(settings, dict) or settings.get("task") != "classification":
+            return settings
+        return {"learning_rate": CLASSIFIER_RATE, **settings}
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:

@@ -15,9 +15,14 @@ from dpsynth_assets.methods.base import (
     PublicInputs,
     SyntheticCorpus,
 )
-from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig
-from dpsynth_assets.methods.fine_tuning.plan import plan_training
-from dpsynth_assets.methods.fine_tuning.training import TrainingTask, train_privately
+from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
+from dpsynth_assets.methods.fine_tuning.generators import public_texts
+from dpsynth_assets.methods.fine_tuning.plan import plan_training, refused_training
+from dpsynth_assets.methods.fine_tuning.training import (
+    TrainingTask,
+    refuse_without_rate,
+    train_privately,
+)
 from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
 from dpsynth_assets.models.fine_tuning import (
     CausalLoss,
@@ -25,6 +30,7 @@ from dpsynth_assets.models.fine_tuning import (
     TokenExample,
     add_adapters,
     merge_adapters,
+    refuse_untrainable,
 )
 from dpsynth_assets.models.label_classifier import (
     LabelledEmbedding,
@@ -47,14 +53,13 @@ _PUBLIC_EXAMPLES = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Downstream:
+class _Start:
     """A model to be trained, how its examples are scored, and which public ones there are."""
 
     model: Any
     loss: ExampleLoss
-    start: str
-    private_examples: Sequence[Any]
-    public_examples: Sequence[Any]
+    name: str
+    public_examples: Sequence[Any] = ()
 
 
 class DownstreamFineTuning(StagedMethod):
@@ -73,6 +78,9 @@ class DownstreamFineTuning(StagedMethod):
 
     def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
+        refusal = _refusal(config, terms)
+        if refusal is not None:
+            return refused_training(config, refusal)
         return plan_training(STAGE, config, terms, target_epsilon)
 
     def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
@@ -84,6 +92,24 @@ class DownstreamFineTuning(StagedMethod):
             needs_embeddings=config.task == "classification",
         )
         return (stage,)
+
+    def open_models(
+        self, stage: str, config: Any, terms: CohortTerms, public: PublicInputs
+    ) -> None:
+        """Takes the causal model through half a step; the classifier is one linear layer.
+
+        Raises:
+            TypeError: If a parameter cannot be clipped by example.
+            ValueError: If no learning rate can be chosen.
+        """
+        del stage, terms
+        if config.task != "next_word":
+            return
+        start = _next_word(config, public)
+        refuse_without_rate(config, len(start.public_examples))
+        made_up = ["a short note", "word " * config.max_document_tokens]
+        examples = text_examples(made_up, next_word_settings(config))
+        refuse_untrainable(start.model, examples, start.loss, config.clip_bound)
 
     def release_stage(
         self,
@@ -102,22 +128,24 @@ class DownstreamFineTuning(StagedMethod):
 
         **Source** CTCL, section 4.1.2 (Downstream DPFT).
         """
-        prepare = _next_word if config.task == "next_word" else _classification
-        downstream = prepare(config, terms, private, public)
+        examples: Sequence[Any]
+        if config.task == "next_word":
+            start, examples = _next_word(config, public), _words(config, private)
+        else:
+            start, examples = _classification(terms, private), _labelled(terms, private)
         task = TrainingTask(
             stage=stage,
             plan=plan,
             config=config,
             terms=terms,
-            loss=downstream.loss,
-            start=downstream.start,
-            public_examples=downstream.public_examples,
+            loss=start.loss,
+            start=start.name,
+            public_examples=start.public_examples,
         )
-        adapts = config.lora_rank is not None
-        model = add_adapters(downstream.model, config.lora_rank) if adapts else downstream.model
-        facts = train_privately(task, model, downstream.private_examples, checkpoint, progress)
+        facts = train_privately(task, start.model, examples, checkpoint, progress)
         folder = checkpoint.scratch()
-        _save(merge_adapters(model) if adapts else model, config, terms, folder)
+        trained = start.model if config.lora_rank is None else merge_adapters(start.model)
+        _save(trained, config, terms, folder)
         return Release(
             value=StageRelease(facts={"task": config.task, **facts}, files=folder),
             cost=Cost(guarantee=self.guarantee, event=plan.stages[stage]),
@@ -152,23 +180,81 @@ def next_word_settings(config: DownstreamConfig) -> NextWordSettings:
     return NextWordSettings(**{name: getattr(config, name) for name in shape})
 
 
-def _next_word(
-    config: DownstreamConfig, terms: CohortTerms, private: PrivateInputs, public: PublicInputs
-) -> _Downstream:
+def _refusal(config: DownstreamConfig, terms: CohortTerms) -> str | None:
+    """Why a classifier cannot be trained, from declared facts; None if it can."""
+    if config.task != "classification":
+        return None
+    if len(terms.labels) < 2:
+        return (
+            "Expected at least two declared labels for task: classification, got "
+            f"{len(_named(terms.labels))}. Declare columns.labels and public_facts.labels, or take "
+            "task: next_word."
+        )
+    if config.learning_rate is None:
+        return (
+            "Expected a learning_rate for task: classification, got null: public text has no "
+            f"labels to rehearse on. Leave it out ({CLASSIFIER_RATE:g}) or give one."
+        )
+    if config.lora_rank is not None:
+        return (
+            f"Expected no lora_rank for task: classification, got {config.lora_rank}: a linear "
+            "layer has nothing to adapt. Leave it out."
+        )
+    return None
+
+
+def _named(labels: Sequence[str]) -> list[str]:
+    return [label for label in labels if label]
+
+
+def _next_word(config: DownstreamConfig, public: PublicInputs) -> _Start:
     """The start and the vocabulary that corpora are scored with; labels play no part."""
-    del terms
     settings = next_word_settings(config)
-    texts = [] if public.public_records is None else public.public_records["text"].to_list()
-    return _Downstream(
-        model=new_next_word_model(_on_accelerator(settings)).requires_grad_(True),
+    model = new_next_word_model(_on_accelerator(settings)).requires_grad_(True)
+    return _Start(
+        model=model if config.lora_rank is None else add_adapters(model, config.lora_rank),
         loss=CausalLoss(
             pad_token_id=PublicWordPieces.pad_token_id,
             start_token_id=PublicWordPieces.begin_token_id,
         ),
-        start="word embeddings of MiniLM",
-        private_examples=text_examples(private.records["text"].to_list(), settings),
-        public_examples=text_examples(texts[:_PUBLIC_EXAMPLES], settings),
+        name="word embeddings of MiniLM",
+        public_examples=text_examples(public_texts(public)[:_PUBLIC_EXAMPLES], settings),
     )
+
+
+def _classification(terms: CohortTerms, private: PrivateInputs) -> _Start:
+    """A linear layer over public embeddings, of which only the width is read here."""
+    model = new_label_classifier(_embeddings(private).shape[1], len(terms.labels))
+    return _Start(model=model, loss=LabelLoss(), name="zero")
+
+
+def _embeddings(private: PrivateInputs) -> np.ndarray:
+    """The records' embeddings.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if private.embeddings is None:
+        raise ValueError(
+            "Expected embedded records to train a classifier, got none. Embed the records, or take "
+            "task: next_word."
+        )
+    return private.embeddings
+
+
+def _words(config: DownstreamConfig, private: PrivateInputs) -> list[TokenExample]:
+    return text_examples(private.records["text"].to_list(), next_word_settings(config))
+
+
+def _labelled(terms: CohortTerms, private: PrivateInputs) -> list[LabelledEmbedding]:
+    """Examples of the classifier; records without text or a declared label are left out."""
+    index = {label: place for place, label in enumerate(terms.labels)}
+    columns = (private.records["label"].to_list(), private.records["text"].to_list())
+    return [
+        LabelledEmbedding(np.asarray(embedding, dtype=np.float32), index[label])
+        for embedding, label, text in zip(_embeddings(private), *columns, strict=True)
+        if label in index and text.strip()
+    ]
 
 
 def _on_accelerator(settings: NextWordSettings) -> NextWordSettings:
@@ -180,35 +266,6 @@ def _on_accelerator(settings: NextWordSettings) -> NextWordSettings:
 def text_examples(texts: Sequence[str], settings: NextWordSettings) -> list[TokenExample]:
     """Texts that have words; a null record has none and contributes nothing."""
     return [TokenExample((), each[1:].tolist()) for each in encode_texts(texts, settings)]
-
-
-def _classification(
-    config: DownstreamConfig, terms: CohortTerms, private: PrivateInputs, public: PublicInputs
-) -> _Downstream:
-    """A linear layer over public embeddings; records without text or a declared label are left out.
-
-    Raises:
-        ValueError: If there is nothing to tell apart, or there are no embeddings.
-    """
-    del config, public
-    if len(terms.labels) < 2 or private.embeddings is None:
-        raise ValueError(
-            "Expected at least two declared labels and embedded records to train a classifier, "
-            "got fewer. Take task: next_word."
-        )
-    index = {label: place for place, label in enumerate(terms.labels)}
-    columns = (private.records["label"].to_list(), private.records["text"].to_list())
-    return _Downstream(
-        model=new_label_classifier(private.embeddings.shape[1], len(terms.labels)),
-        loss=LabelLoss(),
-        start="zero",
-        private_examples=[
-            LabelledEmbedding(np.asarray(embedding, dtype=np.float32), index[label])
-            for embedding, label, text in zip(private.embeddings, *columns, strict=True)
-            if label in index and text.strip()
-        ],
-        public_examples=(),
-    )
 
 
 def _save(model: Any, config: DownstreamConfig, terms: CohortTerms, folder: Path) -> None:

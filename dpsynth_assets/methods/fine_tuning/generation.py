@@ -24,15 +24,23 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     encode_pairs,
     fresh_generator,
     public_pairs,
+    public_texts,
     save_generator,
     trainable,
+    trial_pairs,
 )
 from dpsynth_assets.methods.fine_tuning.plan import plan_training
 from dpsynth_assets.methods.fine_tuning.serving import open_writer
-from dpsynth_assets.methods.fine_tuning.training import TrainingTask, train_privately
+from dpsynth_assets.methods.fine_tuning.training import (
+    TrainingTask,
+    refuse_without_rate,
+    train_privately,
+)
 from dpsynth_assets.methods.fine_tuning.writing import write_rows
 from dpsynth_assets.methods.rejection_sampling import open_judge
 from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
+from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+from dpsynth_assets.models.fine_tuning import refuse_untrainable
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 
@@ -76,6 +84,25 @@ class GeneratorMethod(StagedMethod):
         )
         return (stage,)
 
+    def open_models(
+        self, stage: str, config: Any, terms: CohortTerms, public: PublicInputs
+    ) -> None:
+        """Takes the public model through half a step: one that cannot be trained costs nothing.
+
+        Its weights are dropped afterwards, and read again once the stage is charged.
+
+        Raises:
+            TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
+            ValueError: If an artifact is missing, or no learning rate can be chosen.
+        """
+        del stage
+        refuse_without_rate(config, len(public_texts(public)))
+        known, generator = self._conditioning(config, terms, public), self._fresh(config, public)
+        longest = config.max_document_tokens
+        examples = encode_pairs(generator, trial_pairs(known, longest), longest)
+        model = trainable(generator, config.lora_rank)
+        refuse_untrainable(model, examples, PairLoss(generator), config.clip_bound)
+
     def release_stage(
         self,
         stage: str,
@@ -96,10 +123,7 @@ class GeneratorMethod(StagedMethod):
         **Source** CTCL, section 3.3 (DP finetuning) and 4.1.3.
         """
         known = self._conditioning(config, terms, public)
-        start = self.starts_from(config, public)
-        generator = fresh_generator(
-            start.source, start.device, pretrained=getattr(config, "pretrained", True)
-        )
+        generator = self._fresh(config, public)
         task = TrainingTask(
             stage=stage,
             plan=plan,
@@ -150,6 +174,11 @@ class GeneratorMethod(StagedMethod):
                 progress(0.0, f"written by {engine}: {terms.engine.kind} cannot serve this model")
             corpus = write_rows(writer, known, cells, config, public.seed, progress, judge)
         return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
+
+    def _fresh(self, config: Any, public: PublicInputs) -> ConditionalGenerator:
+        start = self.starts_from(config, public)
+        pretrained = getattr(config, "pretrained", True)
+        return fresh_generator(start.source, start.device, pretrained=pretrained)
 
     def _conditioning(self, config: Any, terms: CohortTerms, public: PublicInputs) -> Conditioning:
         return conditioning(terms, config.document_type, public, keywords=self.has_keywords(config))

@@ -97,9 +97,7 @@ def public_pairs(public: PublicInputs, conditioning: Conditioning) -> TrainingPa
 
     Labels are left out: public documents carry none of the cohort's.
     """
-    if public.public_records is None:
-        return TrainingPairs(conditions=[], documents=[])
-    texts = [text for text in public.public_records["text"].to_list() if text.strip()]
+    texts = public_texts(public)
     order = np.random.default_rng(0).permutation(len(texts))[:PUBLIC_EXAMPLES]
     documents = [texts[row] for row in order]
     topics = [-1] * len(documents)
@@ -108,6 +106,21 @@ def public_pairs(public: PublicInputs, conditioning: Conditioning) -> TrainingPa
         topics = conditioning.topic_model.assign(embeddings).tolist()
     conditions = [condition_text(conditioning.keywords(topic)) for topic in topics]
     return TrainingPairs(conditions=conditions, documents=documents)
+
+
+def public_texts(public: PublicInputs) -> list[str]:
+    """Public documents that have words; none without a public corpus."""
+    if public.public_records is None:
+        return []
+    return [text for text in public.public_records["text"].to_list() if text.strip()]
+
+
+def trial_pairs(conditioning: Conditioning, max_document_tokens: int) -> TrainingPairs:
+    """Two made-up pairs of different lengths; no document that will come is longer than one's."""
+    conditions = [conditioning.text(0, topic) for topic in (-1, 0)]
+    return TrainingPairs(
+        conditions=conditions, documents=["a short note", "word " * max_document_tokens]
+    )
 
 
 def _draw_weights(generator: ConditionalGenerator) -> None:

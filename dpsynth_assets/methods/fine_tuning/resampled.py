@@ -100,6 +100,9 @@ class Resampled(StagedMethod):
         **Source** Yu et al. 2024, Algorithm 1, as CTCL's baseline "+ Resample" (section 4.1.2):
         each cell gets its share of the rows, drawn without replacement. Cells that run out pass
         what they lack to the others.
+
+        Raises:
+            ValueError: The corpus is not there, or holds no more rows than are asked for.
         """
         import polars as pl
 
@@ -113,11 +116,16 @@ class Resampled(StagedMethod):
         index = {label: place for place, label in enumerate(terms.labels)}
         labels = np.array([index.get(label, -1) for label in corpus["label"].to_list()])
         declared = np.flatnonzero(labels >= 0)
+        if rows >= len(declared):  # Whole, it would be the other corpus under another name.
+            raise ValueError(
+                f"Expected fewer rows than the corpus of {config.corpus} holds "
+                f"({len(declared)}), to choose among them, got {rows}. Ask for fewer, or write "
+                f"more rows of {config.corpus}: both are free."
+            )
         cells = (labels * histogram.bins + topics)[declared]
         shares = histogram.proportions().ravel()
         available = np.bincount(cells, minlength=len(shares))
-        count = min(rows, len(declared))
-        kept = quotas(shares, available, count)
+        kept = quotas(shares, available, rows)
         chosen = declared[choose_rows(cells, kept, public.seed)]
         selected = corpus[chosen.tolist()].select(
             "text", "label", pl.Series("topic", topics[chosen].astype(np.int64))

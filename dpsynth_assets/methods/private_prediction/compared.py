@@ -11,13 +11,13 @@ import numpy as np
 
 from dpsynth_assets.methods.base import (
     CohortTerms,
-    GenerationMethod,
     MethodPlan,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.private_prediction.checked import PrivatePrediction
 from dpsynth_assets.methods.private_prediction.config import InvisibleInkConfig, MeanSvtConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
@@ -46,10 +46,14 @@ from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 
-class ComparedPrediction(GenerationMethod):
+class ComparedPrediction(PrivatePrediction):
     """What both methods share: uniform batches, a public prompt for each, a planned event."""
 
     guarantee = GuaranteeType.DP
+
+    def compares_with_public_prompts(self, config: Any) -> bool:  # noqa: ARG002
+        """Always: that is what they do."""
+        return True
 
     def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:
         """Only where neither a constant nor a declared number of records gives batch counts."""

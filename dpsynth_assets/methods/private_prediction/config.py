@@ -80,7 +80,7 @@ class PrivatePredictionConfig(MethodConfig):
         description=(
             "Batches packed into one forward pass (batches). The logits of a pass take "
             "batches x s x vocabulary x 4 bytes; a small model on a CPU runs as many passes at "
-            "once as there are threads."
+            "once as there are threads. Part of the price: logit_slack is charged for each."
         ),
     )
     batching: Literal["hashed", "slots"] = Field(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,23 +17,21 @@ from dpsynth_assets.methods.base import (
     SyntheticCorpus,
 )
 from dpsynth_assets.methods.private_prediction.batching import (
-    BatchCell,
     PrivateBatch,
     assign_records,
-    batch_counts,
     fill_slots,
-    label_batch_counts,
-    uniform_batch_counts,
+)
+from dpsynth_assets.methods.private_prediction.cells import (
+    hashed_cells,
+    released_centers,
+    slot_cells,
 )
 from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-    ClusterHistogram,
     assign_clusters,
     label_indices,
 )
-from dpsynth_assets.methods.private_prediction.config import (
-    PrivatePredictionConfig,
-    UniformBatchesConfig,
-)
+from dpsynth_assets.methods.private_prediction.completion import completed
+from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.loop import (
     Document,
     GenerationRules,
@@ -41,20 +39,18 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.passes import (
-    DrawCounter,
     Part,
+    PassProgress,
     parts_of,
     run_passes,
 )
-from dpsynth_assets.methods.private_prediction.plan import batches_per_label
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
     public_prompt,
 )
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
-from dpsynth_assets.models.decoding import SamplingRules, public_prefix, sample_documents
-from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+from dpsynth_assets.models.decoding import public_prefix
 
 if TYPE_CHECKING:
     import polars as pl
@@ -99,46 +95,20 @@ def clustered_batches(task: GenerationTask, private: PrivateInputs) -> list[Priv
         ValueError: If centres, histogram or embeddings are missing, or the histogram's labels are
             not the declared ones.
     """
-    histogram, centers = released_histogram(task), task.public.cluster_centers
-    if centers is None or private.embeddings is None:
+    centers, kept = released_centers(task.terms, task.public)
+    if private.embeddings is None:
         raise ValueError(
-            "Expected cluster centres and embeddings, got one or both missing. "
-            "Materialise public_clusters and private_embeddings first."
+            "Expected embeddings of the private records, got none. Materialise private_embeddings."
         )
     labels = label_indices(private.records["label"].to_list(), task.terms.labels)
-    clusters = assign_clusters(private.embeddings, labels, centers, histogram.centers)
-    if task.config.batching == "slots":
-        kept = [(label, center) for label, own in enumerate(histogram.centers) for center in own]
-        return _filled(task, private.records, labels, clusters, kept)
-    cells = batch_counts(
-        histogram,
-        expected_batch_size=task.config.expected_batch_size,
-        examples_per_context=task.config.examples_per_context,
-        max_batches=task.config.max_batches,
-    )
-    return _assigned(task, private.records, labels, clusters, cells)
+    clusters = assign_clusters(private.embeddings, labels, centers, kept)
+    return _batches(task, private.records, labels, clusters)
 
 
 def uniform_batches(task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
     """Batches within the label, in a public, declared or released number."""
     labels = label_indices(private.records["label"].to_list(), task.terms.labels)
-    if task.config.batching == "slots":
-        cells = [(label, None) for label in range(len(task.terms.labels))]
-        return _filled(task, private.records, labels, None, cells)
-    return _assigned(task, private.records, labels, None, _uniform_cells(task))
-
-
-def _uniform_cells(task: GenerationTask) -> tuple[BatchCell, ...]:
-    config = cast("UniformBatchesConfig", task.config)
-    per_label = batches_per_label(config, task.terms)
-    if per_label is not None:
-        return uniform_batch_counts(len(task.terms.labels), per_label, config.max_batches)
-    return label_batch_counts(
-        released_histogram(task),
-        expected_batch_size=config.expected_batch_size,
-        examples_per_context=config.examples_per_context,
-        max_batches=config.max_batches,
-    )
+    return _batches(task, private.records, labels, None)
 
 
 def generate_corpus(
@@ -157,7 +127,7 @@ def generate_corpus(
         task: Settings and public inputs.
         batches: Private batches, empty ones included.
         selector: Makes the selector of each pass.
-        progress: Told the share of private tokens drawn.
+        progress: Told how far it is: of draws, what is kept of them (`PassProgress`).
         with_public_prompts: Whether the selector compares with each label's public prompt.
         passes: Where finished passes are kept; they are not run again.
         costs: Realised cost of each draw, which the selector fills in; kept with a pass.
@@ -165,20 +135,20 @@ def generate_corpus(
     **Privacy** Rows and facts are functions of drawn tokens and public settings. Realised costs
     are not: they go into `internal` alone.
     """
-    counter = DrawCounter(task.rules.tokens_per_batch * len(batches), progress)
+    parts = parts_of(batches, task.config.batches_per_forward)
+    told = PassProgress(len(parts), len(batches), task.rules, progress)
     finished = run_passes(
         task.public.language_model.model,
-        parts_of(batches, task.config.batches_per_forward),
-        lambda part: _run_pass(
-            task, part, selector, counter.add, with_public_prompts, passes, costs
-        ),
+        parts,
+        lambda part: _run_pass(task, part, selector, told, with_public_prompts, passes, costs),
     )
-    documents = [document for written, _ in finished for document in written]
+    documents = [document for ended, _ in finished for document in ended]
     drawn = sum((counts for _, counts in finished), np.zeros(2, dtype=np.int64))
     unfinished = sum(not document.finished for document in documents)
     internal = {} if costs is None else {"token_cost_by_position": costs.by_position(documents)}
-    completed = _complete(task, batches, documents)
-    rows = _rows(task, batches, completed)
+    labels = [batches[document.batch].label for document in documents]
+    written = completed(task.config, task.terms, task.public, documents, labels)
+    rows = _rows(task, batches, written)
     facts = {
         "rows": len(rows),
         "tokens": int(rows["n_tokens"].sum()),
@@ -195,7 +165,7 @@ def _run_pass(
     task: GenerationTask,
     part: Part,
     selector: SelectorFactory,
-    on_step: Callable[[int, int], None],
+    told: PassProgress,
     with_public_prompts: bool,
     passes: PassStore | None,
     costs: RealisedCosts | None,
@@ -205,13 +175,15 @@ def _run_pass(
     if known is not None:
         if costs is not None:
             costs.restore(part.own, known)
-        on_step(*known["drawn"])
+        told.finish(0, np.array(known["drawn"]))
         return [Document(**fields) for fields in known["documents"]], np.array(known["drawn"])
-    drawn = np.zeros(2, dtype=np.int64)
+    drawn, steps = np.zeros(2, dtype=np.int64), 0
 
     def count(private: int, public: int) -> None:
+        nonlocal steps
         drawn[:] += private, public
-        on_step(private, public)
+        steps += 1
+        told.step(steps)
 
     select = selector([batch.index for batch in part.batches])
     prompts = [_prompts(task, batch, task.rules.prompt_columns) for batch in part.batches]
@@ -229,71 +201,33 @@ def _run_pass(
             **({} if costs is None else costs.kept(part.own)),
         }
         passes.save(part.number, values)
+    told.finish(steps, drawn if passes is not None else None)
     return documents, drawn
 
 
-def released_histogram(task: GenerationTask) -> ClusterHistogram:
-    """The released histogram of this cohort.
-
-    Raises:
-        ValueError: If there is none, or its labels are not the declared ones.
-    """
-    histogram = task.public.cluster_histogram
-    if histogram is None:
-        raise ValueError(
-            "Expected a released cluster histogram, got none. Declare cluster_histogram in the "
-            "dataset file and materialise it, or set batches_per_label."
-        )
-    _check_labels(histogram, task.terms)
-    return cast("ClusterHistogram", histogram)
-
-
-def _check_labels(histogram: ClusterHistogram, terms: CohortTerms) -> None:
-    if histogram.labels != terms.labels:
-        raise ValueError(
-            f"Expected a histogram over the declared labels {list(terms.labels)}, got one over "
-            f"{list(histogram.labels)}. Materialise the cluster histogram again."
-        )
-
-
-def _assigned(
-    task: GenerationTask,
-    records: "pl.DataFrame",
-    labels: np.ndarray,
-    clusters: np.ndarray | None,
-    cells: Sequence[BatchCell],
+def _batches(
+    task: GenerationTask, records: "pl.DataFrame", labels: np.ndarray, clusters: np.ndarray | None
 ) -> list[PrivateBatch]:
+    """Puts records into the batches of public cells, each by itself."""
+    config, terms, public, clustered = task.config, task.terms, task.public, clusters is not None
+    if config.batching == "slots":
+        return fill_slots(
+            records,
+            labels,
+            clusters,
+            slot_cells(terms, public, clustered=clustered),
+            expected_batch_size=config.expected_batch_size,
+            examples_per_context=config.examples_per_context,
+            max_batches=config.max_batches,
+        )
     return assign_records(
         records,
         labels,
         clusters,
-        cells,
-        expected_batch_size=task.config.expected_batch_size,
-        examples_per_context=task.config.examples_per_context,
-        salt=task.public.salt,
-    )
-
-
-def _filled(
-    task: GenerationTask,
-    records: "pl.DataFrame",
-    labels: np.ndarray,
-    clusters: np.ndarray | None,
-    cells: Sequence[tuple[int, int | None]],
-) -> list[PrivateBatch]:
-    if not task.terms.public_slots:
-        raise UndeclaredPublicFactError(
-            "Expected public_facts.slots in the dataset file for batching: slots, got none. "
-            "Declare it, or use batching: hashed."
-        )
-    return fill_slots(
-        records,
-        labels,
-        clusters,
-        cells,
-        expected_batch_size=task.config.expected_batch_size,
-        examples_per_context=task.config.examples_per_context,
-        max_batches=task.config.max_batches,
+        hashed_cells(config, terms, public, clustered=clustered),
+        expected_batch_size=config.expected_batch_size,
+        examples_per_context=config.examples_per_context,
+        salt=public.salt,
     )
 
 
@@ -323,35 +257,6 @@ def _public_prefixes(task: GenerationTask) -> list[list[int]]:
         return ids
 
     return [public_prefix(partial(prompt_of, text)) for text in task.terms.label_texts]
-
-
-def _complete(
-    task: GenerationTask, batches: Sequence[PrivateBatch], documents: Sequence[Document]
-) -> list[Document]:
-    """Finishes or drops documents that their batch's budget left unfinished, in place.
-
-    The continuation is sampled at the method's temperature.
-
-    **Privacy** The continuation reads a label and tokens that are already released.
-    """
-    if task.config.on_exhaustion == "drop":
-        return [document for document in documents if document.finished]
-    open_documents = [document for document in documents if not document.finished]
-    model = task.public.language_model
-    starts = {
-        label: public_prompt(model, text) for label, text in enumerate(task.terms.label_texts)
-    }
-    continued = sample_documents(
-        model.model,
-        [starts[batches[d.batch].label] + d.tokens for d in open_documents],
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
-        max_new_tokens=[task.config.max_document_tokens - len(d.tokens) for d in open_documents],
-        rules=SamplingRules(temperature=task.config.temperature, seed=task.public.seed),
-    )
-    for document, continuation in zip(open_documents, continued, strict=True):
-        document.tokens += continuation.tokens
-    return list(documents)
 
 
 def _rows(

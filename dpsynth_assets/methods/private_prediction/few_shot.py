@@ -19,6 +19,7 @@ from dpsynth_assets.methods.base import (
     PublicInputs,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.private_prediction.checked import check_few_shot
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
 from dpsynth_assets.methods.private_prediction.few_shot_plan import (
@@ -31,7 +32,8 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     texts_by_label,
     write_demonstrations,
 )
-from dpsynth_assets.models.decoding import SamplingRules, sample_documents
+from dpsynth_assets.methods.private_prediction.prompts import context_prompts, prompt_columns
+from dpsynth_assets.models.decoding import SamplingRules, attention_limit, sample_documents
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 
@@ -51,6 +53,16 @@ class FewShot(GenerationMethod):
     def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which all tokens of a label cost at most `target_epsilon`."""
         return plan_few_shot(config, terms, target_epsilon)
+
+    def check_public(
+        self, plan: MethodPlan, config: Any, terms: CohortTerms, public: PublicInputs
+    ) -> None:
+        """Asks for room for prompts with their documents.
+
+        **Privacy** Reads settings and the public model only.
+        """
+        planned_mechanism(plan, config, terms)
+        check_few_shot(config, terms, public)
 
     def generate(
         self,
@@ -117,13 +129,11 @@ def _extra_documents(
     """Samples (label, tokens) pairs after demonstrations of the label: free post-processing."""
     config, model, terms = task.config, task.model, task.terms
     labels = [index % len(terms.labels) for index in range(config.extra_documents)]
+    if not labels:
+        return []
     draw = np.random.default_rng(task.public.seed)
     prompts = [
-        model.prompt_ids(
-            terms.label_texts[label],
-            _some_texts(task, label, demonstrations, draw),
-            config.max_document_tokens,
-        )
+        _extra_prompt(task, label, _some_texts(task, label, demonstrations, draw))
         for label in labels
     ]
     sampled = sample_documents(
@@ -136,6 +146,25 @@ def _extra_documents(
         progress=lambda share: progress(1.0, f"{share:.0%} of {len(labels)} extra documents"),
     )
     return [(label, each.tokens) for label, each in zip(labels, sampled, strict=True)]
+
+
+def _extra_prompt(task: FewShotTask, label: int, texts: Sequence[str]) -> list[int]:
+    """Writes the prompt of an extra document, its examples cut where they leave no room for it.
+
+    N examples fit at the cut of the private ones, for which `check_few_shot` found room.
+    """
+    config, model, label_texts = task.config, task.model, task.terms.label_texts
+    longest, count = config.max_document_tokens, config.examples_per_subset
+    ids: list[int] = model.prompt_ids(label_texts[label], texts, longest)
+    limit = attention_limit(model.model)
+    if limit is None or len(ids) + longest <= limit:
+        return ids
+    columns = limit - longest
+    frame = prompt_columns(model, label_texts, count, 1) - count
+    cut = max(1, (columns - frame) // count)
+    return context_prompts(
+        model, label_texts[label], [texts], max_example_tokens=cut, columns=columns
+    )[0]
 
 
 def _some_texts(

@@ -1,6 +1,6 @@
 """Writes the demonstrations: every token is one step over a fresh sample of a label's records."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,19 +77,16 @@ def write_demonstrations(
         task: Settings and public inputs.
         texts: Private texts of each label.
         mechanisms: The steps of each label.
-        progress: Told the share of private tokens.
+        progress: Told the share of charged tokens, document by document.
         passes: Where finished documents are kept; they are not written again.
 
     **Privacy** The steps that a killed run spent on a document it did not finish were seen by
-    nobody. Documents of one label are numbered alike in every run, so each is released once.
+    nobody: no progress is told within a document, since every token of it may be the last.
+    Documents of one label are numbered alike in every run, so each is released once.
     """
     total = sum(mechanism.steps for mechanism in mechanisms)
     each = task.config.documents_per_label
     done = 0
-
-    def on_token(written: int) -> None:
-        progress((done + written) / total, f"{done + written} of {total} private tokens charged")
-
     for label, mechanism in enumerate(mechanisms):
         writer: LabelWriter | None = None
         for number in range(label * each, (label + 1) * each):
@@ -98,12 +95,12 @@ def write_demonstrations(
                 yield Demonstration(**known)
             else:
                 writer = writer or LabelWriter(task, label, texts[label], mechanism)
-                written = writer.write(on_token)
+                written = writer.write()
                 if passes is not None:
                     passes.save(number, asdict(written))
                 yield written
             done += task.config.max_document_tokens
-            on_token(0)
+            progress(done / total, f"{done} of {total} private tokens charged")
 
 
 class LabelWriter:
@@ -127,14 +124,15 @@ class LabelWriter:
         self._public = PublicContexts(
             model.model,
             [start],
-            prompt_columns=self._columns,  # refuses at once what private prompts would need later
+            # Refuses at once what private prompts would need later.
+            prompt_columns=max(self._columns, len(start)),
             max_new_tokens=config.max_document_tokens,
             pad_token_id=model.pad_token_id,
             rows_per_prefill=1,
         )
 
-    def write(self, on_token: Callable[[int], None]) -> Demonstration:
-        """Writes one document of at most the greatest length; tells its length so far."""
+    def write(self) -> Demonstration:
+        """Writes one document of at most the greatest length."""
         tokens: list[int] = []
         limit, end = self._task.config.max_document_tokens, self._task.model.end_token_id
         while len(tokens) < limit:
@@ -142,7 +140,6 @@ class LabelWriter:
             if token == end:
                 return Demonstration(label=self._label, tokens=tokens, steps=len(tokens) + 1)
             tokens.append(token)
-            on_token(len(tokens))
         return Demonstration(label=self._label, tokens=tokens, steps=limit)
 
     def _next_token(self, released: Sequence[int]) -> int:

@@ -91,6 +91,22 @@ class GenerationRules:
     prompt_columns: int
     max_tokens_per_batch: int | None = None
 
+    @property
+    def certain_steps(self) -> int:
+        """Steps that a pass takes whatever is drawn.
+
+        A batch stops at the earliest when too few private tokens are left for another document; it
+        spends one a step at most.
+        """
+        spendable = self.tokens_per_batch - self.min_tokens_for_new_document + 1
+        return max(0, min(spendable, self.most_steps))
+
+    @property
+    def most_steps(self) -> int:
+        """Steps that a pass takes at most."""
+        limit = self.max_tokens_per_batch
+        return self.tokens_per_batch if limit is None else limit
+
 
 @dataclass
 class Document:
@@ -126,7 +142,8 @@ def generate_documents(
             all the same. (To skip it would reveal that it is empty.)
         select: Draws and charges tokens.
         rules: Public rules.
-        on_step: Told the numbers of private and of public tokens drawn in each step.
+        on_step: Told the numbers of private and of public tokens drawn in each step; what it makes
+            of them is shown to nobody before the documents are kept.
         public_prompts: For each batch, the public prompt it is compared with; None where the
             method compares with nothing.
         public_prefixes: Public token sequences that private prompts may begin with

@@ -8,7 +8,6 @@ import numpy as np
 
 from dpsynth_assets.methods.base import (
     CohortTerms,
-    GenerationMethod,
     MethodPlan,
     PrivateInputs,
     ProgressCallback,
@@ -16,6 +15,7 @@ from dpsynth_assets.methods.base import (
     SyntheticCorpus,
 )
 from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
+from dpsynth_assets.methods.private_prediction.checked import PrivatePrediction
 from dpsynth_assets.methods.private_prediction.config import MeanClusteredConfig, MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
@@ -38,7 +38,7 @@ from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 
-class MeanPrediction(GenerationMethod):
+class MeanPrediction(PrivatePrediction):
     """What both mean methods share; they differ in which records share a batch."""
 
     guarantee = GuaranteeType.DP
@@ -79,7 +79,7 @@ class MeanPrediction(GenerationMethod):
             batches,
             selector,
             progress,
-            with_public_prompts=mechanism.public_top_k is not None,
+            with_public_prompts=self.compares_with_public_prompts(config),
             passes=private.passes,
         )
         return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))

@@ -8,13 +8,13 @@ import numpy as np
 
 from dpsynth_assets.methods.base import (
     CohortTerms,
-    GenerationMethod,
     MethodPlan,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.private_prediction.checked import PrivatePrediction
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
@@ -33,7 +33,7 @@ from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 
 
-class MedianClustered(GenerationMethod):
+class MedianClustered(PrivatePrediction):
     """Amin et al. 2025, median aggregation, in batches of label and public cluster."""
 
     name = "median_clustered"

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
+from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.models.worker_threads import one_thread_each
 
 SMALL_MODEL_PARAMETERS = 20_000_000
@@ -41,23 +42,55 @@ def parts_of(batches: Sequence[PrivateBatch], size: int) -> list[Part]:
     ]
 
 
-class DrawCounter:
-    """Adds up the draws of all passes, whatever thread they run in, and reports the share."""
+class PassProgress:
+    """Tells how far the passes of a run are, whatever thread they run in.
 
-    def __init__(self, planned: int, progress: ProgressCallback) -> None:
-        """Takes the private tokens that are planned in all, and who is told."""
-        self._planned, self._progress = max(1, planned), progress
-        self._drawn = np.zeros(2, dtype=np.int64)
-        self._lock = Lock()
+    **Privacy** What a killed run drew and did not keep is drawn anew under the same charge, so
+    nothing that depends on it may be told: neither tokens nor the step at which a pass ended. Of a
+    pass under way only the steps are told that its public rules make certain; what was drawn is
+    told of kept passes alone.
+    """
 
-    def add(self, private: int, public: int) -> None:
-        """Counts one step of a pass; shares never fall."""
+    def __init__(
+        self, passes: int, batches: int, rules: GenerationRules, progress: ProgressCallback
+    ) -> None:
+        """Takes the public size of the run, and who is told."""
+        self._passes, self._planned = passes, batches * rules.tokens_per_batch
+        self._certain, self._most = rules.certain_steps, max(1, rules.most_steps)
+        self._progress, self._lock = progress, Lock()
+        self._finished, self._under_way = 0, 0
+        self._kept = np.zeros(2, dtype=np.int64)
+
+    def step(self, number: int) -> None:
+        """A pass took its step of this number, from 1 on."""
+        if number <= self._certain:
+            with self._lock:
+                self._under_way += 1
+                self._tell()
+
+    def finish(self, steps: int, kept: np.ndarray | None) -> None:
+        """A pass ended after so many steps of this run; shares never fall.
+
+        Args:
+            steps: Steps it told of; 0 for a pass that was read back.
+            kept: Its (private, public) tokens once they are kept; None where nobody keeps them.
+        """
         with self._lock:
-            self._drawn += private, public
-            paid, free = self._drawn.tolist()
+            self._under_way -= min(steps, self._certain)
+            self._finished += 1
+            self._kept += 0 if kept is None else kept
+            self._tell()
+
+    def _tell(self) -> None:
+        paid, free = self._kept.tolist()
+        message = f"{self._finished} of {self._passes} passes"
+        if paid or free:
             beside = f", {free} public ones" if free else ""
-            message = f"{paid} of at most {self._planned} private tokens{beside}"
-            self._progress(min(1.0, paid / self._planned), message)
+            message += f" with {paid} of at most {self._planned} private tokens{beside}"
+        if self._under_way:
+            message += f", {self._under_way} steps under way"
+        done = self._finished + self._under_way / self._most
+        self._progress(min(1.0, done / self._passes), message)
 
 
 def run_passes(

@@ -221,8 +221,9 @@ def largest_load(config: PrivatePredictionConfig, terms: CohortTerms) -> float:
     equal part; at most all records have it. With k >= 2 it has s contexts at most. Without either
     number nothing public says more than that s are expected.
     """
-    followed = not isinstance(config, UniformBatchesConfig) or config.batching == "slots"
-    if followed or config.examples_per_context > 1:
+    if not isinstance(config, UniformBatchesConfig) or config.batching == "slots":
+        return 1.0
+    if config.examples_per_context > 1:
         return 1.0
     per_label = batches_per_label(config, terms)
     if per_label is None or terms.public_records is None:
@@ -249,7 +250,8 @@ def _refusal(
         return (
             f"Expected at least {config.min_tokens_for_new_document} private tokens a batch "
             f"(min_tokens_for_new_document), got {tokens} at ε={epsilon:g}, δ={terms.delta:g}. "
-            "Raise target_epsilon, expected_batch_size or temperature, or lower clip_bound."
+            "Raise target_epsilon, expected_batch_size or temperature, or lower clip_bound, "
+            "logit_slack or batches_per_forward."
         )
     if config.batching == "slots" and not terms.public_slots:
         return (

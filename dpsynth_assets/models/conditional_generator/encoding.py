@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.models.language_model import LanguageModel, LanguageModelError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class PairEncoder:
         before: Special tokens before any encoded text.
         after: Special tokens after any encoded text; ends with the end token.
         start: What a document's tokens follow in the decoder (encoder-decoders only).
+        condition_tokens: Room that documents leave for conditions where both share positions.
     """
 
     checkpoint: LanguageModel
@@ -68,16 +70,22 @@ class PairEncoder:
     before: tuple[int, ...]
     after: tuple[int, ...]
     start: tuple[int, ...]
+    condition_tokens: int
 
     @classmethod
     def for_checkpoint(
-        cls, checkpoint: LanguageModel, has_encoder: bool, start_tokens: Sequence[str] | None = None
+        cls,
+        checkpoint: LanguageModel,
+        has_encoder: bool,
+        condition_tokens: int,
+        start_tokens: Sequence[str] | None = None,
     ) -> "PairEncoder":
         """Reads the places of special tokens off the tokenizer.
 
         Args:
             checkpoint: Tokenizer and configuration.
             has_encoder: Whether conditions go through an encoder.
+            condition_tokens: Conditions are cut to this unless the caller says otherwise.
             start_tokens: Replaces what the decoder starts from; None for the configuration's start
                 token followed by what the tokenizer puts before a text, as BART was pretrained.
 
@@ -97,7 +105,7 @@ class PairEncoder:
             start = _decoder_start(checkpoint, before) if has_encoder else ()
         else:
             start = tuple(tokenizer.convert_tokens_to_ids(list(start_tokens)))
-        return cls(checkpoint, has_encoder, before, after, start)
+        return cls(checkpoint, has_encoder, before, after, start, condition_tokens)
 
     @property
     def end_token_id(self) -> int:
@@ -131,21 +139,43 @@ class PairEncoder:
         distinct = list(dict.fromkeys(conditions))
         return dict(zip(distinct, self.condition_ids(distinct, bound), strict=True))
 
-    def document_ids(self, documents: Sequence[str], max_tokens: int) -> list[list[int]]:
+    def document_ids(
+        self, documents: Sequence[str], max_tokens: int, condition_tokens: int | None = None
+    ) -> list[list[int]]:
         """Tokens of each document and the end token; a document that is cut has no end token."""
-        bound, end = self.document_bound(max_tokens), self.end_token_id
+        bound, end = self.document_bound(max_tokens, condition_tokens), self.end_token_id
         return [[*ids, end][:bound] for ids in self.checkpoint.encode_all(documents)]
 
-    def document_bound(self, max_tokens: int) -> int:
-        """At most `max_tokens`, and no more than a decoder with learned positions can hold.
+    def document_bound(self, max_tokens: int, condition_tokens: int | None = None) -> int:
+        """At most `max_tokens`, and no more than the model has positions for, whatever the texts.
 
-        A decoder-only model shares its positions with the condition: there the caller's bounds
-        must fit together.
+        Args:
+            max_tokens: What the caller asks for.
+            condition_tokens: Conditions are cut to this; a decoder-only model reads both in one
+                row. None for the encoder's own bound.
+
+        Raises:
+            LanguageModelError: The longest condition leaves no room for a document.
+
+        **Privacy** The bound follows from public settings alone: whether a run fits must not depend
+        on whether some record is long.
         """
-        positions = getattr(self.checkpoint.config, "max_position_embeddings", None)
-        if positions is None or not self.has_encoder:
+        if self.has_encoder:
+            positions = getattr(self.checkpoint.config, "max_position_embeddings", None)
+            taken = len(self.start) - 1
+        else:
+            positions = attention_limit(self.checkpoint)
+            taken = max(
+                condition_tokens or self.condition_tokens, len(self.condition_ids([""], 0)[0])
+            )
+        if positions is None:
             return max_tokens
-        return min(max_tokens, int(positions) - len(self.start) + 1)
+        if positions <= taken:
+            raise LanguageModelError(
+                f"Expected room for a document beside conditions of {taken} tokens in "
+                f"{self.checkpoint.name}, got {positions} positions. Take a model with more."
+            )
+        return min(max_tokens, int(positions) - taken)
 
     def batch(
         self,
@@ -172,7 +202,7 @@ class PairEncoder:
             )
         return self.pad(
             self.condition_ids(conditions, max_condition_tokens),
-            self.document_ids(documents, max_document_tokens),
+            self.document_ids(documents, max_document_tokens, max_condition_tokens),
         )
 
     def pad(

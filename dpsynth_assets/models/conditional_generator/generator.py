@@ -113,7 +113,10 @@ class ConditionalGenerator:
     def encoder(self) -> PairEncoder:
         """Turns conditions and documents into token ids."""
         return PairEncoder.for_checkpoint(
-            self.checkpoint, self.has_encoder, self.written_format.get("document_start")
+            self.checkpoint,
+            self.has_encoder,
+            self.max_condition_tokens,
+            self.written_format.get("document_start"),
         )
 
     def encode_pairs(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpsynth_assets.models.conditional_generator.generation_cache import growing_cache
-from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.models.decoding import PackedContexts, attention_limit
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,7 @@ class DecoderOnlyRows:
         self._contexts = PackedContexts(
             generator.model,
             prompts,
-            prompt_columns=-(-longest // _PROMPT_COLUMNS_STEP) * _PROMPT_COLUMNS_STEP,
+            prompt_columns=_prompt_columns(generator, longest, steps),
             max_new_tokens=steps,
             pad_token_id=generator.encoder.pad_token_id,
         )
@@ -116,3 +116,10 @@ class DecoderOnlyRows:
     def keep(self, rows: "torch.Tensor") -> None:
         """Drops all rows but these."""
         self._contexts.keep(rows)
+
+
+def _prompt_columns(generator: "ConditionalGenerator", longest: int, steps: int) -> int:
+    """Columns of prompts, rounded up as far as the model has positions for it."""
+    rounded = -(-longest // _PROMPT_COLUMNS_STEP) * _PROMPT_COLUMNS_STEP
+    limit = attention_limit(generator.checkpoint)
+    return rounded if limit is None else max(longest, min(rounded, limit - steps))

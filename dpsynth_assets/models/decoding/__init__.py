@@ -11,12 +11,15 @@ L layers, G key/value heads, H query heads, D head width.
 
 from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
 from dpsynth_assets.models.decoding.prefixes import public_prefix
+from dpsynth_assets.models.decoding.room import attention_limit, require_room
 from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
 
 __all__ = [
     "PackedContexts",
     "PublicContexts",
     "SamplingRules",
+    "attention_limit",
     "public_prefix",
+    "require_room",
     "sample_documents",
 ]

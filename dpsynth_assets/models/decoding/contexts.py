@@ -7,6 +7,7 @@ from dpsynth_assets.models.decoding.attention import grouped_queries
 from dpsynth_assets.models.decoding.cache import RowwiseCache
 from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
 from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
+from dpsynth_assets.models.decoding.room import require_room
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +75,7 @@ class PackedContexts:
         self._prompt_columns = prompt_columns
         self._pad_token_id = pad_token_id
         self._count = len(prompts)
-        _check_model(model, prompt_columns + max_new_tokens)
+        require_room(model, prompt_columns + max_new_tokens)
         _check_prompts(prompts, prompt_columns)
         groups = prefix_groups(prompts, [list(each)[:prompt_columns] for each in public_prefixes])
         rows = sum(_filled_up(len(group.prompts), rows_per_prefill) for group in groups)
@@ -225,32 +226,6 @@ class PublicContexts(PackedContexts):
 def _filled_up(count: int, multiple: int) -> int:
     """Rounds up to whole passes."""
     return -(-count // multiple) * multiple
-
-
-def _check_model(model: Any, columns: int) -> None:
-    import torch
-
-    config = model.config
-    if model.device.type == "cpu" and model.dtype != torch.float32:
-        raise ValueError(
-            f"Expected float32 weights on the CPU, got {model.dtype}: lower precision lets one "
-            "record move another's logits. Load the model with dtype=torch.float32."
-        )
-    limits = [getattr(config, "max_position_embeddings", None), _sliding_window(config)]
-    limit = min((limit for limit in limits if limit is not None), default=columns)
-    if columns > limit:
-        raise ValueError(
-            f"Expected prompt and document within {limit} tokens of attention, got {columns}. "
-            "Lower max_example_tokens, examples_per_context or max_document_tokens."
-        )
-
-
-def _sliding_window(config: Any) -> int | None:
-    window = getattr(config, "sliding_window", None)
-    layers = getattr(config, "layer_types", None)
-    if layers is not None and "sliding_attention" not in layers:
-        return None
-    return window
 
 
 def _check_prompts(prompts: Sequence[Sequence[int]], prompt_columns: int) -> None:

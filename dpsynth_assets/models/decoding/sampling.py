@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding.contexts import PackedContexts
+from dpsynth_assets.models.decoding.room import attention_limit
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +63,11 @@ def sample_documents(
 ) -> list[SampledDocument]:
     """Samples one document from each prompt.
 
+    Each prompt has to fit the model's attention together with its own limit, not the longest prompt
+    with the largest limit: where those two would not fit, all prompts are padded to what the
+    largest limit leaves, and a longer prompt's last tokens are read one by one, as its document's
+    tokens are. That takes no more steps, since its own limit is so much smaller.
+
     Args:
         model: transformers causal language model, in eval mode.
         prompts: N token sequences.
@@ -69,11 +75,15 @@ def sample_documents(
         pad_token_id: Filler of short prompts; never sampled unless it is the end token.
         max_new_tokens: Bound on tokens, one for all prompts or one each; 0 gives an empty document.
         rules: Temperature, nucleus, seed and packing; equal arguments give equal documents.
-        prompt_columns: Pad length; None takes the longest prompt (for public prompts only).
+        prompt_columns: Pad length; None takes the longest prompt (for public prompts only). A pad
+            length that is given has to fit together with the largest limit.
         progress: Called with the share of prompts done.
 
     Returns:
         N documents in the order of the prompts.
+
+    Raises:
+        ValueError: If a prompt and its limit are longer than the model's attention.
     """
     import torch
 
@@ -89,14 +99,17 @@ def sample_documents(
     documents: list[SampledDocument] = []
     for start in range(0, len(prompts), rules.rows_per_forward):
         part = slice(start, start + rules.rows_per_forward)
+        own = columns if prompt_columns else _padded(model, columns, max(limits[part]))
+        read = [list(prompt[own:]) for prompt in prompts[part]]
+        most = [len(rest) + limit for rest, limit in zip(read, limits[part], strict=True)]
         contexts = PackedContexts(
             model,
-            prompts[part],
-            prompt_columns=columns,
-            max_new_tokens=max(limits[part]),
+            [prompt[:own] for prompt in prompts[part]],
+            prompt_columns=own,
+            max_new_tokens=max(most),
             pad_token_id=pad_token_id,
         )
-        documents += _sample_packed(contexts, limits[part], draw, end_token_id)
+        documents += _sample_packed(contexts, read, limits[part], draw, end_token_id)
         if progress is not None:
             progress(len(documents) / len(prompts))
     return documents
@@ -128,38 +141,65 @@ def draw_tokens(
     return drawn[:, 0].clamp_(max=logits.shape[-1] - 1)
 
 
+def _padded(model: Any, columns: int, most: int) -> int:
+    """Cuts the pad length to what the model's attention leaves beside `most` new tokens."""
+    limit = attention_limit(model)
+    return columns if limit is None else max(1, min(columns, limit - most))
+
+
 def _sample_packed(
     contexts: PackedContexts,
+    unread: Sequence[list[int]],
     limits: Sequence[int],
     draw: "Callable[[torch.Tensor], torch.Tensor]",
     end_token_id: int,
 ) -> list[SampledDocument]:
-    """Decodes the rows together; all of them start at once, so step t writes token t of each."""
+    """Decodes the rows together; all start at once, so step t reads or writes token t of each.
+
+    Args:
+        contexts: R prompts, read but for their last tokens.
+        unread: These tokens, mostly none.
+        limits: Most tokens of each document.
+        draw: Draws a token a row from logits.
+        end_token_id: Ends a document.
+    """
     import torch
 
-    most = torch.tensor(limits)
+    first = torch.tensor([len(rest) for rest in unread])  # step of a document's first token
+    last_read = int(first.max())
+    most = torch.where(torch.tensor(limits) > 0, first + torch.tensor(limits), 0)
     rows = torch.arange(len(limits))  # context of the pass -> prompt
-    written = torch.full((len(limits), max(limits)), end_token_id)
-    lengths = torch.where(most > 0, -1, 0)  # -1 while a row still writes
+    written = torch.full((len(limits), int(most.max())), end_token_id)
+    for row, rest in enumerate(unread):
+        if rest and limits[row]:
+            written[row, : len(rest)] = torch.tensor(rest)
+    stops = torch.where(most > 0, -1, 0)  # -1 while a row still writes
     ended = torch.zeros(len(limits), dtype=torch.bool)
     tokens = torch.full_like(rows, end_token_id)
-    for step in range(max(limits)):
-        writing = lengths[rows] < 0
+    for step in range(written.shape[1]):
+        writing = stops[rows] < 0
         if not writing.any():
             break
         if writing.float().mean() < _COMPACT_BELOW:
             contexts.keep(writing.nonzero()[:, 0])
             rows, tokens = rows[writing], tokens[writing]
         tokens = draw(contexts.next_logits(tokens, torch.full_like(rows, step))).cpu()
-        ended_now = (tokens == end_token_id) & (lengths[rows] < 0)
+        writing = stops[rows] < 0
+        if step < last_read:
+            reading = step < first[rows]
+            tokens = torch.where(reading, written[rows, step], tokens)
+            writing &= ~reading
         written[rows, step] = tokens
+        ended_now = writing & (tokens == end_token_id)
         ended[rows[ended_now]] = True
-        lengths[rows[ended_now]] = step
-        full = (lengths[rows] < 0) & (most[rows] == step + 1)
-        lengths[rows[full]] = step + 1
+        stops[rows[ended_now]] = step
+        full = (stops[rows] < 0) & (most[rows] == step + 1)
+        stops[rows[full]] = step + 1
     return [
-        SampledDocument(tokens=ids[:length], ended=bool(stop))
-        for ids, length, stop in zip(written.tolist(), lengths.tolist(), ended, strict=True)
+        SampledDocument(tokens=ids[start:stop], ended=bool(end))
+        for ids, start, stop, end in zip(
+            written.tolist(), first.tolist(), stops.tolist(), ended, strict=True
+        )
     ]
 
 

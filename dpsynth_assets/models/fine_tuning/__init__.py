@@ -1,12 +1,13 @@
 """Fine-tuning of any transformers model on private text by DP-Adam, and its non-private twin.
 
-Read in this order: `settings`, `losses` (what one example costs), `loop` (steps of AdamW on
-gradients from either source), `sources` (private or plain gradients), `checkpoints`, `training`
-(the two functions to call), `learning_rate` (chosen on public text) and `adapters` (LoRA).
+Read in this order: `settings`, `losses` (what one example costs), `sources` (private or plain
+gradients), `reports` (what is told, and when), `checkpoints`, `training` (the two functions to
+call), `trial` (whether a model can be trained at all), `learning_rate` (chosen on public text) and
+`adapters` (LoRA).
 """
 
 from dpsynth_assets.models.fine_tuning.adapters import add_adapters, merge_adapters
-from dpsynth_assets.models.fine_tuning.checkpoints import CheckpointFolders
+from dpsynth_assets.models.fine_tuning.checkpoints import CheckpointFolders, kept_learning_rate
 from dpsynth_assets.models.fine_tuning.learning_rate import public_learning_rate
 from dpsynth_assets.models.fine_tuning.losses import (
     CausalLoss,
@@ -22,6 +23,7 @@ from dpsynth_assets.models.fine_tuning.training import (
     fine_tune,
     fine_tune_privately,
 )
+from dpsynth_assets.models.fine_tuning.trial import refuse_untrainable
 
 __all__ = [
     "CausalLoss",
@@ -36,6 +38,8 @@ __all__ = [
     "add_adapters",
     "fine_tune",
     "fine_tune_privately",
+    "kept_learning_rate",
     "merge_adapters",
     "public_learning_rate",
+    "refuse_untrainable",
 ]

@@ -1,4 +1,4 @@
-"""State of an unfinished run on disk: trained parameters, moments of AdamW, steps, charge.
+"""State of an unfinished run on disk: trained parameters, moments of AdamW, steps, losses, charge.
 
 Frozen parameters are not kept: they are public, and come with the model that a run starts from.
 """
@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dpsynth_assets.models.fine_tuning.reports import PublicLoss
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 STATE_FILE = "state.json"
 TENSORS_FILE = "tensors.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+FORMAT = 2
+"""Raised by hand where the content changes. 1 held no public losses; it is still read, since what
+lies there was paid for."""
 
 
 class RunCheckpoint(Protocol):
@@ -32,6 +37,18 @@ class RunCheckpoint(Protocol):
 
     def save(self, scratch: Path) -> None:
         """Makes `scratch` the last checkpoint, whole or not at all."""
+
+
+class Kept(NamedTuple):
+    """What a checkpoint holds beside tensors.
+
+    Attributes:
+        step: Finished steps.
+        public_losses: Losses measured until then.
+    """
+
+    step: int = 0
+    public_losses: tuple[PublicLoss, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,8 +66,8 @@ class RunState:
     optimizer: "torch.optim.Optimizer"
     charge: Mapping[str, Any]
 
-    def save(self, checkpoint: RunCheckpoint, step: int) -> None:
-        """Saves the state after `step` steps."""
+    def save(self, checkpoint: RunCheckpoint, kept: Kept) -> None:
+        """Saves the state after `kept.step` steps."""
         from safetensors.torch import save_file
 
         folder = checkpoint.scratch()
@@ -62,23 +79,24 @@ class RunState:
                     value = self.optimizer.state[parameter][moment]
                     tensors[f"{moment}.{name}"] = value.cpu().contiguous()
         save_file(tensors, folder / TENSORS_FILE)
-        state = {"format": 1, "step": step, "charge": dict(self.charge)}
+        state = {"format": FORMAT, **kept._asdict(), "charge": dict(self.charge)}
         (folder / STATE_FILE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         checkpoint.save(folder)
 
-    def load(self, checkpoint: RunCheckpoint) -> int:
-        """Reads the last checkpoint back; returns its step, 0 where there is none.
+    def load(self, checkpoint: RunCheckpoint) -> Kept:
+        """Reads the last checkpoint back; at the first start there is none, and no step done.
 
         Raises:
-            ValueError: If it belongs to a run with another charge, settings or model.
+            ValueError: If it belongs to a run with another charge, settings or model, or was
+                written by a later version.
         """
         import torch
         from safetensors import safe_open
 
-        if checkpoint.saved is None:
-            return 0
         folder = checkpoint.saved
-        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        if folder is None:
+            return Kept()
+        state = _read_state(folder)
         if state["charge"] != json.loads(json.dumps(dict(self.charge))):
             raise ValueError(
                 "Expected a checkpoint of this run, got one charged or set up otherwise. Restore "
@@ -90,7 +108,8 @@ class RunState:
                 parameter.copy_(file.get_tensor(f"model.{name}"))
                 if step:
                     self.optimizer.state[parameter] = self._moments(file, name, parameter, step)
-        return step
+        losses = ((int(at), float(loss)) for at, loss in state.get("public_losses", ()))
+        return Kept(step, tuple(losses))
 
     def _trained(self) -> "dict[str, torch.nn.Parameter]":
         return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
@@ -105,6 +124,29 @@ class RunState:
         device = parameter.device if on_device else "cpu"
         found["step"] = torch.tensor(float(step), dtype=torch.float32, device=device)
         return found
+
+
+def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
+    """Reads the peak rate that an interrupted run began with; None at the first start.
+
+    A run that chose its rate itself must go on with it, whatever it would choose today.
+
+    Raises:
+        ValueError: If the checkpoint was written by a later version.
+    """
+    if checkpoint.saved is None:
+        return None
+    return float(_read_state(checkpoint.saved)["charge"]["settings"]["learning_rate"])
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    if not 1 <= state["format"] <= FORMAT:
+        raise ValueError(
+            f"Expected a checkpoint of format 1 to {FORMAT}, got {state['format']}. Go on with the "
+            "version of dpsynth-assets that wrote it."
+        )
+    return state
 
 
 class CheckpointFolders:

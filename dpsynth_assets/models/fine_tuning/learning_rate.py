@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
+from dpsynth_assets.models.fine_tuning.reports import ProgressCallback
 from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
 from dpsynth_assets.models.fine_tuning.sources import micro_batches
-from dpsynth_assets.models.fine_tuning.training import (
-    ProgressCallback,
-    fine_tune_privately,
-)
+from dpsynth_assets.models.fine_tuning.training import fine_tune_privately
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 CANDIDATES = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
 HELD_OUT_SHARE = 0.2
+MINIMUM_EXAMPLES = 5
+"""Public examples below which nothing could be held out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,10 @@ def public_learning_rate(  # noqa: PLR0913  the run it rehearses has these parts
     **Source** Replaces the choice on private validation data of CTCL, section 4.1.3, which its
     accounting leaves out (errata B-002.5).
     """
-    if len(public_examples) < 5 or not candidates:
-        raise ValueError("Expected at least 5 public examples and a candidate, got fewer.")
+    if len(public_examples) < MINIMUM_EXAMPLES or not candidates:
+        raise ValueError(
+            f"Expected at least {MINIMUM_EXAMPLES} public examples and a candidate, got fewer."
+        )
     every = round(1 / HELD_OUT_SHARE)
     held_out = public_examples[::every]
     training = [each for index, each in enumerate(public_examples) if index % every]

@@ -5,12 +5,19 @@ Both run the same loop on gradients from another source.
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.fine_tuning.checkpoints import RunCheckpoint, RunState
+from dpsynth_assets.models.fine_tuning.checkpoints import Kept, RunCheckpoint, RunState
 from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
+from dpsynth_assets.models.fine_tuning.reports import (
+    EpsilonSoFar,
+    ProgressCallback,
+    PublicEvaluation,
+    PublicLoss,
+    Reports,
+)
 from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
 from dpsynth_assets.models.fine_tuning.sources import (
     GradientSource,
@@ -24,10 +31,6 @@ from dpsynth_assets.privacy.events import event_to_json
 if TYPE_CHECKING:
     import torch
 
-ProgressCallback = Callable[[float, str], None]
-PublicEvaluation = Callable[[Any], float]
-EpsilonSoFar = Callable[[int], float]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningFacts:
@@ -37,13 +40,13 @@ class FineTuningFacts:
         steps: T.
         resumed_at: Steps that an earlier, interrupted start had done.
         parameters: Numbers that were trained.
-        public_losses: (step, loss on public text) at every report.
+        public_losses: (step, loss on public text) after public steps, the same for every start.
     """
 
     steps: int
     resumed_at: int
     parameters: int
-    public_losses: tuple[tuple[int, float], ...]
+    public_losses: tuple[PublicLoss, ...]
 
 
 def fine_tune_privately(  # noqa: PLR0913  a run has these parts
@@ -67,9 +70,9 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
         mechanism: Fresh, and charged for all its steps.
         settings: Of AdamW, micro-batches and checkpoints.
         checkpoint: Where an unfinished run keeps its state; a run that has one goes on from it.
-            Without it, nothing is reported before the end, and a killed run is lost.
+            Without it, nothing is told before the end, and a killed run is lost.
         public_evaluation: Loss of the model on PUBLIC text, told in `progress`.
-        progress: Told the share done, only once a checkpoint holds the steps it speaks of.
+        progress: Told the share done after public steps, losses only once a checkpoint holds them.
         epsilon_so_far: ε of the first t steps, from the accountant, told in `progress`.
 
     Returns:
@@ -82,6 +85,7 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
 
     **Privacy** The model after the run is post-processing of the mechanism's T gradients. Nothing
     else is read from private examples: no validation loss, no early stopping, no batch sizes.
+    Checkpoints go by the clock and are nobody's to see; losses and lines go by public steps.
     Whoever can watch the clock sees how long a batch takes, hence roughly how large it is.
 
     **Source** CTCL, section 4.1.3 and appendix A: DP-Adam (Li et al. 2022) with clip 1, with the
@@ -93,7 +97,7 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
         "l2_bound": mechanism.l2_bound,
         "expected_batch_size": mechanism.expected_batch_size,
     }
-    reports = _Reports(progress, public_evaluation, epsilon_so_far)
+    reports = Reports(source.steps, progress, public_evaluation, epsilon_so_far)
     return _run(model, private_examples, source, settings, charge, checkpoint, reports)
 
 
@@ -126,38 +130,8 @@ def fine_tune(
         raise ValueError("Expected at least one example to train on, got none.")
     source = PlainGradients(sampling, loss, settings)
     charge = {"sampling": dataclasses.asdict(sampling)}
-    reports = _Reports(progress, public_evaluation, None)
+    reports = Reports(source.steps, progress, public_evaluation)
     return _run(model, examples, source, settings, charge, checkpoint, reports)
-
-
-class _Reports:
-    """What is told of a run, each time a checkpoint was saved."""
-
-    def __init__(
-        self,
-        progress: ProgressCallback | None,
-        public_evaluation: PublicEvaluation | None,
-        epsilon_so_far: EpsilonSoFar | None,
-    ) -> None:
-        self._progress = progress
-        self._evaluate = public_evaluation
-        self._epsilon = epsilon_so_far
-        self.public_losses: list[tuple[int, float]] = []
-
-    def tell(self, model: Any, step: int, steps: int) -> None:
-        """Evaluates on public text and reports `step` finished steps."""
-        words = [f"step {step} of {steps}"]
-        if self._epsilon is not None:
-            words.append(f"ε {self._epsilon(step):.2f} of {self._epsilon(steps):.2f}")
-        if self._evaluate is not None:
-            import torch
-
-            with torch.no_grad():
-                found = float(self._evaluate(model))
-            self.public_losses.append((step, found))
-            words.append(f"public loss {found:.3f}")
-        if self._progress is not None:
-            self._progress(step / max(1, steps), ", ".join(words))
 
 
 def _run(
@@ -167,30 +141,33 @@ def _run(
     settings: FineTuningSettings,
     charge: Mapping[str, Any],
     checkpoint: RunCheckpoint | None,
-    reports: _Reports,
+    reports: Reports,
 ) -> FineTuningFacts:
-    """Runs what is left of T steps, saving and then reporting now and then, and at the end."""
+    """Runs what is left of T steps; what a step is to tell is saved with it and then told."""
     optimizer = _adamw(model, settings)
     state = RunState(model, optimizer, {**charge, "settings": _lasting(settings)})
-    first = 0 if checkpoint is None else state.load(checkpoint)
-    source.resume_at(first)
-    step, due = first, _Due(settings)
+    kept = Kept() if checkpoint is None else state.load(checkpoint)
+    source.resume_at(kept.step)
+    reports.resume(kept.public_losses)
+    step, due = kept.step, _Due(settings)
     model.train(settings.dropout)
-    remaining = source.gradients(model, examples) if first < source.steps else ()
+    remaining = source.gradients(model, examples) if step < source.steps else ()
     for parameters, gradients in remaining:
         _update(optimizer, parameters, gradients, settings.rate(step, source.steps))
         step += 1
-        if checkpoint is not None and step < source.steps and due.now():
-            state.save(checkpoint, step)
-            reports.tell(model, step, source.steps)
-            model.train(settings.dropout)
-    if checkpoint is not None and step > first:
-        state.save(checkpoint, step)
-    reports.tell(model, step, source.steps)
+        measured, finished = reports.measure(model, step), step == source.steps
+        if checkpoint is not None and (due.now() or measured or finished):
+            state.save(checkpoint, Kept(step, tuple(reports.public_losses)))
+            due.restart()
+        if checkpoint is not None or finished:
+            reports.tell(step)
+        model.train(settings.dropout)
+    if step == kept.step:  # An earlier start did all of them.
+        reports.tell(step)
     model.eval()
     return FineTuningFacts(
         steps=source.steps,
-        resumed_at=first,
+        resumed_at=kept.step,
         parameters=sum(each.numel() for each in model.parameters() if each.requires_grad),
         public_losses=tuple(reports.public_losses),
     )
@@ -201,18 +178,18 @@ class _Due:
 
     def __init__(self, settings: FineTuningSettings) -> None:
         self._settings = settings
-        self._steps = 0
-        self._since = time.monotonic()
+        self.restart()
+
+    def restart(self) -> None:
+        """A checkpoint was saved."""
+        self._steps, self._since = 0, time.monotonic()
 
     def now(self) -> bool:
-        """Counts one step; True once enough steps or seconds have passed since the last True."""
+        """Counts one step; True once enough steps or seconds have passed since the last one."""
         self._steps += 1
         every = self._settings.checkpoint_steps
         late = time.monotonic() - self._since >= self._settings.checkpoint_seconds
-        if not late and (every is None or self._steps < every):
-            return False
-        self._steps, self._since = 0, time.monotonic()
-        return True
+        return late or (every is not None and self._steps >= every)
 
 
 def _adamw(model: Any, settings: FineTuningSettings) -> "torch.optim.Optimizer":

@@ -1,6 +1,7 @@
 """Clipped sums of per-example gradients of a transformer, without those of its large matrices.
 
-One backward pass keeps every layer's inputs and output gradients (`recording`), from which norms
+One backward pass keeps every layer's inputs and output gradients (`recording`, `booking`), once it
+is known that their first axis counts examples (`descent`; `relative_bias` for T5), from which norms
 (`norms`) and the clipped sum (`sums`) follow by matrix products. Matrices that are small beside
 their inputs have each example's gradient computed once, for both (`kept`). CPU threads take parts
 of a batch side by side, each with modules of its own over the same weights (`bookkeeper`).

@@ -71,7 +71,7 @@ class Bookkeeper:
 
         for parameter in self.parameters:
             parameter.grad = None
-        booked = recording(self._modules, part.examples, self._products)
+        booked = recording(self._model, self._modules, part.examples, self._products)
         with torch.enable_grad(), booked as record:
             losses = part.losses(self._model)
             if losses.shape != (part.examples,):

@@ -79,6 +79,11 @@ def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor,
 
     coarse = _coarse(factors)
     if factors.vectors is not None:
+        if factors.products or factors.lookups:
+            raise TypeError(
+                "Expected a table of relative positions of its own, got one that other layers "
+                "share. Freeze it (requires_grad=False)."
+            )
         return factors.vectors.square().sum(dim=1), torch.zeros_like(coarse)
     product, lookup = factors.joined()
     if product is not None and lookup is None and _keeping_is_cheapest(product, products):

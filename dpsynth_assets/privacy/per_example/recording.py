@@ -1,51 +1,46 @@
 """Hooks that keep the factors of per-example gradients during one forward and backward pass.
 
-Shape letters: B examples, T tokens of one, d features in, p features out.
-
 While a booked module runs, its own parameters ask for no gradient, so that autograd computes none
 of theirs; a parameter that something else reads directly still gets one, and gives that away.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.privacy.per_example.arithmetic import Products, row_norms, token_sums
-from dpsynth_assets.privacy.per_example.support import (
-    ModuleKind,
-    normalized,
-    rms_norm_epsilon,
-)
-from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
+from dpsynth_assets.privacy.per_example.arithmetic import Products
+from dpsynth_assets.privacy.per_example.booking import ModuleUse, book
+from dpsynth_assets.privacy.per_example.descent import Descent, following
+from dpsynth_assets.privacy.per_example.relative_bias import is_look_up, owners_of_tables
+from dpsynth_assets.privacy.per_example.support import ModuleKind
+from dpsynth_assets.privacy.per_example.uses import Factors
 
 if TYPE_CHECKING:
     import torch
-    from torch.overrides import TorchFunctionMode
-
-
-@dataclass
-class ModuleUse:
-    """One call of a module: what went in, and the gradient of what came out."""
-
-    module: "torch.nn.Module"
-    kind: ModuleKind
-    inputs: "torch.Tensor" = field(repr=False)
-    gradient: "torch.Tensor | None" = field(default=None, repr=False)
-
-    def keep(self, gradient: "torch.Tensor") -> None:
-        """Keeps the gradient that arrives in the backward pass; a tensor hook."""
-        self.gradient = gradient.detach()
 
 
 @dataclass
 class Recording:
-    """Every call of a booked module during one forward pass of B examples."""
+    """Every call of a booked module during one forward pass of B examples.
+
+    Attributes:
+        examples: B.
+        products: Arithmetic.
+        descent: What comes from the batch.
+        uses: The calls so far.
+        flags: Which parameters of running modules ask for gradients otherwise.
+        table: The embedding that is running.
+        index: What was last looked up in a table of relative positions.
+    """
 
     examples: int = field(repr=False)
     products: Products
+    descent: Descent = field(repr=False)
     uses: list[ModuleUse] = field(default_factory=list, repr=False)
     flags: dict[int, list[bool]] = field(default_factory=dict, repr=False)
+    table: "tuple[Any, ModuleKind] | None" = None
+    index: "torch.Tensor | None" = field(default=None, repr=False)
 
     def before(self, module: "torch.nn.Module", _inputs: Any) -> None:
         """Stops the module's own parameters from asking for gradients; a pre-forward hook."""
@@ -64,48 +59,138 @@ class Recording:
     def watch(
         self, module: "torch.nn.Module", kind: ModuleKind, inputs: Any, output: Any
     ) -> "torch.Tensor":
-        """Keeps one call, and returns an output that leads autograd back to it."""
+        """Keeps one call, and returns an output that leads autograd back to it.
+
+        Raises:
+            TypeError: If the first axis of what came in is not known to count examples.
+        """
         import torch
 
         if not torch.is_grad_enabled():
             return output
+        if kind not in _TABLES and not self.descent.includes(inputs):
+            raise TypeError(
+                f"Expected a trainable {type(module).__name__} to see what was computed from the "
+                "tensors that the model is given, got another tensor. Freeze it, or call the model."
+            )
         use = ModuleUse(module, kind, inputs.detach())
         if not output.requires_grad:  # nothing trainable before: start the graph here
             output = output.detach().requires_grad_().clone()
         output.register_hook(use.keep)
         self.uses.append(use)
+        self.descent.follow(output)
         return output
+
+    def looked_up(self, args: Any, output: Any) -> Any:
+        """Keeps the table look-up inside an embedding, offset and scale aside."""
+        import torch
+
+        if self.table is None or not torch.is_grad_enabled():
+            return output
+        module, kind = self.table
+        if args[1] is not module.weight:
+            return output
+        if kind is ModuleKind.RELATIVE_BIAS:
+            self._refuse_open_look_up()
+            self.index = args[0]
+            return output
+        index, output = self._by_example(module, args[0], output)
+        return self.watch(module, kind, index, output)
+
+    def repeated(self, table: Any, bias: Any) -> "torch.Tensor":
+        """Repeats a (1, H, Q, K) bias of relative positions for every example and keeps it.
+
+        Raises:
+            TypeError: If it is more than the rows that were looked up.
+        """
+        index, self.index = self.index, None
+        if index is None or not is_look_up(bias, index, table.weight):
+            raise TypeError(
+                "Expected compute_bias to return what it looked up in relative_attention_bias, got "
+                "something else. Freeze relative_attention_bias."
+            )
+        bias = bias.expand(self.examples, -1, -1, -1)
+        return self.watch(table, ModuleKind.RELATIVE_BIAS, index, bias)
 
     def take(self) -> dict[int, Factors]:
         """Turns the calls into factors by parameter (its `id`), and forgets them."""
+        self._refuse_open_look_up()
         found: dict[int, Factors] = {}
         while self.uses:
             use = self.uses.pop()
             if use.gradient is not None:
-                _book(use, found, self.examples, self.products)
+                book(use, found, self.examples, self.products)
         return found
+
+    def _refuse_open_look_up(self) -> None:
+        if self.index is not None:
+            raise TypeError(
+                "Expected relative_attention_bias to be looked up by compute_bias alone, got "
+                "another caller. Freeze relative_attention_bias."
+            )
+
+    def _by_example(self, module: Any, index: Any, output: Any) -> "tuple[Any, torch.Tensor]":
+        """Returns look-ups, and what they found, with a first axis that counts examples.
+
+        What was computed from the batch has one. One row of positions that all share is repeated
+        for every example, so that each has a gradient of its own, unless the model did so itself.
+
+        Raises:
+            TypeError: If it is neither: a (T, T) index is not B rows of T, whatever B is.
+        """
+        if self.descent.includes(index) and len(index) == self.examples:
+            return index, output
+        shared = index.dim() == 2 and not self.descent.includes(index)
+        if shared and len(index) == 1:
+            return index.expand(self.examples, -1), output.expand(self.examples, -1, -1)
+        if shared and len(index) == self.examples and bool((index == index[:1]).all()):
+            return index, output
+        raise TypeError(
+            f"Expected look-ups in a trainable {type(module).__name__} by the batch that the model "
+            "is given, or by one row of positions, got others, as of relative positions. Freeze it "
+            "(requires_grad=False)."
+        )
+
+
+_TABLES = (ModuleKind.EMBEDDING, ModuleKind.RELATIVE_BIAS)
 
 
 @contextmanager
 def recording(
+    model: "torch.nn.Module",
     modules: "Sequence[tuple[torch.nn.Module, ModuleKind]]",
     examples: int,
     products: Products = Products.NATIVE,
 ) -> Iterator[Recording]:
-    """Records forward passes of `examples` examples inside the `with` block."""
-    record = Recording(examples, products)
-    handles = []
-    for module, kind in modules:
-        hooks = _Hooks(record, kind)
-        handles.append(module.register_forward_pre_hook(hooks.before))
-        handles.append(module.register_forward_hook(hooks.after))
-    try:
+    """Records the forward pass of `examples` examples through a model inside the `with` block."""
+    descent = Descent(examples)
+    record = Recording(examples, products, descent)
+    with ExitStack() as undo:
+        hooks = [model.register_forward_pre_hook(descent.begin, with_kwargs=True)]
+        for module, kind in modules:
+            own = _Hooks(record, kind)
+            hooks.append(module.register_forward_pre_hook(own.before))
+            hooks.append(module.register_forward_hook(own.after))
+            undo.callback(record.restore, module)
+        for handle in hooks:
+            undo.callback(handle.remove)
+        tables = {id(each) for each, kind in modules if kind is ModuleKind.RELATIVE_BIAS}
+        for owner in owners_of_tables(model).values():
+            if id(owner.relative_attention_bias) in tables:
+                undo.callback(_repeat_bias(owner, record))
+        undo.enter_context(following(descent, record.looked_up))
         yield record
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, _ in modules:
-            record.restore(module)
+
+
+def _repeat_bias(owner: Any, record: Recording) -> Callable[[], None]:
+    """Puts `Recording.repeated` behind a module's `compute_bias`; returns how to undo it."""
+    compute = owner.compute_bias
+
+    def repeat(*args: Any, **kwargs: Any) -> "torch.Tensor":
+        return record.repeated(owner.relative_attention_bias, compute(*args, **kwargs))
+
+    owner.__dict__["compute_bias"] = repeat
+    return lambda: owner.__dict__.pop("compute_bias")
 
 
 class _Hooks:
@@ -114,112 +199,17 @@ class _Hooks:
     def __init__(self, record: Recording, kind: ModuleKind) -> None:
         self._record = record
         self._kind = kind
-        self._catcher: TorchFunctionMode | None = None
 
     def before(self, module: "torch.nn.Module", inputs: Any) -> None:
         """Pre-forward hook."""
         self._record.before(module, inputs)
-        if self._kind is ModuleKind.EMBEDDING:
-            self._catcher = lookup_catcher(module, self._record)
-            self._catcher.__enter__()
+        if self._kind in _TABLES:
+            self._record.table = (module, self._kind)
 
     def after(self, module: "torch.nn.Module", inputs: Any, output: Any) -> Any:
         """Forward hook; what it returns replaces the output."""
         self._record.restore(module)
-        if self._catcher is not None:
-            self._catcher.__exit__(None, None, None)
-            self._catcher = None
+        if self._kind in _TABLES:
+            self._record.table = None
             return output
         return self._record.watch(module, self._kind, inputs[0], output)
-
-
-def lookup_catcher(module: Any, record: Recording) -> "TorchFunctionMode":
-    """Makes a mode that records the table look-up inside an embedding, offset and scale aside.
-
-    Learned positions are looked up once for the whole batch; they are repeated for every example,
-    so that each has a gradient of its own.
-    """
-    from torch.nn import functional
-    from torch.overrides import TorchFunctionMode
-
-    class Catcher(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            output = func(*args, **(kwargs or {}))
-            if func is not functional.embedding or args[1] is not module.weight:
-                return output
-            index = args[0]
-            if record.examples != 1 and (index.dim() == 1 or len(index) == 1):
-                shape = (record.examples, index.shape[-1])
-                index = index.reshape(1, -1).expand(shape)
-                output = output.reshape(1, *output.shape[-2:]).expand(*shape, -1)
-            return record.watch(module, ModuleKind.EMBEDDING, index, output)
-
-    return Catcher()
-
-
-def _book(use: ModuleUse, found: dict[int, Factors], examples: int, products: Products) -> None:
-    """Adds one call to the factors of the parameters it used."""
-    gradient = _by_example(use.gradient, examples, use.module)
-    weight, bias = use.module.weight, getattr(use.module, "bias", None)
-    if use.kind is ModuleKind.EMBEDDING:
-        if weight.requires_grad:
-            lookup = _lookup(use, gradient)
-            own = _factors(found, weight)
-            own.lookups.append(lookup)
-            own.add_coarse(row_norms(lookup.right).sum(dim=1))
-        return
-    inputs = _by_example(use.inputs, examples, use.module)
-    sizes = row_norms(gradient)
-    if bias is not None and bias.requires_grad:
-        _add_vectors(_factors(found, bias), gradient, sizes, products)
-    if not weight.requires_grad:
-        return
-    own = _factors(found, weight)
-    if use.kind in (ModuleKind.LINEAR, ModuleKind.TRANSPOSED_LINEAR):
-        inputs = inputs.to(gradient.dtype)  # as autocast did
-        pair = (gradient, inputs) if use.kind is ModuleKind.LINEAR else (inputs, gradient)
-        own.products.append(Product(*pair))
-        own.add_coarse((sizes * row_norms(inputs)).sum(dim=1))
-    else:
-        epsilon = getattr(use.module, "eps", None) or rms_norm_epsilon(use.module)
-        scaled = gradient * normalized(inputs, use.kind, epsilon)
-        _add_vectors(own, scaled, row_norms(scaled), products)
-
-
-def _factors(found: dict[int, Factors], parameter: Any) -> Factors:
-    return found.setdefault(id(parameter), Factors())
-
-
-def _add_vectors(
-    own: Factors, rows: "torch.Tensor", sizes: "torch.Tensor", products: Products
-) -> None:
-    """Adds the sums over tokens of (B, T, k) rows, whose norms are (B, T) sizes."""
-    own.add_vectors(token_sums(rows, products))
-    own.add_coarse(sizes.sum(dim=1))
-
-
-def _lookup(use: ModuleUse, gradient: "torch.Tensor") -> Lookup:
-    """A table look-up; the padding row has no gradient, as in autograd."""
-    index = use.inputs.reshape(gradient.shape[:2])
-    padding: Any = use.module.padding_idx
-    if padding is not None:
-        gradient = gradient.masked_fill((index == padding)[:, :, None], 0.0)
-    return Lookup(index, gradient)
-
-
-def _by_example(rows: Any, examples: int, module: "torch.nn.Module") -> "torch.Tensor":
-    """Brings (B, …, k) to (B, T, k).
-
-    Raises:
-        TypeError: If the first axis does not count the examples: tokens of several may be mixed.
-    """
-    if rows.dim() < 2 or len(rows) != examples:
-        raise TypeError(
-            "Expected every booked layer to see one row of tokens for each example, got another "
-            f"first axis in a {type(module).__name__}. Freeze it, or pass batches unflattened."
-        )
-    if rows.dim() == 2:
-        return rows[:, None]
-    return rows if rows.dim() == 3 else rows.flatten(1, -2)

@@ -6,6 +6,8 @@ A parameter that nobody books would train on nothing, so a model is taken whole 
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from dpsynth_assets.privacy.per_example.relative_bias import owners_of_tables, repeats_a_look_up
+
 if TYPE_CHECKING:
     import torch
 
@@ -16,6 +18,7 @@ class ModuleKind(StrEnum):
     LINEAR = "linear"
     TRANSPOSED_LINEAR = "transposed linear"
     EMBEDDING = "embedding"
+    RELATIVE_BIAS = "table of relative positions"
     LAYER_NORM = "layer norm"
     RMS_NORM = "root-mean-square norm"
 
@@ -28,12 +31,15 @@ def booked_modules(model: "torch.nn.Module") -> "list[tuple[torch.nn.Module, Mod
             the examples of a batch.
     """
     found = []
+    owners = owners_of_tables(model)
     for name, module in model.named_modules():
         _refuse_batch_statistics(name, module)
         own = [each for each, p in module.named_parameters(recurse=False) if p.requires_grad]
         if not own:
             continue
         kind = kind_of(module)
+        if kind is ModuleKind.EMBEDDING and id(module) in owners:
+            kind = _relative_bias(name, owners[id(module)])
         if kind is None or any(p.is_sparse for p in module.parameters(recurse=False)):
             raise TypeError(
                 "Expected trainable parameters of linear, embedding and norm layers, got "
@@ -43,6 +49,20 @@ def booked_modules(model: "torch.nn.Module") -> "list[tuple[torch.nn.Module, Mod
     if not found:
         raise TypeError("Expected a trainable parameter, got none. Unfreeze a layer.")
     return found
+
+
+def _relative_bias(name: str, owner: "torch.nn.Module") -> ModuleKind:
+    """Tells that a table of relative positions can be booked.
+
+    Raises:
+        TypeError: If its look-ups cannot be told apart by example.
+    """
+    if not repeats_a_look_up(owner):
+        raise TypeError(
+            f"Expected relative positions that are looked up as T5 does, got {name} of a "
+            f"{type(owner).__name__}. Freeze it (requires_grad=False), or train adapters."
+        )
+    return ModuleKind.RELATIVE_BIAS
 
 
 def trainable_parameters(model: "torch.nn.Module") -> "dict[str, torch.nn.Parameter]":

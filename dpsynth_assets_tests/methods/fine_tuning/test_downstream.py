@@ -1,12 +1,20 @@
 """Laws of the downstream model: charged like a generator, tested like one trained on a corpus."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from dpsynth_assets.methods.base import PrivateInputs
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning
-from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig
+from dpsynth_assets.methods.fine_tuning.config import (
+    CLASSIFIER_RATE,
+    DownstreamConfig,
+    PrivateTrainingConfig,
+)
 from dpsynth_assets.methods.fine_tuning.downstream import STAGE, next_word_settings
 from dpsynth_assets.metrics.downstream_model import downstream_model_scores
 from dpsynth_assets.models.next_word_model import load_next_word_model, new_next_word_model
@@ -67,15 +75,48 @@ def test_a_causal_model_learns_words_and_is_scored_as_corpora_are(cases, public,
     assert 0.1 < found["next_word_accuracy"] <= 1
 
 
-def test_null_records_contribute_nothing(cases, public, tmp_path, checkpoint):
+def test_the_default_rate_of_a_classifier_tells_apart_what_a_constant_cannot(
+    cases, public, checkpoint
+):
+    # As sentence embeddings have, most of the length in common; and one label is rarer.
+    labels = ["x"] * 36 + ["y"] * 24
+    records = cases.records(60).with_columns(pl.Series("label", labels))
+    side = np.where(np.array(labels) == "x", 0.3, -0.3).astype(np.float32)
+    features = np.stack([side, np.sqrt(1 - side**2)], axis=1)
+    _, made = train(
+        cases,
+        public,
+        checkpoint,
+        PrivateInputs(records=records, embeddings=features),
+        task="classification",
+        steps=DownstreamConfig().steps,
+    )
+    scores = downstream_model_scores(made.files, records["text"].to_list(), labels, features)
+    assert scores["accuracy"] == 1.0  # a constant: 0.6
+    assert made.facts["learning_rate"] == CLASSIFIER_RATE
+
+
+def test_a_rate_that_was_given_stands():
+    classifier = {"task": "classification"}
+    assert DownstreamConfig(**classifier).learning_rate == CLASSIFIER_RATE
+    assert DownstreamConfig(**classifier, learning_rate=2e-3).learning_rate == 2e-3
+    assert DownstreamConfig(**classifier, learning_rate=None).learning_rate is None
+    assert DownstreamConfig().learning_rate == PrivateTrainingConfig().learning_rate != 0.05
+    again = DownstreamConfig.model_validate(DownstreamConfig(**classifier).model_dump())
+    assert again == DownstreamConfig(**classifier)
+
+
+def test_null_records_contribute_nothing(cases):
     from dpsynth_assets.methods.fine_tuning import downstream
 
-    config = DownstreamConfig(**SMALL)
-    for task in (downstream._next_word, downstream._classification):
-        whole = task(config, cases.terms(), cases.private(8), public)
-        without = task(config, cases.terms(), cases.private(8, null={2, 5}), public)
-        assert len(whole.private_examples) == 8
-        assert len(without.private_examples) == 6
+    config, terms = DownstreamConfig(**SMALL), cases.terms()
+    whole, without = cases.private(8), cases.private(8, null={2, 5})
+    for examples in (
+        lambda private: downstream._words(config, private),
+        lambda private: downstream._labelled(terms, private),
+    ):
+        assert len(examples(whole)) == 8
+        assert len(examples(without)) == 6
 
 
 def test_there_is_no_corpus(cases, public):
@@ -84,14 +125,46 @@ def test_there_is_no_corpus(cases, public):
         METHOD.write(None, DownstreamConfig(), cases.terms(), public, 5, cases.silent)
 
 
-def test_a_classifier_needs_labels_to_tell_apart(cases, public, checkpoint):
-    config = DownstreamConfig(task="classification")
-    terms = cases.terms(labels=("",), label_texts=("",))
-    plan = METHOD.plan(config, terms, target_epsilon=4.0)
-    with pytest.raises(ValueError, match="two declared labels"):
-        METHOD.release_stage(
-            STAGE, plan, config, terms, cases.private(), public, checkpoint, cases.silent
-        )
+@pytest.mark.parametrize(
+    ("settings", "terms", "told"),
+    [
+        ({}, {"labels": ("",), "label_texts": ("",)}, "at least two declared labels .*, got 0"),
+        ({}, {"labels": ("x",), "label_texts": ("ex",)}, "at least two declared labels .*, got 1"),
+        ({"learning_rate": None}, {}, "Expected a learning_rate .* got null"),
+        ({"lora_rank": 2}, {}, "Expected no lora_rank .* got 2"),
+    ],
+    ids=["no label", "one label", "no rate", "adapters"],
+)
+def test_a_classifier_that_could_not_be_trained_is_refused_by_its_plan(
+    cases, settings, terms, told
+):
+    config = DownstreamConfig(task="classification", **settings)
+    refused = METHOD.plan(config, cases.terms(**terms), target_epsilon=4.0)
+    assert re.search(told, refused.refusal)
+    assert refused.event is None
+    assert not refused.stages
+    causal = DownstreamConfig(**settings)
+    assert METHOD.plan(causal, cases.terms(**terms), target_epsilon=4.0).refusal is None
+
+
+def test_models_are_tried_before_anything_is_charged(cases, public, monkeypatch):
+    from dpsynth_assets.methods.fine_tuning import downstream
+
+    config = DownstreamConfig(**SMALL)
+    METHOD.open_models(STAGE, config, cases.terms(), public)
+    METHOD.open_models(STAGE, config.model_copy(update={"lora_rank": 2}), cases.terms(), public)
+    rehearsed = config.model_copy(update={"learning_rate": None})
+    with pytest.raises(ValueError, match="public texts to choose a learning rate"):
+        METHOD.open_models(STAGE, rehearsed, cases.terms(), replace(public, public_records=None))
+
+    def untrainable(settings):
+        model = new_next_word_model(settings)
+        model.slope = torch.nn.PReLU()
+        return model
+
+    monkeypatch.setattr(downstream, "new_next_word_model", untrainable)
+    with pytest.raises(TypeError, match="PReLU"):
+        METHOD.open_models(STAGE, config, cases.terms(), public)
 
 
 def test_widths_that_heads_do_not_divide_are_refused():

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -17,6 +18,8 @@ from dpsynth_assets.methods.staged import Released
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
 from dpsynth_assets.models.conditional_generator.training import FACTS_FILE
+from dpsynth_assets.models.fine_tuning import CheckpointFolders
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
@@ -143,6 +146,67 @@ def test_a_histogram_of_other_labels_is_refused(cases, public, checkpoint):
         write(cases, replace(public, topic_histogram=other), release)
 
 
+# Before the charge
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (CTCL, {}),
+        (CTCL, {"lora_rank": 2}),
+        (VANILLA, {"architecture": "decoder_only"}),
+        (VANILLA, {"pretrained": False}),
+    ],
+    ids=["ctcl", "adapters", "decoder only", "random start"],
+)
+def test_every_start_is_tried_before_the_charge_and_left_as_it_was(cases, public, method, settings):
+    before = weights(public.conditional_generator)
+    method.open_models(STAGE, method.config_type(**SMALL, **settings), cases.terms(), public)
+    after = weights(public.conditional_generator)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_trial_has_two_lengths_and_the_longest_there_will_be(cases, public):
+    from dpsynth_assets.methods.fine_tuning.generators import encode_pairs, trial_pairs
+
+    pairs = trial_pairs(known(cases), 24)
+    short, long = encode_pairs(public.conditional_generator, pairs, 24)
+    records = cases.private().records["text"].to_list()
+    whole = public.conditional_generator.encoder.document_ids([" ".join(records)], 24)
+    assert len(short.targets) < len(long.targets) == len(whole[0])
+    assert len(short.inputs) < len(long.inputs)
+
+
+def test_an_architecture_that_cannot_be_trained_fails_before_the_charge(cases, public, monkeypatch):
+    from dpsynth_assets.methods.fine_tuning import generation
+
+    def untrainable(*arguments, **settings):
+        generator = generation_fresh(*arguments, **settings)
+        generator.model.slope = torch.nn.PReLU()
+        return generator
+
+    generation_fresh = generation.fresh_generator
+    monkeypatch.setattr(generation, "fresh_generator", untrainable)
+    with pytest.raises(TypeError, match="PReLU"):
+        CTCL.open_models(STAGE, CtclConfig(**SMALL), cases.terms(), public)
+
+
+@pytest.mark.parametrize("missing", ["topic_model", "conditional_generator"])
+def test_a_missing_artifact_fails_before_the_charge(cases, public, missing):
+    with pytest.raises(ValueError, match=missing):
+        CTCL.open_models(
+            STAGE, CtclConfig(**SMALL), cases.terms(), replace(public, **{missing: None})
+        )
+
+
+def test_a_rate_that_could_not_be_rehearsed_fails_before_the_charge(cases, public):
+    config = CtclConfig(**SMALL, learning_rate=None)
+    CTCL.open_models(STAGE, config, cases.terms(), public)
+    few = replace(public, public_records=public.public_records[:4])
+    with pytest.raises(ValueError, match="public texts to choose a learning rate on, got 4"):
+        CTCL.open_models(STAGE, config, cases.terms(), few)
+
+
 # Conditions
 
 
@@ -252,3 +316,62 @@ def test_a_learning_rate_is_rehearsed_on_public_text_and_remembered(
     assert first.value.facts["learning_rate"] in (1e-3, 1e-2)
     assert second.value.facts["learning_rate"] == first.value.facts["learning_rate"]
     assert seen == [80]  # the public documents, once
+
+
+class Killed(Exception):
+    """Stands for the end of a process."""
+
+
+class DyingFolders(CheckpointFolders):
+    """Dies before its second checkpoint is saved."""
+
+    left = 1
+
+    def save(self, scratch):
+        if not self.left:
+            raise Killed
+        self.left -= 1
+        super().save(scratch)
+
+
+@pytest.mark.parametrize("cache", ["kept", "lost"])
+def test_a_killed_run_goes_on_with_the_rate_it_chose_under_other_free_settings(
+    cases, public, tmp_path, monkeypatch, cache
+):
+    from dpsynth_assets.methods.fine_tuning import training
+
+    rates = iter((1e-3, 3e-3))
+    monkeypatch.setattr(
+        training,
+        "public_learning_rate",
+        lambda *_, **__: SimpleNamespace(learning_rate=next(rates)),
+    )
+    first = CtclConfig(**SMALL, learning_rate=None, checkpoint_minutes=1e-9)
+    with pytest.raises(Killed):
+        train(cases, public, DyingFolders(tmp_path / "run"), config=first)
+    if cache == "lost":  # as with other versions of packages
+        shutil.rmtree(home().plans)
+    changed = {"rows": 50, "top_p": 0.5, "checkpoint_minutes": 5.0, "micro_batch_records": 4}
+    other = first.model_copy(update=changed)
+    _, release = train(cases, public, CheckpointFolders(tmp_path / "run"), config=other)
+    assert release.value.facts["learning_rate"] == 1e-3
+    assert next(rates) == 3e-3  # nothing was rehearsed again
+
+
+def test_free_settings_ask_for_no_other_rehearsal(cases, public, tmp_path, monkeypatch):
+    from dpsynth_assets.methods.fine_tuning import training
+
+    rates = iter((1e-3, 3e-3, 1e-2))
+    monkeypatch.setattr(
+        training,
+        "public_learning_rate",
+        lambda *_, **__: SimpleNamespace(learning_rate=next(rates)),
+    )
+
+    def found(**changes):
+        folders = CheckpointFolders(tmp_path / str(changes))
+        config = CtclConfig(**(SMALL | {"learning_rate": None} | changes))
+        return train(cases, public, folders, config=config)[1].value.facts["learning_rate"]
+
+    assert found() == found(rows=3, temperature=0.5, checkpoint_minutes=1.0) == 1e-3
+    assert found(weight_decay=0.2) == 3e-3

@@ -100,8 +100,11 @@ def test_the_kept_rows_follow_the_histogram_and_come_from_the_corpus(cases, publ
     assert resample(cases, public, 80).rows.equals(made.rows)
 
 
-def test_all_rows_are_the_most_there_are(cases, public):
-    assert resample(cases, public, 10_000).rows.height == 400
+@pytest.mark.parametrize("rows", [400, 10_000])
+def test_all_rows_of_the_corpus_are_no_choice_among_them(cases, public, rows):
+    assert resample(cases, public, 399).rows.height == 399
+    with pytest.raises(ValueError, match=rf"fewer rows than the corpus .* \(400\), .* got {rows}"):
+        resample(cases, public, rows)
 
 
 def test_it_spends_nothing_and_says_what_it_builds_on(cases):

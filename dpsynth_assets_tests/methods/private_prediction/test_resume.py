@@ -159,10 +159,10 @@ def test_finished_few_shot_documents_are_read_back_and_no_step_of_theirs_is_draw
 ):
     written, write = [], few_shot_writer.LabelWriter.write
 
-    def counting(writer, on_token):
+    def counting(writer):
         if len(written) == 3:
             raise Killed
-        written.append(write(writer, on_token))
+        written.append(write(writer))
         return written[-1]
 
     monkeypatch.setattr(few_shot_writer.LabelWriter, "write", counting)

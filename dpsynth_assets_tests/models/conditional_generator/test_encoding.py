@@ -6,6 +6,7 @@ import torch
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED
 from dpsynth_assets.models.conditional_generator.generator import per_example_loss
+from dpsynth_assets.models.language_model import LanguageModelError
 
 CONDITIONS = ["Keywords: violin", "Keywords: boiler, radiator, kettle", ""]
 DOCUMENTS = ["A melody.", "The boiler and the radiator are here.", "Nothing <end> at all"]
@@ -106,3 +107,27 @@ def test_special_tokens_stand_where_the_tokenizer_puts_them(tiny_folder, tmp_pat
     counted = batch.labels[0, 1:].tolist()
     assert generator.checkpoint.decode(counted) == "A melody."
     assert len(generator.generate(["Keywords: violin"], max_new_tokens=4)) == 1
+
+
+def test_a_condition_and_a_document_fit_the_positions_they_share(random_models):
+    for name in ("gpt2", "llama"):
+        generator = load_conditional_generator(random_models[name], device="cpu")
+        positions = generator.config.max_position_embeddings
+        for condition_tokens in (None, 40):
+            batch = generator.encode_pairs(
+                ["Keywords: " + "violin, " * 100], ["boiler " * 200], condition_tokens, positions
+            )
+            assert batch.inputs["input_ids"].shape[1] == positions - 1
+            assert generator.per_example_loss(batch).isfinite().all()
+            wanted = condition_tokens or generator.max_condition_tokens
+            assert (batch.labels != IGNORED).sum() == positions - wanted
+        written = generator.generate(["Keywords: " + "violin, " * 100], max_new_tokens=positions)
+        assert written[0]
+
+
+def test_conditions_that_leave_no_room_for_a_document_are_refused_in_one_line(random_models):
+    generator = load_conditional_generator(random_models["gpt2"], device="cpu")
+    for texts in (["short"], ["long " * 200]):
+        with pytest.raises(LanguageModelError, match=r"room for a document .* got 128") as refusal:
+            generator.encode_pairs(["Keywords: violin"], texts, 128, 16)
+        assert "\n" not in str(refusal.value)

@@ -1,0 +1,98 @@
+"""Tables and pictures of attacks for the metadata of their assets: all public."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from dpsynth_assets.assets.attack_record import attacks_file
+from dpsynth_assets.assets.attack_runs import Reconstruction
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.audits import AuditResult
+    from dpsynth_assets.attacks.median_audit import BatchGap
+    from dpsynth_assets.attacks.reconstruction import Overlap, Rate
+
+
+def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
+    """Overlaps of every method on every model, with what is claimed and proven."""
+    from dpsynth_assets.report.plots import reconstruction_plot, to_markdown
+
+    lines = [
+        "| method | model | source keys written | other keys written | ε proven | ε claimed | "
+        "ε proven without privacy | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {item.method} | {item.model} | {_rate(item.overlap.source)} | "
+        f"{_rate(item.overlap.held_out)} | {item.result.observed:.3g} | "
+        f"{item.result.claimed:.3g} | {item.control.proven_epsilon:.3g} | {_verdict(item)} |"
+        for item in found
+    ]
+    rows = []
+    for item in found:
+        rows.append(_plot_row(f"{item.method}, {item.model}", item.overlap))
+        rows.append(_plot_row(f"no privacy, {item.model}", item.control))
+    unique = list({row["name"]: row for row in rows}.values())
+    picture = to_markdown(reconstruction_plot(unique), "share of planted and of other keys written")
+    return {
+        "dpsynth/reconstruction": dg.MetadataValue.md("\n".join(lines)),
+        "dpsynth/reconstruction_plot": dg.MetadataValue.md(picture),
+        "dpsynth/epsilon_proven": max((i.result.observed for i in found), default=0.0),
+        "dpsynth/tests": len(found),
+        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
+    }
+
+
+def _plot_row(name: str, overlap: "Overlap") -> dict[str, Any]:
+    return {
+        "name": name,
+        "source": (overlap.source.share, *overlap.source.interval),
+        "held_out": (overlap.held_out.share, *overlap.held_out.interval),
+    }
+
+
+def _rate(rate: "Rate") -> str:
+    low, high = rate.interval
+    return f"{rate.hits} of {rate.keys}: {rate.share:.2%} [{low:.2%}, {high:.2%}]"
+
+
+def _verdict(item: Reconstruction) -> str:
+    if not item.result.passed:
+        return "**claim refuted**"
+    if item.result.observed > 0:
+        return "copies, within its claim"
+    return "passed" if item.has_power else "no power: this model copies no key"
+
+
+def median_metadata(
+    found: Mapping[str, Sequence["BatchGap"]], results: Sequence["AuditResult"]
+) -> dict[str, Any]:
+    """Bound of each batch and what neighbours attain of it, by folder of the method."""
+    from dpsynth_assets.report.plots import median_audit_plot, to_markdown
+
+    named = {
+        f"{folder}, batch {batch.batch}" if len(found) > 1 else f"batch {batch.batch}": batch
+        for folder, batches in found.items()
+        for batch in batches
+    }
+    lines = [
+        "| batch | contexts | tokens | γ, claimed | by removing contexts | share | "
+        "by crafted contexts | largest excess |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {b.contexts} | {b.tokens} | {b.claimed:.3f} | {b.removed:.3f} | "
+        f"{b.attained:.0%} | {b.crafted:.3f} | {b.excess:.2g} |"
+        for name, b in named.items()
+    ]
+    rows = [(name, b.claimed, b.crafted, b.removed) for name, b in named.items()]
+    picture = to_markdown(median_audit_plot(rows), "ex-post bound and what contexts attain of it")
+    return {
+        "dpsynth/median_audit": dg.MetadataValue.md("\n".join(lines)),
+        "dpsynth/median_audit_plot": dg.MetadataValue.md(picture),
+        "dpsynth/share_attained": max(b.attained for b in named.values()),
+        "dpsynth/largest_excess": max(b.excess for b in named.values()),
+        "dpsynth/passed": all(result.passed for result in results),
+        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
+    }

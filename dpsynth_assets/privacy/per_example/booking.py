@@ -1,0 +1,112 @@
+"""What one call of a module adds to the factors of its parameters.
+
+Shape letters: B examples, T tokens of one, d features in, p features out.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.privacy.per_example.arithmetic import Products, row_norms, token_sums
+from dpsynth_assets.privacy.per_example.relative_bias import bucket_sums
+from dpsynth_assets.privacy.per_example.support import (
+    ModuleKind,
+    normalized,
+    rms_norm_epsilon,
+)
+from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass
+class ModuleUse:
+    """One call of a module: what went in, and the gradient of what came out."""
+
+    module: "torch.nn.Module"
+    kind: ModuleKind
+    inputs: "torch.Tensor" = field(repr=False)
+    gradient: "torch.Tensor | None" = field(default=None, repr=False)
+
+    def keep(self, gradient: "torch.Tensor") -> None:
+        """Keeps the gradient that arrives in the backward pass; a tensor hook."""
+        self.gradient = gradient.detach()
+
+
+def book(use: ModuleUse, found: dict[int, Factors], examples: int, products: Products) -> None:
+    """Adds one call to the factors of the parameters it used."""
+    if use.kind is ModuleKind.RELATIVE_BIAS:
+        _add_relative_bias(use, found)
+        return
+    gradient = _by_example(use.gradient, examples, use.module)
+    weight, bias = use.module.weight, getattr(use.module, "bias", None)
+    if use.kind is ModuleKind.EMBEDDING:
+        if weight.requires_grad:
+            lookup = _lookup(use, gradient)
+            own = _factors(found, weight)
+            own.lookups.append(lookup)
+            own.add_coarse(row_norms(lookup.right).sum(dim=1))
+        return
+    inputs = _by_example(use.inputs, examples, use.module)
+    sizes = row_norms(gradient)
+    if bias is not None and bias.requires_grad:
+        _add_vectors(_factors(found, bias), gradient, sizes, products)
+    if not weight.requires_grad:
+        return
+    own = _factors(found, weight)
+    if use.kind in (ModuleKind.LINEAR, ModuleKind.TRANSPOSED_LINEAR):
+        inputs = inputs.to(gradient.dtype)  # as autocast did
+        pair = (gradient, inputs) if use.kind is ModuleKind.LINEAR else (inputs, gradient)
+        own.products.append(Product(*pair))
+        own.add_coarse((sizes * row_norms(inputs)).sum(dim=1))
+    else:
+        epsilon = getattr(use.module, "eps", None) or rms_norm_epsilon(use.module)
+        scaled = gradient * normalized(inputs, use.kind, epsilon)
+        _add_vectors(own, scaled, row_norms(scaled), products)
+
+
+def _factors(found: dict[int, Factors], parameter: Any) -> Factors:
+    return found.setdefault(id(parameter), Factors())
+
+
+def _add_vectors(
+    own: Factors, rows: "torch.Tensor", sizes: "torch.Tensor", products: Products
+) -> None:
+    """Adds the sums over tokens of (B, T, k) rows, whose norms are (B, T) sizes."""
+    own.add_vectors(token_sums(rows, products))
+    own.add_coarse(sizes.sum(dim=1))
+
+
+def _add_relative_bias(use: ModuleUse, found: dict[int, Factors]) -> None:
+    """Adds what a table of relative positions received through each example's own bias."""
+    table: Any = use.module
+    if use.gradient is not None and table.weight.requires_grad:
+        own = _factors(found, table.weight)
+        sums, coarse = bucket_sums(use.inputs, use.gradient, len(table.weight))
+        own.add_vectors(sums)
+        own.add_coarse(coarse)
+
+
+def _lookup(use: ModuleUse, gradient: "torch.Tensor") -> Lookup:
+    """A table look-up; the padding row has no gradient, as in autograd."""
+    index = use.inputs.reshape(gradient.shape[:2])
+    padding: Any = use.module.padding_idx
+    if padding is not None:
+        gradient = gradient.masked_fill((index == padding)[:, :, None], 0.0)
+    return Lookup(index, gradient)
+
+
+def _by_example(rows: Any, examples: int, module: "torch.nn.Module") -> "torch.Tensor":
+    """Brings (B, …, k) to (B, T, k).
+
+    Raises:
+        TypeError: If the first axis does not count the examples: tokens of several may be mixed.
+    """
+    if rows.dim() < 2 or len(rows) != examples:
+        raise TypeError(
+            "Expected every booked layer to see one row of tokens for each example, got another "
+            f"first axis in a {type(module).__name__}. Freeze it, or pass batches unflattened."
+        )
+    if rows.dim() == 2:
+        return rows[:, None]
+    return rows if rows.dim() == 3 else rows.flatten(1, -2)

@@ -1,0 +1,153 @@
+"""Settings that cannot work fail before a charge, in one line that anybody may read."""
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from dpsynth_assets.assets.corpora import corpus_definitions
+from dpsynth_assets.attacks.copying_model import CopyingModel
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.models.document_format import DocumentFormat
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+LABELS = ["a", "b"]
+BATCHES = {"expected_batch_size": 16, "clip_bound": 2.0, "max_document_tokens": 30}
+FEW_SHOT = {"subsets": 16, "examples_per_subset": 2, "documents_per_label": 1}
+POSITIONS = 8192
+EMPTY = ((3, -2), (2, 7))
+FULL = ((40, 30), (30, 20))
+
+
+class FormattedModel(CopyingModel):
+    """The copying model behind a document format."""
+
+    begin_token_id = None
+    document_format = DocumentFormat("tiny", opening="#", closing="", end=None, separator="")
+
+    def encode(self, text):
+        return [0] * text.count("#") + super().encode(text)
+
+    def prompt_ids(self, label_text, examples, max_example_tokens):
+        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+
+
+class FormattedModels(Models):
+    def language_model(self, manifest):
+        return FormattedModel()
+
+
+class Unread(SensitiveStore):
+    """A store whose records may not be read yet."""
+
+    def read_for_release(self, *arguments, **options) -> PrivateInputs:
+        raise AssertionError("private records were read")
+
+
+def declared(method, settings):
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "letters",
+            "source": {"path": "nowhere.jsonl"},
+            "columns": {"labels": ["label"]},
+            "public_facts": {"labels": {"label": LABELS}, "records": 4000},
+            "budget": {"epsilon": 20.0, "delta": 1e-6, "accepts_ex_post": True},
+            "public_data": "tiny",
+            "cluster_histogram": {"budget_share": 0.05, "clusters_per_label": 2},
+            "methods": [{"method": method, "settings": settings}],
+        }
+    )
+
+
+def upstream(histogram):
+    """What the candidate reads: a model's manifest, centres, and the released histogram."""
+    values = {
+        ("public", "tiny", "public_language_model"): {"path": "models/tiny"},
+        ("public", "tiny", "public_clusters"): np.eye(4, 5, dtype=np.float32),
+        ("letters", "shared", "cluster_histogram"): {
+            **histogram.to_json(),
+            "reservation": "r0",
+        },
+    }
+
+    def asset(key, value):
+        @dg.asset(key=list(key))
+        def given():
+            return value
+
+        return given
+
+    return [asset(key, value) for key, value in values.items()]
+
+
+def failure_of(folder, method, settings, histogram):
+    spec = declared(method, settings)
+    plan = plan_dataset(spec)
+    assert plan.methods[0].plan.refusal is None
+    candidate = corpus_definitions(spec, plan, plan.methods[0]).assets[0]
+    result = dg.materialize(
+        [*upstream(histogram), candidate],
+        resources={
+            "io_manager": ArtifactIOManager(),
+            "ledger": PrivacyLedger(),
+            "sensitive_store": Unread(),
+            "release_store": ReleaseStore(),
+            "models": FormattedModels(),
+            "progress": Progress(),
+        },
+        raise_on_error=False,
+    )
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    return failed.step_failure_data.user_failure_data.description
+
+
+def released(dp_counts, labels=LABELS):
+    return ClusterHistogram(labels=tuple(labels), centers=((0, 2), (1, 3)), dp_counts=dp_counts)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "histogram", "message"),
+    [
+        (
+            "mean_uniform",
+            BATCHES | {"max_document_tokens": POSITIONS},
+            released(FULL),
+            "within 8192 tokens",
+        ),
+        (
+            "invisible_ink",
+            BATCHES | {"max_example_tokens": POSITIONS},
+            released(FULL),
+            "within 8192 tokens",
+        ),
+        (
+            "few_shot",
+            FEW_SHOT | {"max_example_tokens": POSITIONS // 2},
+            released(FULL),
+            "within 8192 tokens",
+        ),
+        ("mean_clustered", BATCHES, released(EMPTY), "half a batch"),
+        ("median_clustered", BATCHES, released(FULL, ["a", "c"]), "declared labels"),
+    ],
+    ids=["long documents", "long examples", "few long examples", "no batch", "other labels"],
+)
+def test_public_misconfigurations_cost_nothing_and_say_what_is_wrong(
+    tmp_path, monkeypatch, method, settings, histogram, message
+):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    if method == "median_clustered":
+        settings = settings | {"matched_epsilon": 20.0}
+    shown = failure_of(tmp_path, method, settings, histogram)
+    assert message in shown
+    assert shown.startswith("letters/")
+    assert "withheld" not in shown
+    assert "\n" not in shown
+    assert PrivacyLedger().open().entries() == []

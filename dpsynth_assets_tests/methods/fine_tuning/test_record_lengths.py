@@ -1,0 +1,70 @@
+"""Whether a training runs follows from public settings, never from the length of some record."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning, DpFineTuning
+from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig, DpFineTuningConfig
+from dpsynth_assets.models.fine_tuning import CheckpointFolders
+from dpsynth_assets.models.language_model import load_language_model
+
+POSITIONS = 64
+TRAINING = {"steps": 2, "expected_batch_size": 60, "max_document_tokens": POSITIONS}
+
+
+@pytest.fixture(scope="session")
+def learned_positions(language_model, tmp_path_factory):
+    """A GPT-2 without room for a condition and a document of 64 tokens."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder, tokenizer = tmp_path_factory.mktemp("gpt2"), language_model.tokenizer
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=POSITIONS,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return load_language_model(folder, device="cpu")
+
+
+def of_lengths(private, lengths):
+    """The same records, of which a few are longer."""
+    texts = private.records["text"].to_list()
+    for row, copies in enumerate(lengths):
+        texts[row] = " ".join([texts[row]] * copies)
+    return PrivateInputs(
+        records=private.records.with_columns(pl.Series("text", texts)),
+        embeddings=private.embeddings,
+    )
+
+
+def trained(method, config, cases, public, folder, lengths):
+    terms = cases.terms()
+    [stage] = [each.name for each in method.stages(config, terms)]
+    plan = method.plan(config, terms, target_epsilon=4.0)
+    private = of_lengths(cases.private(), lengths)
+    checkpoint = CheckpointFolders(folder)
+    return method.release_stage(
+        stage, plan, config, terms, private, public, checkpoint, lambda *_: None
+    ).value.files
+
+
+@pytest.mark.parametrize("lengths", [[], [40], [40, 40, 1, 40]], ids=["short", "one long", "some"])
+def test_a_decoder_with_learned_positions_trains_whatever_the_lengths_of_records(
+    lengths, cases, public, learned_positions, tmp_path
+):
+    config = DpFineTuningConfig(**TRAINING, architecture="decoder_only", rows=5)
+    inputs = replace(public, language_model=learned_positions, public_records=None)
+    assert trained(DpFineTuning(), config, cases, inputs, tmp_path / "c", lengths).is_dir()
+
+
+@pytest.mark.parametrize("lengths", [[], [40]], ids=["short", "one long"])
+def test_the_downstream_model_trains_whatever_the_lengths_of_records(
+    lengths, cases, public, tmp_path
+):
+    config = DownstreamConfig(**TRAINING | {"max_document_tokens": 16})
+    inputs = replace(public, public_records=None)
+    assert trained(DownstreamFineTuning(), config, cases, inputs, tmp_path / "c", lengths).is_dir()

@@ -1,0 +1,126 @@
+"""What a killed run drew and did not keep is in no message: it will be drawn anew."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.registry import get_method
+
+HISTOGRAM = ClusterHistogram(
+    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+)
+SETTINGS = {
+    "expected_batch_size": 8,
+    "clip_bound": 2.0,
+    "max_document_tokens": 6,
+    "max_example_tokens": 8,
+    "max_batches": 6,
+    "min_tokens_for_new_document": 3,
+    "batches_per_forward": 2,
+}
+NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+class MemoryPasses:
+    """Passes in memory."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def load(self, number):
+        return self.kept.get(number)
+
+    def save(self, number, values):
+        self.kept[number] = values
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def run(name, cases, model, private, progress, passes=None, **changes):
+    method = get_method(name)
+    svt = {"max_tokens_per_batch": 60, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
+    config = method.config_type(**(SETTINGS | svt | changes))
+    terms = cases.terms(accepts_ex_post=True, public_records=None)
+    plan = method.plan(config, terms, target_epsilon=5.0)
+    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    private = replace(private, passes=passes)
+    method.generate(plan, config, terms, private, public, progress)
+    return plan
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages_of_a_killed_pass_are_those_of_any_other_draws(name, cases, one_thread):
+    """Texts that end early or never, many records or none: the same lines, then the kill.
+
+    One batch a pass, which opens no document that might remain unfinished: where its texts end
+    decides at which step the pass does.
+    """
+    heard = []
+    for ends, records in ((True, 64), (True, 0), (True, 3), (False, 64)):
+        passes, lines = MemoryPasses(), []
+
+        def progress(share, message, passes=passes, lines=lines):
+            if passes.kept:
+                raise Killed
+            lines.append((share, message))
+
+        model, private = cases.model(never_ends=not ends), cases.private(records)
+        whole = {"min_tokens_for_new_document": 6, "batches_per_forward": 1}
+        with pytest.raises(Killed):
+            run(name, cases, model, private, progress, passes, **whole)
+        heard.append(lines)
+    assert all(lines == heard[0] for lines in heard)
+    assert len(heard[0]) > 1  # It moves within a pass.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_counts_are_those_of_kept_passes(name, cases, language_model, threads):
+    passes, told = MemoryPasses(), []
+
+    def progress(share, message):
+        kept = [values["drawn"] for values in list(passes.kept.values())]
+        told.append((message, kept))
+
+    run(name, cases, language_model, cases.private(64), progress, passes)
+    counted = 0
+    for message, kept in told:
+        paid = re.search(r"with (\d+) of", message)
+        if paid is None:
+            continue
+        free = re.search(r"(\d+) public ones", message)
+        shown = int(paid[1]), int(free[1]) if free else 0
+        sums = {(0, 0)}  # A pass is kept a moment before it is told.
+        for private, public in kept:
+            sums |= {(a + private, b + public) for a, b in sums}
+        assert shown in sums
+        counted += 1
+    assert counted >= len(passes.kept) > 1
+    assert told[-1][0].startswith(f"{len(passes.kept)} of {len(passes.kept)} passes with")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_a_store_no_draw_is_counted(name, cases, language_model):
+    told = []
+    run(name, cases, language_model, cases.private(64), lambda _, message: told.append(message))
+    assert not any("tokens" in message for message in told)
