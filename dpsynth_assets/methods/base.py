@@ -95,6 +95,19 @@ class MethodPlan:
     refusal: str | None = None
     stages: Mapping[str, Event] = field(default_factory=dict)
 
+    @classmethod
+    def refused(
+        cls, guarantee: GuaranteeType, parameters: Mapping[str, Any], refusal: str | None
+    ) -> "MethodPlan":
+        """Charges nothing, writes nothing, and says why in one line."""
+        return cls(
+            guarantee=guarantee,
+            event=None,
+            parameters=parameters,
+            rows_estimate=0,
+            refusal=refusal,
+        )
+
 
 class PassStore(Protocol):
     """Passes of one paid release that are finished, so that a killed run need not repeat them.

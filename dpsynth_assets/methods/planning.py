@@ -114,7 +114,7 @@ def _linked(methods: Sequence[PlannedMethod], *, has_topics: bool) -> tuple[Plan
         refusal = refusal_for_inputs(planned, known, has_topics=has_topics)
         if refusal is None or planned.plan.refusal is not None:
             return planned.plan
-        return _refused(planned.method, refusal)
+        return MethodPlan.refused(planned.method.guarantee, {}, refusal)
 
     return tuple(
         replace(
@@ -237,7 +237,7 @@ def _plan_method(
     method = get_method(entry.method)
     config = method.config_type.model_validate(entry.settings)
     if overclaimed is not None and method.guarantee is GuaranteeType.SECRET:
-        plan = _refused(method, overclaimed)
+        plan = MethodPlan.refused(method.guarantee, {}, overclaimed)
     else:
         plan = _priced(method, config, terms, target_epsilon)
     return PlannedMethod(
@@ -253,8 +253,9 @@ def _plan_method(
 def _priced(method: Method, config: Any, terms: CohortTerms, target: float) -> MethodPlan:
     """Sizes a method by ρ, in which shares add up, and states its ε by the cohort's accountant."""
     if target <= 0 and method.spends and method.guarantee is GuaranteeType.DP:
-        return _refused(
-            method,
+        return MethodPlan.refused(
+            method.guarantee,
+            {},
             f"Expected a budget_share for {method.name}, got none: the other releases take the "
             "whole budget. Lower their shares in the dataset file.",
         )
@@ -263,15 +264,9 @@ def _priced(method: Method, config: Any, terms: CohortTerms, target: float) -> M
     try:
         plan = method.plan(config, known, target_epsilon=target)
     except ValueError as error:  # Of public facts; the other methods, and cohorts, go on.
-        return _refused(method, " ".join(str(error).split()))
+        return MethodPlan.refused(method.guarantee, {}, " ".join(str(error).split()))
     if terms.prompts is not None:  # Other prompts are another release.
         plan = replace(plan, parameters={**plan.parameters, "prompts": terms.prompts.to_json()})
     if plan.event is None or terms.accountant == "zcdp" or staged:
         return plan
     return replace(plan, epsilon=epsilon_of([plan.event], terms.delta, terms.accountant))
-
-
-def _refused(method: Method, refusal: str) -> MethodPlan:
-    return MethodPlan(
-        guarantee=method.guarantee, event=None, parameters={}, rows_estimate=0, refusal=refusal
-    )

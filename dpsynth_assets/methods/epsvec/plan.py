@@ -152,13 +152,7 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
     parameters: dict[str, Any] = config.model_dump(mode="json")
     refusal = refusal_of(config, terms, target_epsilon)
     if refusal is not None:
-        return MethodPlan(
-            guarantee=GuaranteeType.DP,
-            event=None,
-            parameters=parameters,
-            rows_estimate=0,
-            refusal=refusal,
-        )
+        return MethodPlan.refused(GuaranteeType.DP, parameters, refusal)
     stages: dict[str, Event] = {}
     words = []
     room = _squared_mu(target_epsilon, terms) * _BELOW

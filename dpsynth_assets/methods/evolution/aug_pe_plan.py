@@ -34,13 +34,7 @@ def plan_aug_pe(config: AugPeConfig, terms: CohortTerms, target_epsilon: float) 
     """
     refusal = refusal_of(config, terms, target_epsilon)
     if refusal is not None:
-        return MethodPlan(
-            guarantee=GuaranteeType.DP,
-            event=None,
-            parameters=config.model_dump(mode="json"),
-            rows_estimate=0,
-            refusal=refusal,
-        )
+        return MethodPlan.refused(GuaranteeType.DP, config.model_dump(mode="json"), refusal)
     found = remembered(
         _cache_key(config, terms, target_epsilon), lambda: _calibrate(config, terms, target_epsilon)
     )

@@ -57,13 +57,7 @@ def plan_secpe(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
     except IncidenceError as error:
         refusal, found = str(error), None
     if found is None:
-        return MethodPlan(
-            guarantee=GuaranteeType.SECRET,
-            event=None,
-            parameters=config.model_dump(mode="json"),
-            rows_estimate=0,
-            refusal=refusal,
-        )
+        return MethodPlan.refused(GuaranteeType.SECRET, config.model_dump(mode="json"), refusal)
     promise = promise_of(terms)
     event = charged_event(found, config, terms)
     dp = config.record_level

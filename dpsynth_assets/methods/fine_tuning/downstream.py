@@ -17,7 +17,7 @@ from dpsynth_assets.methods.base import (
 )
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts
-from dpsynth_assets.methods.fine_tuning.plan import plan_training, refused_training
+from dpsynth_assets.methods.fine_tuning.plan import plan_training
 from dpsynth_assets.methods.fine_tuning.training import (
     TrainingTask,
     refuse_without_rate,
@@ -80,7 +80,7 @@ class DownstreamFineTuning(StagedMethod):
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
         refusal = _refusal(config, terms)
         if refusal is not None:
-            return refused_training(config, refusal)
+            return MethodPlan.refused(self.guarantee, config.model_dump(mode="json"), refusal)
         return plan_training(STAGE, config, terms, target_epsilon)
 
     def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:

@@ -53,7 +53,7 @@ def plan_training(
     chance = sampling_probability(config, terms)
     refusal = _refusal(config, chance, target_epsilon)
     if chance is None or refusal is not None:
-        return refused_training(config, refusal)
+        return MethodPlan.refused(GuaranteeType.DP, config.model_dump(mode="json"), refusal)
     found = remembered(
         _cache_key(config, terms, chance, target_epsilon),
         lambda: _calibrate(config, terms, chance, target_epsilon),
@@ -75,17 +75,6 @@ def plan_training(
         },
         epsilon=float(found["epsilon"]),
         rows_estimate=getattr(config, "rows", None),
-    )
-
-
-def refused_training(config: PrivateTrainingConfig, refusal: str | None) -> MethodPlan:
-    """A plan that charges nothing and says in one line why it cannot run."""
-    return MethodPlan(
-        guarantee=GuaranteeType.DP,
-        event=None,
-        parameters=config.model_dump(mode="json"),
-        rows_estimate=0,
-        refusal=refusal,
     )
 
 

@@ -46,11 +46,11 @@ def plan_few_shot(config: FewShotConfig, terms: CohortTerms, target_epsilon: flo
     chance = sampling_probability(config, terms)
     refusal = _refusal(chance, target_epsilon)
     if chance is None or refusal is not None:
-        return _refused(config, refusal)
+        return MethodPlan.refused(GuaranteeType.DP, config.model_dump(mode="json"), refusal)
     multiplier = _noise_multiplier(config, terms, chance, target_epsilon)
     refusal = _noise_refusal(_mechanism(config, terms, chance, multiplier), target_epsilon)
     if refusal is not None:
-        return _refused(config, refusal)
+        return MethodPlan.refused(GuaranteeType.DP, config.model_dump(mode="json"), refusal)
     return plan_at_noise(config, terms, multiplier)
 
 
@@ -184,14 +184,4 @@ def _noise_refusal(mechanism: NoisyProbabilities, target_epsilon: float) -> str 
         f"Expected noise of std < {bound:.3g} on mean probabilities, got {mechanism.noise_std:.3g} "
         f"at ε={target_epsilon:g}: not even a unanimous token would stand out. Raise "
         "target_epsilon or subsets, or lower documents_per_label, max_document_tokens or top_k."
-    )
-
-
-def _refused(config: FewShotConfig, refusal: str | None) -> MethodPlan:
-    return MethodPlan(
-        guarantee=GuaranteeType.DP,
-        event=None,
-        parameters=config.model_dump(mode="json"),
-        rows_estimate=0,
-        refusal=refusal,
     )

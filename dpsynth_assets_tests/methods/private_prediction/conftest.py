@@ -9,12 +9,35 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 from dpsynth_assets.models.decoding.prefixes import PROBES
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 BEGIN, END, PAD = 0, 1, 2
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ."
 VOCABULARY = 3 + len(ALPHABET)
+HISTOGRAM = ClusterHistogram(
+    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+)
+NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
+"""Methods that decode in batches, each with passes that are kept."""
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the package may catch it."""
+
+
+class MemoryPasses:
+    """Passes in memory, as JSON would keep them."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def load(self, number):
+        return self.kept.get(number)
+
+    def save(self, number, values):
+        self.kept[number] = values
 
 
 class CharacterModel:

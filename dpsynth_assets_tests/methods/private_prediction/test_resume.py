@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.methods.private_prediction import corpus, few_shot_writer
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.registry import get_method
-
-HISTOGRAM = ClusterHistogram(
-    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+from dpsynth_assets_tests.methods.private_prediction.conftest import (
+    HISTOGRAM,
+    NAMES,
+    Killed,
+    MemoryPasses,
 )
+
 SETTINGS = {
     "expected_batch_size": 8,
     "clip_bound": 2.0,
@@ -22,24 +24,6 @@ SETTINGS = {
     "min_tokens_for_new_document": 3,
     "batches_per_forward": 2,
 }
-NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing in the package may catch it."""
-
-
-class MemoryPasses:
-    """Passes in memory, as JSON would keep them."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def load(self, number):
-        return self.kept.get(number)
-
-    def save(self, number, values):
-        self.kept[number] = values
 
 
 @pytest.fixture
