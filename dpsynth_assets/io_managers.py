@@ -10,26 +10,31 @@ import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import dagster as dg
 import numpy as np
 import polars as pl
-from pydantic import Field
+from pydantic import PrivateAttr
 
 from dpsynth_assets.paths import Folder, home, located
 
 
 class ArtifactIOManager(dg.ConfigurableIOManager):
-    """Stores an asset's value at `<base>/<asset key>.<format>`, atomically."""
+    """Stores an asset's value at `<base>/<asset key>.<format>`, atomically.
 
-    base_dir: str = Field(
-        default="",
-        description=(
-            "Folder of the values, or s3://bucket/prefix. Empty: DPSYNTH_STORE_URL/values, else "
-            "`artifacts` under DPSYNTH_HOME."
-        ),
-    )
+    The base is DPSYNTH_STORE_URL/values, or `artifacts` under DPSYNTH_HOME. There is no field and
+    hence no run config: a run cannot publish from values of another place.
+    """
+
+    _base: str = PrivateAttr(default="")
+
+    @classmethod
+    def at(cls, base: str) -> Self:
+        """Values of another folder or prefix, for tools and tests."""
+        manager = cls()
+        manager._base = base
+        return manager
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Replaces the old value in one step: by a rename, or by one object put whole."""
@@ -56,7 +61,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         )
 
     def _path(self, key: dg.AssetKey, suffix: str) -> Folder:
-        base = located(self.base_dir) if self.base_dir else home().values
+        base = located(self._base) if self._base else home().values
         return base.joinpath(*key.path[:-1]) / f"{key.path[-1]}{suffix}"
 
 

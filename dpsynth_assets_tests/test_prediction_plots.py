@@ -434,7 +434,7 @@ def test_files_are_the_owners_alone_and_nothing_is_written_elsewhere(finished):
 def test_a_later_run_leaves_no_earlier_picture_and_forgives_a_cleared_store(installation, finished):
     path = installation.store.folder("letters") / "median_clustered_internal.json"
     path.rename(path.with_suffix(".away"))
-    cleared = ReleaseStore(root=str(installation.home / "cleared"))
+    cleared = ReleaseStore.at(str(installation.home / "cleared"))
     shown = materialized(installation, dataset_spec(), cleared)
     path.with_suffix(".away").rename(path)
     gone = {"batch_costs", "token_costs", "private_tokens"}

@@ -219,7 +219,7 @@ def _not_summed(spend: CohortSpend) -> str:
         apart.append(f"ex-post releases (largest bound {_number(spend.ex_post_epsilon_max)})")
     if spend.secret_posterior is not None:
         apart.append(
-            f"secret releases (posterior {spend.secret_posterior:.4g} of prior "
+            f"secrets (posterior {spend.secret_posterior:.4g} of prior "
             f"{spend.secret_prior:.4g})"
         )
     return ", ".join(apart) or "nothing"

@@ -133,6 +133,8 @@ def posterior_of_events(events: Sequence[Event], prior: float, *, occurrences: i
         raise ValueError(f"Expected occurrences >= 1, got {occurrences}.")
     atoms = [atom for event in events for atom in flatten(event) if not _is_nothing(atom)]
     pairs = [secret_event(atom, occurrences) for atom in atoms]
+    if _tells_all(pairs, prior):
+        return 1.0
     mu = compose_mu(shift for pair in pairs if (shift := _certain_shift(pair)) is not None)
     rest = [pair for pair in pairs if _certain_shift(pair) is None]
     if not rest:
@@ -168,7 +170,9 @@ def secret_event(event: Event, occurrences: int) -> Event:
             return several if several.replaced else _sampled_mixture(several)
         case TruncatedPoissonGaussianEvent() if occurrences > 1:
             return _gaussian(event.noise_multiplier, 2 * occurrences, event.steps)
-    return event
+        case TruncatedPoissonGaussianEvent() | MixtureGaussianEvent():
+            return event
+    raise TypeError(f"Expected an event whose group privacy is known, got {type(event).__name__}.")
 
 
 def poisson_binomial(probabilities: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -220,6 +224,18 @@ def _sampled_mixture(event: PoissonGaussianEvent) -> MixtureGaussianEvent:
         probabilities=tuple(law),
         steps=event.steps,
     )
+
+
+def _tells_all(pairs: Sequence[Event], prior: float) -> bool:
+    """Whether Gaussian releases of the pairs' ρ would name a secret but for 1e-9.
+
+    1 is a bound whatever was released; a composition so far out would take long to convolve.
+    """
+    from scipy.special import ndtri
+
+    known = (BoundedRangeEvent, DiscreteLaplaceEvent, GaussianEvent, PureEvent)
+    rho = sum(float(pair.rho) for pair in pairs if isinstance(pair, known))
+    return bool(math.sqrt(2.0 * rho) + ndtri(prior) > ndtri(1.0 - 1e-9))
 
 
 def _is_nothing(event: Event) -> bool:

@@ -24,6 +24,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry, SecretTerms
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
+from dpsynth_assets.privacy.ledger.terms import TIGHT
 from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_texts import (
     COMPOSITION,
@@ -177,11 +178,10 @@ def _guarantee(
 ) -> dict[str, Any]:
     events = [entry.event for entry in charges if entry.event is not None]
     stated: dict[str, Any] = {"type": str(guarantee), "definition": DEFINITIONS[guarantee]}
-    promised = any("secrets" in entry.parameters for entry in charges)
-    if terms.secret is not None and (promised or guarantee is GuaranteeType.SECRET):
+    if terms.secret is not None:
         dp = guarantee is GuaranteeType.DP
         stated["dp_guarantee"] = "stated here: records were paid for too" if dp else "none"
-        stated |= _secret(charges, events, terms.secret)
+        stated |= _secret(charges, events, terms)
     dp_events = [event for event in events if not isinstance(event, MixtureGaussianEvent)]
     if guarantee is GuaranteeType.SECRET:  # What is written for nothing has no ε to show.
         dp_events = [event for event in dp_events if not is_post_processing(event)]
@@ -207,19 +207,27 @@ def _guarantee(
 
 
 def _secret(
-    charges: Sequence[LedgerEntry], events: Sequence[Event], secret: SecretTerms
+    charges: Sequence[LedgerEntry], events: Sequence[Event], terms: BudgetTerms
 ) -> dict[str, Any]:
     """(p, r) of the composed dominating pairs, DP releases after group privacy included.
 
-    One bound serves all kinds of secrets; each kind has a prior of its own at which it is read.
+    One bound serves all kinds of secrets; each kind has a prior of its own at which it is read. It
+    is 1 where nothing bounds it: with ex-post releases, and outside a fixed plan.
     """
     from dpsynth_assets.privacy.secret_protection import posterior_of_events
 
+    secret = terms.secret
+    if secret is None:
+        return {}
+    unbounded = terms.accountant != TIGHT or _weakest(charges) is GuaranteeType.EX_POST
     reached = {
-        prior: posterior_of_events(events, prior, occurrences=secret.occurrences)
+        prior: 1.0
+        if unbounded
+        else posterior_of_events(events, prior, occurrences=secret.occurrences)
         for prior in dict.fromkeys(prior for prior, _ in secret.bounds)
     }
     named = next((dict(e.parameters) for e in charges if "secrets" in e.parameters), {})
+    declared = [{"kind": "declared", "prior": p, "posterior": r} for p, r in secret.bounds]
     return {
         "prior": secret.prior,
         "posterior": reached[secret.prior],
@@ -227,7 +235,7 @@ def _secret(
         "secret_adjacency": named.get("secret_adjacency", ""),
         "kinds": [
             {**kind, "promised": kind["posterior"], "posterior": reached[kind["prior"]]}
-            for kind in named.get("secrets", ())
+            for kind in named.get("secrets", declared)
             if kind["prior"] in reached
         ],
     }

@@ -1,21 +1,31 @@
 """The privacy ledger as a Dagster resource. It lives outside Dagster's own storage."""
 
+from typing import Self
+
 import dagster as dg
-from pydantic import Field
+from pydantic import PrivateAttr
 
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Checkpoint, Ledger
 
 
 class PrivacyLedger(dg.ConfigurableResource):
-    """Opens the ledger that every mechanism charges before it reads private data."""
+    """Opens the ledger that every mechanism charges before it reads private data.
 
-    url: str = Field(
-        default="",
-        description="SQLAlchemy URL. Empty: DPSYNTH_LEDGER_URL, or SQLite under DPSYNTH_HOME.",
-    )
+    Its place is DPSYNTH_LEDGER_URL, or SQLite under DPSYNTH_HOME. It has no field, hence no run
+    config: a run cannot charge another ledger than that of its installation.
+    """
+
+    _url: str = PrivateAttr(default="")
+
+    @classmethod
+    def at(cls, url: str) -> Self:
+        """The ledger of another place, for tools and tests; Dagster never makes one so."""
+        resource = cls()
+        resource._url = url
+        return resource
 
     def open(self) -> Ledger:
         """Connects to the ledger; creates it when it does not exist."""
-        url = self.url or home().ledger_url
+        url = self._url or home().ledger_url
         return Ledger(url, checkpoint=Checkpoint(home().root / "ledger", url))

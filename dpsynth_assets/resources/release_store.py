@@ -12,11 +12,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import dagster as dg
 import polars as pl
-from pydantic import Field
+from pydantic import PrivateAttr
 
 from dpsynth_assets.paths import Folder, home, located
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -34,33 +34,39 @@ LEAST_FREE_BYTES = 16 << 20
 """With less space than this nothing is drawn, since it could not be kept."""
 
 
+PATIENCE_SECONDS = 600.0
+"""Default of DPSYNTH_STORE_PATIENCE_SECONDS."""
+
+
 class StoreUnavailableError(PrivacyError):
     """The store cannot be read or written: full, read-only, out of reach, or altered by hand."""
 
 
 class ReleaseStore(dg.ConfigurableResource):
-    """Content of releases: one folder per reservation, JSON facts and Parquet rows."""
+    """Content of releases: one folder per reservation, JSON facts and Parquet rows.
 
-    root: str = Field(
-        default="",
-        description=(
-            "Folder of the store, or s3://bucket/prefix, gs://bucket/prefix (extras `s3`, `gcs`). "
-            "Empty: DPSYNTH_STORE_URL/releases, else `artifacts/releases` in DPSYNTH_HOME."
-        ),
-    )
-    patience_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        description=(
-            "How long a run holds on to a value it has drawn while the store is full or out of "
-            "reach (>= 0), so that a person can make room."
-        ),
-    )
+    Its place is DPSYNTH_STORE_URL/releases (s3://, gs:// with the extras `s3`, `gcs`), or
+    `artifacts/releases` under DPSYNTH_HOME; it has no field, hence no run config.
+    """
+
+    _root: str = PrivateAttr(default="")
+
+    @classmethod
+    def at(cls, root: str) -> Self:
+        """The store of another folder or prefix, for tools and tests."""
+        store = cls()
+        store._root = root
+        return store
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a run keeps a drawn value while the store is full: a person can make room."""
+        return float(os.environ.get("DPSYNTH_STORE_PATIENCE_SECONDS", PATIENCE_SECONDS))
 
     @property
     def base(self) -> Folder:
         """Folder or prefix of all releases."""
-        return located(self.root) if self.root else home().releases
+        return located(self._root) if self._root else home().releases
 
     def folder(self, reservation_id: str) -> Any:
         """Folder of one release (a `Folder`); it exists only once the release is complete."""

@@ -10,12 +10,12 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Self
 
 import dagster as dg
 import numpy as np
 import polars as pl
-from pydantic import Field
+from pydantic import PrivateAttr
 
 from dpsynth_assets.methods.base import PrivateInputs
 from dpsynth_assets.paths import home
@@ -35,13 +35,19 @@ SECRETS = "secrets.parquet"
 class SensitiveStore(dg.ConfigurableResource):
     """Private records and embeddings of each dataset: folders 0700, files 0600.
 
-    The key of an encrypted store is read from the environment where it is used. It is no field of
-    this resource: Dagster shows and records the fields of resources.
+    Its place is `sensitive` under DPSYNTH_HOME. It has no field, hence no run config: a run cannot
+    write private records elsewhere. The key of an encrypted store is read from the environment
+    where it is used: Dagster shows and records the fields of resources.
     """
 
-    root: str = Field(
-        default="", description="Folder of the store. Empty: `sensitive` under DPSYNTH_HOME."
-    )
+    _root: str = PrivateAttr(default="")
+
+    @classmethod
+    def at(cls, root: str) -> Self:
+        """The store of another folder, for tools and tests."""
+        store = cls()
+        store._root = root
+        return store
 
     def folder(self, dataset: str) -> Path:
         """Folder of one dataset, created for the owner alone."""
@@ -55,7 +61,7 @@ class SensitiveStore(dg.ConfigurableResource):
     @property
     def base(self) -> Path:
         """Folder of all datasets."""
-        return Path(self.root) if self.root else home().sensitive
+        return Path(self._root) if self._root else home().sensitive
 
     def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
         """Stores canonical records (`record_id`, `unit_id`, `text`, `label`)."""

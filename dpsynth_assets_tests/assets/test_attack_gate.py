@@ -264,11 +264,12 @@ def test_what_builds_on_a_refuted_release_is_not_published_either(ledger):
     assert RECONSTRUCTIONS[0] in refusal(attacks_on_release(ledger.entries(), chosen.id))
 
 
-def test_the_check_of_the_candidate_says_what_publishing_says(ledger, tmp_path):
+def test_the_check_of_the_candidate_says_what_publishing_says(ledger, tmp_path, monkeypatch):
     spec, plan = declared()
     entry = charge(ledger, spec, plan)
     withstood, _ = attack_gate.attack_checks(spec, plan.methods[0])
-    resource = PrivacyLedger(url=sqlite_url(tmp_path))
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
+    resource = PrivacyLedger()
     assert withstood(candidate(entry), ledger=resource).passed
     assert withstood(candidate(entry).clear(), ledger=resource).passed
     record(plan, passed=False)
@@ -278,13 +279,14 @@ def test_the_check_of_the_candidate_says_what_publishing_says(ledger, tmp_path):
 
 
 def test_a_label_that_is_older_than_an_attack_is_named_until_it_is_published_again(
-    ledger, tmp_path
+    ledger, tmp_path, monkeypatch
 ):
     spec, plan = declared()
     entry = charge(ledger, spec, plan)
     published(spec, plan, ledger, entry)
     _, up_to_date = attack_gate.attack_checks(spec, plan.methods[0])
-    resource = PrivacyLedger(url=sqlite_url(tmp_path))
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
+    resource = PrivacyLedger()
     assert up_to_date(ledger=resource).passed
     record(plan)
     stale = up_to_date(ledger=resource)

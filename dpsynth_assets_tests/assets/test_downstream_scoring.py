@@ -52,7 +52,7 @@ def ledger(tmp_path):
 
 @pytest.fixture
 def releases(tmp_path):
-    return ReleaseStore(root=str(tmp_path / "releases"))
+    return ReleaseStore.at(str(tmp_path / "releases"))
 
 
 class HeldOut:

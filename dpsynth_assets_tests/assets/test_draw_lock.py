@@ -52,7 +52,7 @@ def test_a_failure_lets_the_next_one_in(place):
 
 def test_the_first_value_stored_under_a_charge_is_the_release(tmp_path):
     ledger = Ledger(sqlite_url(tmp_path))
-    store, wanted = ReleaseStore(root=str(tmp_path / "releases")), make_request()
+    store, wanted = ReleaseStore.at(str(tmp_path / "releases")), make_request()
 
     def draw(reservation):
         store.save(reservation.id, {"drawn by": "a run that was taken for dead"})

@@ -51,7 +51,7 @@ def ledger(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    return ReleaseStore(root=str(tmp_path / "releases"))
+    return ReleaseStore.at(str(tmp_path / "releases"))
 
 
 class Mechanism:
@@ -219,7 +219,7 @@ def resumed(ledger, store, sensitive, draw, prepare=None, **changes):
 
 
 def test_a_killed_run_is_continued_under_its_own_charge(ledger, store, tmp_path):
-    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
 
     def killed(reservation):
         sensitive.passes("tickets", reservation).save(0, {"documents": [1]})
@@ -243,7 +243,7 @@ def test_a_killed_run_is_continued_under_its_own_charge(ledger, store, tmp_path)
 def test_what_a_continued_run_lacks_is_said_in_public_and_its_charge_is_kept(
     ledger, store, tmp_path
 ):
-    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
 
     def killed(reservation):
         raise Killed
@@ -262,7 +262,7 @@ def test_what_a_continued_run_lacks_is_said_in_public_and_its_charge_is_kept(
 
 
 def test_another_request_does_not_continue_a_killed_run(ledger, store, tmp_path):
-    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
 
     def killed(reservation):
         raise Killed
@@ -275,7 +275,7 @@ def test_another_request_does_not_continue_a_killed_run(ledger, store, tmp_path)
 
 
 def test_kept_passes_are_for_their_owner_only(ledger, store, tmp_path):
-    sensitive = SensitiveStore(root=str(tmp_path / "sensitive"))
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
 
     def killed(reservation):
         sensitive.passes("tickets", reservation).save(3, {"documents": ["private"]})

@@ -42,7 +42,7 @@ def mode(path):
 
 @pytest.fixture
 def sensitive(tmp_path):
-    store = SensitiveStore(root=str(tmp_path / "sensitive"))
+    store = SensitiveStore.at(str(tmp_path / "sensitive"))
     store.write_records("tickets", "source", RECORDS)
     store.write_embeddings("tickets", "source", np.eye(2, 3, dtype=np.float32))
     return store
@@ -99,13 +99,13 @@ def test_private_inputs_do_not_print_their_records(sensitive):
 
 
 def test_missing_records_say_what_to_materialise(tmp_path):
-    store = SensitiveStore(root=str(tmp_path))
+    store = SensitiveStore.at(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="Materialise tickets/shared/private_records"):
         store.read_internal("tickets", "source", purpose="embed records")
 
 
 def test_release_is_stored_whole_or_not_at_all(tmp_path):
-    store = ReleaseStore(root=str(tmp_path))
+    store = ReleaseStore.at(str(tmp_path))
     assert not store.has("r1")
     digest, uri = store.save("r1", {"rows": 2}, RECORDS.select("text"))
     assert store.has("r1")
@@ -117,7 +117,7 @@ def test_release_is_stored_whole_or_not_at_all(tmp_path):
 
 
 def test_digest_changes_with_any_byte_of_a_release(tmp_path):
-    store = ReleaseStore(root=str(tmp_path))
+    store = ReleaseStore.at(str(tmp_path))
     first, _ = store.save("r1", {"rows": 2})
     second, _ = store.save("r2", {"rows": 3})
     assert first != second
@@ -125,7 +125,7 @@ def test_digest_changes_with_any_byte_of_a_release(tmp_path):
 
 def test_missing_release_says_how_to_go_on(tmp_path):
     with pytest.raises(StoreUnavailableError, match="Restore the folder"):
-        ReleaseStore(root=str(tmp_path)).load("gone")
+        ReleaseStore.at(str(tmp_path)).load("gone")
 
 
 def io_contexts(key):
@@ -138,7 +138,7 @@ def io_contexts(key):
     "value", [RECORDS, np.arange(6).reshape(2, 3), {"a": [1, 2]}, [1, "two"]], ids=repr
 )
 def test_values_come_back_from_the_io_manager_as_they_went(tmp_path, value):
-    manager = ArtifactIOManager(base_dir=str(tmp_path))
+    manager = ArtifactIOManager.at(str(tmp_path))
     output, source = io_contexts(["public", "demo", "thing"])
     manager.handle_output(output, value)
     loaded = manager.load_input(source)
@@ -149,13 +149,13 @@ def test_values_come_back_from_the_io_manager_as_they_went(tmp_path, value):
 
 
 def test_io_manager_refuses_what_only_a_pickle_could_hold(tmp_path):
-    manager = ArtifactIOManager(base_dir=str(tmp_path))
+    manager = ArtifactIOManager.at(str(tmp_path))
     with pytest.raises(TypeError, match="pickles are not stored"):
         manager.handle_output(io_contexts(["thing"])[0], object())
 
 
 def test_missing_value_names_the_asset_to_materialise(tmp_path):
-    manager = ArtifactIOManager(base_dir=str(tmp_path))
+    manager = ArtifactIOManager.at(str(tmp_path))
     with pytest.raises(dg.Failure, match="Materialise public/demo/thing first"):
         manager.load_input(io_contexts(["public", "demo", "thing"])[1])
 
@@ -187,7 +187,7 @@ def test_an_unsaved_scratch_folder_is_no_checkpoint(sensitive):
 
 
 def test_files_of_a_release_are_part_of_its_digest(tmp_path):
-    store = ReleaseStore(root=str(tmp_path / "releases"))
+    store = ReleaseStore.at(str(tmp_path / "releases"))
     files = tmp_path / "made"
     (files / "model").mkdir(parents=True)
     (files / "model" / "weights.safetensors").write_bytes(b"1")
@@ -209,7 +209,7 @@ def made(tmp_path):
 
 def test_a_release_in_an_object_store_is_the_one_on_a_disk(bucket, tmp_path, made, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    local, remote = ReleaseStore(root=str(tmp_path / "releases")), ReleaseStore(root=bucket)
+    local, remote = ReleaseStore.at(str(tmp_path / "releases")), ReleaseStore.at(bucket)
     assert not remote.has("r1")
     here, _ = local.save("r1", {"rows": 2}, RECORDS.select("text"), made)
     there, address = remote.save("r1", {"rows": 2}, RECORDS.select("text"), made)
@@ -226,7 +226,7 @@ def test_a_release_without_its_marker_is_not_there(bucket, monkeypatch):
     """What a run leaves that is killed between two files is taken for nothing, then replaced."""
     from dpsynth_assets.resources.whole_folders import MARKER
 
-    store = ReleaseStore(root=bucket)
+    store = ReleaseStore.at(bucket)
     fs = store.base.fs
     with monkeypatch.context() as patch:
         patch.setattr(fs, "pipe_file", _dies_at(MARKER, fs.pipe_file))
@@ -254,7 +254,7 @@ def test_an_object_that_was_changed_changes_the_digest_and_is_not_copied(
     bucket, tmp_path, made, monkeypatch
 ):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    store = ReleaseStore(root=bucket)
+    store = ReleaseStore.at(bucket)
     digest, _ = store.save("r1", {"rows": 2}, None, made)
     (store.folder("r1") / "files" / "model" / "weights.safetensors").write_bytes(b"forged")
     assert store.digest("r1") != digest
@@ -263,13 +263,13 @@ def test_an_object_that_was_changed_changes_the_digest_and_is_not_copied(
 
 
 def test_a_store_out_of_reach_says_what_to_check_and_charges_nothing(bucket, monkeypatch):
-    store = ReleaseStore(root="s3://no-such-bucket-anywhere/prefix")
+    store = ReleaseStore.at("s3://no-such-bucket-anywhere/prefix")
     with pytest.raises(StoreUnavailableError, match="Check the address, the credentials"):
         store.check_room()
 
 
 def test_a_full_disk_is_refused_before_anything_is_charged(tmp_path, monkeypatch):
-    store = ReleaseStore(root=str(tmp_path / "releases"))
+    store = ReleaseStore.at(str(tmp_path / "releases"))
     store.check_room()
     full = SimpleNamespace(f_bavail=1, f_frsize=4096, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda _path: full)
@@ -278,7 +278,7 @@ def test_a_full_disk_is_refused_before_anything_is_charged(tmp_path, monkeypatch
 
 
 def test_a_save_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
-    store = ReleaseStore(root=str(tmp_path / "releases"))
+    store = ReleaseStore.at(str(tmp_path / "releases"))
 
     def full(*_arguments):
         raise OSError(errno.ENOSPC, "No space left on device", "secret name")
@@ -318,7 +318,7 @@ def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path
     assert publish_copy(folder) == f"{bucket}/letters/mean"
     (folder / "data" / "old.parquet").unlink()
     order = []
-    fs = ReleaseStore(root=bucket).base.fs
+    fs = ReleaseStore.at(bucket).base.fs
     put = fs.pipe_file
     monkeypatch.setattr(fs, "pipe_file", lambda path, data: order.append(path) or put(path, data))
     publish_copy(folder)

@@ -53,7 +53,7 @@ class Chaos:
 
     def __init__(self, url: str, folder: Path, seed: int) -> None:
         self.url, self.root = url, str(folder / "releases")
-        self.store = ReleaseStore(root=self.root)
+        self.store = ReleaseStore.at(self.root)
         self.marks, self.random = Marks(2), random.Random(seed)
         self.ledger: Ledger | None = None
         self.problems: list[str] = []

@@ -125,7 +125,7 @@ def write_and_wait(
     _me[:] = [(marks, writer)]
     _note(START)
     try:
-        release(ledger, MarkingStore(root=root), wanted)
+        release(ledger, MarkingStore.at(root), wanted)
         _note(COMMITTED)
     except BudgetExceededError:
         _note(REFUSED)

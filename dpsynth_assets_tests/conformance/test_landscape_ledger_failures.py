@@ -44,7 +44,7 @@ def run(folder, event=FRUGAL, terms=None, **changes):
     ledger = Ledger(sqlite_url(folder))
     release_once(
         ledger=ledger,
-        store=ReleaseStore(root=str(folder / "releases")),
+        store=ReleaseStore.at(str(folder / "releases")),
         request=make_request(event=event, **changes),
         terms=terms or make_terms(epsilon=40.0),
         plan=(),

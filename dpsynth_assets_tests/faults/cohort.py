@@ -17,6 +17,7 @@ import polars as pl
 from dpsynth_assets.assets.dataset import ReleaseConfig, release_name
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
@@ -71,7 +72,12 @@ def reached(point: str) -> None:
 
 
 class MarkedStore(ReleaseStore):
-    """The release store, saying when a value is stored."""
+    """The release store, saying when a value is stored; FAULTS_STORE moves it."""
+
+    @property
+    def base(self) -> Folder:
+        place = os.environ.get("FAULTS_STORE", "")
+        return located(place) if place else super().base
 
     def save(self, *arguments: Any) -> tuple[str, str]:
         stored = super().save(*arguments)
@@ -151,10 +157,7 @@ def resources() -> dict[str, Any]:
         "io_manager": ArtifactIOManager(),
         "ledger": PrivacyLedger(),
         "sensitive_store": SensitiveStore(),
-        "release_store": MarkedStore(
-            root=os.environ.get("FAULTS_STORE", ""),
-            patience_seconds=float(os.environ.get("FAULTS_PATIENCE", "600")),
-        ),
+        "release_store": MarkedStore(),
     }
 
 

@@ -109,7 +109,7 @@ class House:
         shutil.copytree(self.instance, self.home / "dagster")
         self.marks.mkdir()
         (self.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-        SensitiveStore(root=str(self.home / "sensitive")).write_records(COHORT, "source", RECORDS)
+        SensitiveStore.at(str(self.home / "sensitive")).write_records(COHORT, "source", RECORDS)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -128,8 +128,8 @@ class House:
 
     @property
     def store(self) -> ReleaseStore:
-        return ReleaseStore(
-            root=self.variables.get("FAULTS_STORE", "") or str(self.home / "artifacts" / "releases")
+        return ReleaseStore.at(
+            self.variables.get("FAULTS_STORE", "") or str(self.home / "artifacts" / "releases")
         )
 
     def start(self, **variables: str) -> Run:

@@ -83,7 +83,10 @@ def said(house):
 
 
 def test_a_disk_that_stays_full_leaves_the_charge_and_the_retry_uses_it(house, small_disk):
-    house.variables |= {"FAULTS_STORE": str(small_disk / "releases"), "FAULTS_PATIENCE": "0"}
+    house.variables |= {
+        "FAULTS_STORE": str(small_disk / "releases"),
+        "DPSYNTH_STORE_PATIENCE_SECONDS": "0",
+    }
     house.hold(DRAWN)
     run = house.start()
     run.at(DRAWN)

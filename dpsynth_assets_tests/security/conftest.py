@@ -36,10 +36,10 @@ def fill(store):
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    return fill(SensitiveStore(root=str(tmp_path / "sensitive")))
+    return fill(SensitiveStore.at(str(tmp_path / "sensitive")))
 
 
 @pytest.fixture
 def sealed(tmp_path, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, key(1))
-    return fill(SensitiveStore(root=str(tmp_path / "sealed")))
+    return fill(SensitiveStore.at(str(tmp_path / "sealed")))

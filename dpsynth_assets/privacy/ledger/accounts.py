@@ -110,7 +110,11 @@ class CohortAccount:
         1 where nothing bounds it: an ex-post release has no dominating pair, and charges outside a
         fixed plan may follow from earlier outputs, for which the composition of pairs is no filter.
         """
-        if self.plan_json is None or not self.follows_plan or self.has_ex_post:
+        if self.has_ex_post:
+            return 1.0
+        if not self.charges and not self.secret_charges:
+            return secret.prior
+        if self.plan_json is None or not self.follows_plan:
             return 1.0
         rounds = plan_rounds(self.charges + self.secret_charges, self.plan_json)
         return plan_posterior(self.plan_json, rounds, secret)

@@ -21,7 +21,6 @@ from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.plans import (
     Charges,
     plan_epsilon,
-    plan_holds_secrets,
     plan_posteriors,
     plan_rounds,
 )
@@ -41,7 +40,7 @@ class Admission:
         filter_epsilon: What is compared with the budget, rounded up: as `total_epsilon`, but read
             at the one order that the budget fixes where sampled events are among the charges.
         secret_posterior: Largest probability of guessing a secret after this release, rounded up;
-            None where the cohort promises its secrets nothing. Of the first (p, r) promised.
+            None where nothing is promised, or nothing charged. Of the first (p, r) promised.
         reused: The release exists already and costs nothing.
         refusal: Why not, in one line; None where the release is admitted.
     """
@@ -154,7 +153,7 @@ def _refusal(
     bounds = terms.secret.bounds if terms.secret and posteriors else ()
     for (prior, allowed), reached in zip(bounds, posteriors, strict=True):
         if not reached <= allowed:
-            return _tells_too_much(request, f"{allowed:g} (prior {prior:g})", reached)
+            return _tells_too_much(request, terms, f"{allowed:g} (prior {prior:g})", reached)
     return None
 
 
@@ -206,20 +205,24 @@ def _posteriors(
 ) -> tuple[float, ...]:
     """What is told of secrets once the request is charged; 1 where nothing would bound it.
 
-    One for each promised (p, r); none where no secret was or is to be released.
+    One for each promised (p, r); none where nothing is promised, and for what costs nothing: text
+    that is written from releases tells no more than they do.
 
-    Every release of the cohort is under this bound, DP releases too: they tell of secrets as well.
+    **Privacy** Every charge of the cohort is under this bound, whatever its method: a DP release
+    tells of a secret, too, as much as group privacy for all records that hold it allows.
     """
-    planned = plan_json is not None and plan_holds_secrets(plan_json)
-    if terms.secret is None or not (planned or (account is not None and account.has_secret)):
+    if terms.secret is None or (request.event is not None and is_post_processing(request.event)):
         return ()
-    ex_post = request.guarantee is GuaranteeType.EX_POST or (account and account.has_ex_post)
-    if plan_json is None or ex_post:
+    if plan_json is None or _is_ex_post(account, request):
         return (1.0,) * len(terms.secret.bounds)
     charges: Charges = account.charges + account.secret_charges if account else Counter()
-    if not is_post_processing(request.event):
-        charges[request.asset, request.event_json or ""] += 1
+    charges[request.asset, request.event_json or ""] += 1
     return plan_posteriors(plan_json, plan_rounds(charges, plan_json), terms.secret)
+
+
+def _is_ex_post(account: CohortAccount | None, request: ReleaseRequest) -> bool:
+    """Whether the cohort would hold a release without a dominating pair."""
+    return request.guarantee is GuaranteeType.EX_POST or bool(account and account.has_ex_post)
 
 
 def _overspend(
@@ -250,8 +253,10 @@ def _overspend(
     )
 
 
-def _tells_too_much(request: ReleaseRequest, bound: str, posterior: float) -> str:
-    if posterior >= 1:
+def _tells_too_much(
+    request: ReleaseRequest, terms: BudgetTerms, bound: str, posterior: float
+) -> str:
+    if terms.accountant != TIGHT or request.guarantee is GuaranteeType.EX_POST:
         return (
             f"Expected releases of a fixed plan, none of them ex-post, for cohort "
             f"{request.cohort!r}, whose secrets are protected up to {bound}; {request.asset} would "
@@ -260,6 +265,6 @@ def _tells_too_much(request: ReleaseRequest, bound: str, posterior: float) -> st
     return (
         f"Publishing {request.asset} would tell too much of the secrets of cohort "
         f"{request.cohort!r}: expected a posterior of at most {bound}, all planned releases "
-        f"together give {posterior:.6g}. Lower its budget_share or secret_share, or raise "
-        "secret.posterior, in the dataset file."
+        f"together give {posterior:.6g}. Lower budget.epsilon, secret_share or "
+        "secrets.kinds.max_records, or raise secrets.kinds.posterior, in the dataset file."
     )

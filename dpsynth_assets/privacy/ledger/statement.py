@@ -43,9 +43,9 @@ class CohortSpend:
             release did not state its own. A function of private data: internal use only.
         ex_post_epsilon_sum: Sum of the realised bounds: they add along the transcript
             (docs/privacy.md). Internal use only.
-        secret_prior: p before any release; None unless secret releases were reserved.
-        secret_posterior: Largest probability of guessing a secret after all releases, rounded up;
-            1 where nothing bounds it. Never summed with any ε.
+        secret_prior: p before any release; None where no secrets are declared.
+        secret_posterior: Largest probability of guessing a secret after all releases, DP releases
+            included, rounded up; 1 where nothing bounds it. Never summed with any ε.
         total_guarantee: `dp`, or `none (…)` once any ex-post or secret release was reserved.
         relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
@@ -158,10 +158,8 @@ def cohort_spend(
         has_ex_post=account.has_ex_post,
         ex_post_epsilon_max=max(bounds, default=None),
         ex_post_epsilon_sum=_sum_up(bounds) if bounds else None,
-        secret_prior=secret.prior if secret and account.has_secret else None,
-        secret_posterior=(
-            account.secret_posterior(secret) if secret and account.has_secret else None
-        ),
+        secret_prior=secret.prior if secret else None,
+        secret_posterior=account.secret_posterior(secret) if secret else None,
         total_guarantee=_guarantee([account]),
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),

@@ -1,0 +1,68 @@
+"""Run config, which anyone who can launch may write, moves neither ledger nor stores."""
+
+import dagster as dg
+import pytest
+
+from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.paths import home
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+PLACES = {
+    "ledger": ("url", "sqlite:///elsewhere.sqlite"),
+    "sensitive_store": ("root", "elsewhere"),
+    "release_store": ("root", "elsewhere"),
+    "io_manager": ("base_dir", "elsewhere"),
+}
+
+
+@dg.asset
+def places(
+    ledger: PrivacyLedger, sensitive_store: SensitiveStore, release_store: ReleaseStore
+) -> dict[str, str]:
+    return {"sensitive": str(sensitive_store.base), "releases": str(release_store.base)}
+
+
+@pytest.fixture
+def job():
+    resources = {
+        "io_manager": ArtifactIOManager(),
+        "ledger": PrivacyLedger(),
+        "sensitive_store": SensitiveStore(),
+        "release_store": ReleaseStore(),
+    }
+    return dg.Definitions(
+        assets=[places], resources=resources
+    ).resolve_implicit_global_asset_job_def()
+
+
+@pytest.mark.parametrize("resource", PLACES)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_no_run_config_names_another_place(job, resource, wrapped):
+    field, value = PLACES[resource]
+    config = {field: value}
+    if not wrapped:
+        config = {f"_{field}": value}
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        job.execute_in_process(run_config={"resources": {resource: {"config": config}}})
+
+
+def test_places_follow_the_environment(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    result = job.execute_in_process()
+    assert result.output_for_node("places") == {
+        "sensitive": str(home().sensitive),
+        "releases": str(home().releases),
+    }
+
+
+@pytest.mark.parametrize("resource", PLACES)
+def test_the_deployed_resources_have_no_fields(resource):
+    from dpsynth_assets.defs.resources import resources
+
+    (definitions,) = (
+        [resources()] if isinstance(resources(), dg.Definitions) else [resources().load_fn()]
+    )
+    deployed = definitions.resources[resource]
+    assert set(type(deployed).model_fields) == set()
