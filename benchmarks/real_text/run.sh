@@ -14,7 +14,7 @@ for cohort in "${@:-yelp_epsilon_10 ag_news_epsilon_10 yelp_epsilon_3 ag_news_ep
     .venv/bin/python - "$name" <<'PY'
 import resource, subprocess, sys, time
 start = time.monotonic()
-code = subprocess.call([".venv/bin/dpsynth", "run", sys.argv[1]])
+code = subprocess.call([".venv/bin/dpsynth", "run", sys.argv[1], "--yes"])
 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
 print(f"{time.monotonic() - start:.0f} s, peak memory {peak:.2f} GiB, exit code {code}")
 PY

@@ -3,14 +3,18 @@
 import json
 import logging
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.confirmation import pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.summary import print_summary, summarise
+from dpsynth_assets.datasets import PrivateDatasetSpec
 
 
 def run(
@@ -24,11 +28,17 @@ def run(
         typer.Option(help="Name of a new release: draws afresh and pays. Default: reuse or first."),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Pay without asking, as scripts must.")
+    ] = False,
 ) -> None:
-    """Materialise a cohort: clusters, histograms, corpora, evaluation, statement."""
+    """Materialise a cohort: clusters, histograms, corpora, evaluation, statement.
+
+    Shows what would be paid for and asks, unless everything selected was paid for before.
+    """
     spec = find_cohort(cohort)
     console = Console(stderr=True)
-    succeeded = _materialise(cohort, select, release, console)
+    succeeded = _materialise(spec, select, release, console, yes=yes)
     summary = summarise(spec)
     if as_json:
         typer.echo(json.dumps({"succeeded": succeeded, **summary}, indent=2))
@@ -38,24 +48,23 @@ def run(
         raise typer.Exit(1)
 
 
-def _materialise(cohort: str, select: str, release: str, console: Console) -> bool:
+def _materialise(
+    spec: PrivateDatasetSpec, select: str, release: str, console: Console, *, yes: bool
+) -> bool:
     """Runs the selection in this process; models load once and stay."""
     from dpsynth_assets.cli.instance import dagster_instance
     from dpsynth_assets.cli.run_process import TAG, this_process
     from dpsynth_assets.tags import RELEASE
 
     _quieten()
-    import dagster as dg
-
     from dpsynth_assets.assets.finished import purge_finished
     from dpsynth_assets.definitions import defs
     from dpsynth_assets.resources.purging import purges_after_success
 
     loaded = defs()
-    chosen = select or f'+key:"{cohort}/*"'
+    keys = selected_assets(select, spec.name, loaded.resolve_asset_graph())
+    _ask_before_paying(spec, {key.to_user_string() for key in keys}, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
-    graph = loaded.resolve_asset_graph()
-    keys = list(dg.AssetSelection.from_string(chosen).resolve(graph))
     with dagster_instance() as instance, progress_display(console):
         result = job.execute_in_process(
             instance=instance,
@@ -70,6 +79,32 @@ def _materialise(cohort: str, select: str, release: str, console: Console) -> bo
         if event.is_step_failure:
             _print_failure(event, console)
     return bool(result.success)
+
+
+def _ask_before_paying(
+    spec: PrivateDatasetSpec, selected: set[str], release: str, console: Console, *, yes: bool
+) -> None:
+    """Shows what the run would pay for, and asks a person.
+
+    Raises:
+        typer.BadParameter: Nobody can be asked and `yes` was not given.
+        typer.Abort: The person said no.
+    """
+    from dpsynth_assets.resources.ledger import PrivacyLedger
+
+    ledger = PrivacyLedger().open()
+    pending = pending_releases(spec, selected, release, ledger)
+    if not pending:
+        return
+    show_pending(spec, pending, ledger, console)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            f"Expected --yes where nobody can be asked, got none; {len(pending)} release(s) of "
+            f"{spec.name!r} would be paid for. Add --yes to pay."
+        )
+    typer.confirm("Pay for these releases?", abort=True, err=True)
 
 
 def _quieten() -> None:

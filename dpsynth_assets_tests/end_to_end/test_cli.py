@@ -72,7 +72,7 @@ def test_plan_prices_every_release_and_reads_nothing_private(installation):
 
 def test_run_then_ledger_show_and_verify(installation):
     selection = '+key:"letters/shared/*"'
-    ran = dpsynth(installation, "run", "letters", "--select", selection, "--json")
+    ran = dpsynth(installation, "run", "letters", "--select", selection, "--yes", "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["epsilon"] > 0
     shown = dpsynth(installation, "ledger", "show", "--json")

@@ -1,0 +1,130 @@
+"""`dpsynth run` materialises what its selection names, and asks before it pays."""
+
+import dagster as dg
+import pytest
+import typer
+from rich.console import Console
+
+from dpsynth_assets.cli import run as run_module
+from dpsynth_assets.cli.asset_selection import selected_assets
+from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets_tests.assets.test_schedules import spec_with
+
+KEYS = {
+    "letters/shared/cluster_histogram": (),
+    "letters/mean_clustered/candidate_corpus": ("letters/shared/cluster_histogram", "base/text"),
+    "letters/mean_clustered/corpus": ("letters/mean_clustered/candidate_corpus",),
+    "base/text": (),
+    "tickets/mean_clustered/corpus": ("base/text",),
+}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    assets = [
+        _asset(key.split("/"), [dep.split("/") for dep in deps]) for key, deps in KEYS.items()
+    ]
+    return dg.Definitions(assets=assets).resolve_asset_graph()
+
+
+def _asset(key, deps):
+    @dg.asset(key=key, deps=[dg.AssetKey(dep) for dep in deps])
+    def made():
+        return None
+
+    return made
+
+
+def chosen(selection, graph):
+    return sorted(key.to_user_string() for key in selected_assets(selection, "letters", graph))
+
+
+def refusal(selection, graph):
+    with pytest.raises(typer.BadParameter) as raised:
+        selected_assets(selection, "letters", graph)
+    return raised.value.message
+
+
+def test_no_selection_is_the_cohort_and_what_it_is_built_on(graph):
+    assert chosen("", graph) == sorted(key for key in KEYS if not key.startswith("tickets"))
+
+
+def test_a_named_asset_is_that_asset(graph):
+    assert chosen('key:"letters/mean_clustered/corpus"', graph) == ["letters/mean_clustered/corpus"]
+
+
+def test_a_misspelt_key_is_refused_with_near_names(graph):
+    said = refusal('key:"letters/mean_clusterd/corpus"', graph)
+    assert "'letters/mean_clustered/corpus'" in said
+    assert "Expected" in said and "got 'letters/mean_clusterd/corpus'" in said
+
+
+def test_one_misspelt_key_among_good_ones_is_refused(graph):
+    said = refusal('key:"base/text" or key:"letters/shared/cluster_histogramm"', graph)
+    assert "'letters/shared/cluster_histogram'" in said
+
+
+@pytest.mark.parametrize("selection", ["key:(", 'key:"letters/*', "and", "++"])
+def test_a_malformed_selection_is_one_line(selection, graph):
+    assert "\n" not in refusal(selection, graph)
+
+
+@pytest.mark.parametrize(
+    "selection", ['key:"base/text" and key:"letters/mean_clustered/corpus"', "tag:none=none"]
+)
+def test_a_selection_of_nothing_is_refused(selection, graph):
+    assert "selects none" in refusal(selection, graph)
+
+
+@pytest.mark.parametrize("selection", ["*", 'key:"tickets/*"', '+key:"*/corpus"'])
+def test_another_cohort_is_refused(selection, graph):
+    assert "'tickets/mean_clustered/corpus'" in refusal(selection, graph)
+
+
+@pytest.fixture
+def declared(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    spec = spec_with(methods=[{"method": "mean_uniform"}])
+    return spec, plan_dataset(spec), Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+
+
+def test_pending_releases_are_the_selected_ones_with_their_price(declared):
+    spec, plan, ledger = declared
+    asset = plan.releases[-1].asset
+    (pending,) = pending_releases(spec, {asset, "another/asset"}, "", ledger)
+    assert pending.asset == asset
+    assert 0 < pending.epsilon <= spec.budget.epsilon
+    assert pending_releases(spec, set(), "", ledger) == []
+
+
+def ask(monkeypatch, spec, *, terminal, yes=False, answer=""):
+    monkeypatch.setattr(
+        run_module, "pending_releases", lambda *_: [PendingRelease("letters/x", 1.25, 100)]
+    )
+    monkeypatch.setattr(run_module.sys.stdin, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(run_module.typer, "confirm", lambda *_, **__: answer or _abort())
+    console = Console(record=True, width=160)
+    run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
+    return console.export_text()
+
+
+def _abort():
+    raise typer.Abort
+
+
+def test_a_person_sees_the_price_and_may_say_no(declared, monkeypatch):
+    spec, _, _ = declared
+    shown = ask(monkeypatch, spec, terminal=True, answer="y")
+    assert "letters/x" in shown and "1.25" in shown and "100 or more" in shown
+    assert "remains" in shown
+    with pytest.raises(typer.Abort):
+        ask(monkeypatch, spec, terminal=True)
+
+
+def test_a_script_must_say_yes(declared, monkeypatch):
+    spec, _, _ = declared
+    with pytest.raises(typer.BadParameter, match="--yes"):
+        ask(monkeypatch, spec, terminal=False)
+    assert "letters/x" in ask(monkeypatch, spec, terminal=False, yes=True)
