@@ -1,13 +1,20 @@
 """What a dataset file may declare about secrets, and what it is refused for."""
 
+import json
+
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.promised_secrets import kept_promises, promise_problems
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.secret_protection import posterior_of_events
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 EMAIL = {"name": "email", "detector": "presidio", "entity": "EMAIL_ADDRESS", "max_records": 4}
@@ -126,6 +133,76 @@ def test_dp_releases_beside_it_keep_the_whole_budget():
     beside = plan_dataset(spec(methods=methods))
     alone = plan_dataset(spec(methods=methods[1:]))
     assert beside.total_epsilon == pytest.approx(alone.total_epsilon)
+
+
+COUNTED = {"cluster_histogram": {"budget_share": 0.02}, "methods": [{"method": "mean_clustered"}]}
+HELD_BY_FIFTY = {**NAME, "max_records": 50, "prior": 1e-4, "posterior": 1e-3}
+
+
+def test_a_promise_that_dp_releases_break_is_a_problem_of_the_dataset_file():
+    broken = spec({"kinds": [EMAIL, HELD_BY_FIFTY]}, **COUNTED)
+    plan = plan_dataset(broken)
+    assert plan.methods[0].plan.refusal is None
+    problems = [p for p in method_problems(broken) if p.field.startswith("secrets")]
+    assert [problem.field for problem in problems] == ["secrets.kinds.0.posterior"]
+    assert problems[0].severity == "error"
+    line = str(problems[0])
+    assert "prior 0.0001 at most 0.001, got 1 from all releases together" in line
+    assert "Lower budget.epsilon (about 0.0" in line
+    assert "\n" not in line
+
+
+def test_the_budget_that_the_problem_advises_keeps_the_promise():
+    kept = spec(
+        {"kinds": [{**HELD_BY_FIFTY, "max_records": 2}]},
+        methods=[{"method": "aug_pe", "settings": {"population": 8}}],
+        budget={"epsilon": 0.5, "delta": 1e-6, "accountant": "tight"},
+    )
+    plan = plan_dataset(kept)
+    assert plan.releases
+    assert method_problems(kept) == []
+    (promise,) = kept_promises(kept, plan)
+    told = posterior_of_events(plan.events, promise.prior, occurrences=2)
+    assert promise.reached == pytest.approx(told)
+    assert promise.prior < promise.reached < promise.promised
+
+
+def test_every_round_of_a_plan_is_counted():
+    budget = {"epsilon": 0.5, "delta": 1e-6, "accountant": "tight", "rounds": 3}
+    several = spec(
+        {"kinds": [EMAIL]},
+        methods=[{"method": "aug_pe", "settings": {"population": 8}}],
+        budget=budget,
+    )
+    plan = plan_dataset(several)
+    (promise,) = kept_promises(several, plan)
+    told = posterior_of_events([*plan.events] * 3, promise.prior, occurrences=4)
+    assert promise.reached == pytest.approx(told)
+
+
+def test_an_ex_post_method_breaks_every_promise():
+    budget = {"epsilon": 4, "delta": 1e-6, "accountant": "tight", "accepts_ex_post": True}
+    methods = [{"method": "mean_clustered"}, {"method": "median_clustered"}]
+    broken = spec(**{**COUNTED, "methods": methods}, budget=budget)
+    lines = [str(problem) for problem in promise_problems(broken, plan_dataset(broken))]
+    assert len(lines) == 2
+    assert all("median_clustered, whose ex-post bound" in line for line in lines)
+
+
+def test_the_plan_command_prints_the_promise_it_breaks_and_fails(tmp_path, monkeypatch):
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
+    broken = spec({"kinds": [HELD_BY_FIFTY]}, **COUNTED)
+    document = {
+        "type": "dpsynth_assets.components.PrivateDataset",
+        "attributes": json.loads(broken.model_dump_json(exclude_none=True, exclude_defaults=True)),
+    }
+    (folder / "notes.yaml").write_text(json.dumps(document))
+    told = CliRunner().invoke(app, ["plan", "notes"], env={"COLUMNS": "240"})
+    assert told.exit_code == 1
+    assert "posterior 1 after all rounds, of 0.001 promised" in told.output
+    assert "notes: secrets.kinds.0.posterior: expected" in told.output
 
 
 def test_paths_are_found_from_the_dataset_file(tmp_path):

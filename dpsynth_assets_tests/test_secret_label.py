@@ -9,8 +9,9 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease, SecretTerms
+from dpsynth_assets.privacy.ledger.chain import sealed
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets.report.cards import dataset_card
+from dpsynth_assets.report.cards import _guarantee_lines, dataset_card
 from dpsynth_assets.report.label import cohort_label, corpus_label
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -107,3 +108,33 @@ def test_a_label_without_secrets_has_no_detectors(tmp_path):
     label = corpus_label(ledger.entries(), paid.id)
     assert "detectors" not in label
     assert "dp_guarantee" not in label["guarantee"]
+
+
+@pytest.mark.parametrize("of", ["corpus", "cohort"])
+def test_a_dp_corpus_of_records_with_declared_secrets_states_what_it_tells_of_them(tmp_path, of):
+    ledger = Ledger(sqlite_url(tmp_path))
+    terms = make_terms(accountant="tight", secret=SECRET)
+    plan = [PlannedRelease("tickets/mean/corpus", RECORDS)]
+    paid = ledger.reserve(make_request(event=RECORDS), terms, plan)
+    if of == "cohort":
+        label = cohort_label(ledger.entries(), "tickets")
+        written = "\n".join(_guarantee_lines(label))
+    else:
+        label = corpus_label(ledger.entries(), paid.id)
+        written = dataset_card(label, columns=["text"], rows=3)
+    guarantee = label["guarantee"]
+    reached = [posterior_of_events([RECORDS], prior, occurrences=2) for prior, _ in SECRET.bounds]
+    assert [kind["posterior"] for kind in guarantee["kinds"]] == reached
+    assert [kind["promised"] for kind in guarantee["kinds"]] == [0.5, 0.9]
+    assert guarantee["epsilon"] > 0
+    assert "(promised: 0.5)" in written
+
+
+def test_releases_outside_a_plan_leave_a_posterior_of_one(tmp_path):
+    """As an entry may hold them that was written before promises were checked."""
+    ledger = Ledger(sqlite_url(tmp_path))
+    ledger.reserve(make_request(), make_terms())
+    (entry,) = ledger.entries()
+    unplanned = entry._replace(terms_json=make_terms(secret=SECRET).to_json())
+    label = cohort_label([sealed(unplanned)], "tickets")
+    assert label["guarantee"]["posterior"] == 1.0

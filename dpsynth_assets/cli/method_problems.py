@@ -35,9 +35,13 @@ def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
 
 
 def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
-    """Says which methods lack an input (errors), and which the plan refuses else (warnings)."""
+    """Says which methods lack an input and which promises to secrets break (errors).
+
+    And which methods the plan refuses else (warnings).
+    """
     from dpsynth_assets.methods.plan_inputs import input_problems
     from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.methods.promised_secrets import promise_problems
 
     try:
         plan = plan_dataset(spec)
@@ -58,7 +62,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
         found += [_as_problem(problem, index) for problem in lacking]
         if planned.plan.refusal is not None and not lacking:
             found.append(_refused(planned, index))
-    return found
+    return found + promise_problems(spec, plan)
 
 
 def _as_problem(problem: "InputProblem", index: int) -> Problem:

@@ -1,6 +1,7 @@
 """`dpsynth plan`: what every declared release would cost, before private data is read."""
 
 import json
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -22,11 +24,25 @@ def plan(
     spec = find_cohort(cohort)
     planned = plan_dataset(spec)
     facts = _facts(planned, spec.budget.rounds)
+    facts |= _promises(spec, planned)
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
-        return
-    _print(facts)
+    else:
+        _print(facts)
+    if facts["refusals"]:
+        raise typer.Exit(1)
+
+
+def _promises(spec: Any, planned: Any) -> dict[str, Any]:
+    """What the plan tells of secrets, and which promises it would break: those are refused."""
+    from dpsynth_assets.methods.promised_secrets import kept_promises, promise_problems
+
+    broken = [replace(problem, file=spec.name) for problem in promise_problems(spec, planned)]
+    return {
+        "secrets": [asdict(promise) for promise in kept_promises(spec, planned)],
+        "refusals": [str(problem) for problem in broken],
+    }
 
 
 def _facts(planned: Any, rounds: int) -> dict[str, Any]:
@@ -80,7 +96,10 @@ def _histogram_row(histogram: Any) -> dict[str, Any]:
         "budget_share": histogram.spec.budget_share,
         "target_epsilon": histogram.target_epsilon,
         "epsilon": histogram.epsilon,
-        "noise": f"two histograms, {histogram.spec.noise} scale {histogram.scale:.3g} records",
+        "noise": (
+            f"two histograms, {histogram.spec.noise} scale "
+            f"{rounded_down(histogram.scale, '.3g')} records"
+        ),
         "tokens_per_batch": None,
         "rows_estimate": None,
         "refusal": None,
@@ -95,7 +114,10 @@ def _topics_row(topics: Any) -> dict[str, Any]:
         "budget_share": topics.share,
         "target_epsilon": topics.epsilon,
         "epsilon": topics.epsilon,
-        "noise": f"discrete Gaussian of standard deviation {topics.noise_std:.3g} records",
+        "noise": (
+            "discrete Gaussian of standard deviation "
+            f"{rounded_down(topics.noise_std, '.3g')} records"
+        ),
         "tokens_per_batch": None,
         "rows_estimate": None,
         "refusal": None,
@@ -124,12 +146,13 @@ def _noise(parameters: Any) -> str:
     if "break_even_private_fraction" in parameters:
         share = parameters["break_even_private_fraction"]
         return (
-            f"softmax sampling, η = {parameters['eta']:.3g}, and a test of "
-            f"ε = {parameters['svt_epsilon']:.3g}, a private token; the test pays off below "
+            f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')}, and a test of "
+            f"ε = {rounded_up(parameters['svt_epsilon'], '.3g')}, a private token; the test "
+            "pays off below "
             f"{share:.0%} private tokens"
         )
     if "eta" in parameters:
-        return f"softmax sampling, η = {parameters['eta']:.3g} a token"
+        return f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')} a token"
     return ""
 
 
@@ -143,15 +166,24 @@ def _print(facts: dict[str, Any]) -> None:
         )
     )
     console.print(
-        f"One round of every DP release: ε = {facts['total_epsilon']:.4g} of "
-        f"{facts['budget_epsilon']:g} for {facts['rounds']} round(s) at δ = {facts['delta']:g} "
+        f"One round of every DP release: ε = {rounded_up(facts['total_epsilon'], '.4g')} of "
+        f"{declared(facts['budget_epsilon'])} for {facts['rounds']} round(s) at δ = "
+        f"{declared(facts['delta'])} "
         f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
     )
     if facts["monthly_epsilon"] is not None:
         console.print(
-            f"A calendar month (UTC) may come to ε = {facts['monthly_epsilon']:g}: "
+            f"A calendar month (UTC) may come to ε = {declared(facts['monthly_epsilon'])}: "
             f"{facts['rounds_a_month']} whole round(s) of this plan."
         )
+    for promise in facts["secrets"]:
+        console.print(
+            f"Secrets: prior {declared(promise['prior'])}, posterior "
+            f"{rounded_up(promise['reached'], '.4g')} after all rounds, of "
+            f"{declared(promise['promised'])} promised."
+        )
+    for refusal in facts["refusals"]:
+        console.print(refusal, style="red", markup=False, soft_wrap=True)
     if facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"
         console.print(_table(title, facts["undeclared"], with_share=False))
@@ -165,7 +197,7 @@ def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table
     for row in rows:
         tokens, estimate = row["tokens_per_batch"], row["rows_estimate"]
         cells = [
-            "—" if row["epsilon"] is None else f"{row['epsilon']:.4g}",
+            "—" if row["epsilon"] is None else rounded_up(row["epsilon"], ".4g"),
             "—" if tokens is None else str(tokens),
             "after the histogram" if estimate is None else f"{estimate} or more",
             row["refusal"] or row["noise"],

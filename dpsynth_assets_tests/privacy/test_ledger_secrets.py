@@ -12,7 +12,12 @@ from dpsynth_assets.privacy.errors import (
     PlanChangedError,
     PrivacyError,
 )
-from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent, MixtureGaussianEvent
+from dpsynth_assets.privacy.events import (
+    POST_PROCESSING,
+    ComposedEvent,
+    GaussianEvent,
+    MixtureGaussianEvent,
+)
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, PlannedRelease, SecretTerms
 from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
@@ -154,10 +159,44 @@ def test_occurrences_are_fixed_by_the_first_secret_release(ledger, changed):
         ledger.reserve(histogram_request(), terms(**changed), PLAN)
 
 
-def test_secret_terms_without_a_secret_release_bind_nothing(ledger):
-    ledger.reserve(make_request(), terms(accountant="zcdp"))
+HIDDEN = GaussianEvent(noise_multiplier=60.0)
+DP_PLAN = [PlannedRelease("tickets/mean/corpus", HIDDEN)]
+
+
+def test_a_promise_binds_a_cohort_of_dp_releases_alone(ledger):
+    reached = posterior(HIDDEN, occurrences=50)
+    with pytest.raises(BudgetExceededError, match="tell too much of the secrets") as refusal:
+        ledger.reserve(make_request(event=HIDDEN), terms(reached * 0.999, 50), DP_PLAN)
+    assert "Lower budget.epsilon" in str(refusal.value)
+    assert ledger.entries() == []
+    ledger.reserve(make_request(event=HIDDEN), terms(reached, 50), DP_PLAN)
     spend = ledger.spend("tickets")
-    assert (spend.secret_posterior, spend.total_guarantee) == (None, "dp")
+    assert spend.secret_posterior == pytest.approx(reached)
+    assert spend.total_guarantee == "dp"
+
+
+def test_a_dp_plan_that_names_every_secret_is_refused_for_what_it_tells(ledger):
+    strong = GaussianEvent(noise_multiplier=1.0)
+    plan = [PlannedRelease("tickets/mean/corpus", strong)]
+    told = ledger.preview(make_request(event=strong), terms(0.9, 50), plan)
+    assert told.secret_posterior == 1.0
+    assert "all planned releases together give 1." in told.refusal
+
+
+def test_what_is_written_from_paid_releases_tells_nothing_more(ledger):
+    reached = posterior(HIDDEN, occurrences=50)
+    ledger.reserve(make_request(event=HIDDEN), terms(reached, 50), DP_PLAN)
+    free = make_request(asset="tickets/mean/more", event=POST_PROCESSING)
+    ledger.reserve(free, terms(reached * 0.999, 50), DP_PLAN)
+
+
+def test_a_promise_without_a_fixed_plan_is_refused(ledger):
+    with pytest.raises(BudgetExceededError, match="would end that bound"):
+        ledger.reserve(make_request(), terms(accountant="zcdp"))
+    ex_post = make_request(guarantee=GuaranteeType.EX_POST, event=None)
+    with pytest.raises(BudgetExceededError, match="would end that bound"):
+        ledger.reserve(ex_post, terms(accepts_ex_post=True), DP_PLAN)
+    assert ledger.entries() == []
 
 
 @pytest.mark.parametrize(
@@ -237,7 +276,7 @@ def test_show_keeps_the_posterior_apart(tmp_path, ledger):
     assert spend["secret_posterior"] == ledger.spend("tickets").secret_posterior
     assert [charge["epsilon_alone"] is None for charge in document["charges"]] == [True, False]
     told = CliRunner().invoke(app, arguments, env={"COLUMNS": "240"}).stdout
-    assert "secret releases (posterior" in told
+    assert "secrets (posterior" in told
 
 
 # ------------------------------------------------------------------- several kinds of secrets

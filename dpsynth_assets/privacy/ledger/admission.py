@@ -26,6 +26,7 @@ from dpsynth_assets.privacy.ledger.plans import (
 )
 from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms
+from dpsynth_assets.privacy.rounded import declared, digits_that_differ, rounded_down, rounded_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,9 @@ def _refusal(
     bounds = terms.secret.bounds if terms.secret and posteriors else ()
     for (prior, allowed), reached in zip(bounds, posteriors, strict=True):
         if not reached <= allowed:
-            return _tells_too_much(request, terms, f"{allowed:g} (prior {prior:g})", reached)
+            return _tells_too_much(
+                request, terms, f"{declared(allowed)} (prior {declared(prior)})", reached
+            )
     return None
 
 
@@ -230,25 +233,17 @@ def _overspend(
 ) -> str:
     """Says what was asked and what is left, with digits enough to see why it does not fit."""
     asked, left = increase(spent, total), remaining(terms.epsilon, spent)
-    digits = next(
-        (
-            n
-            for n in (2, 4, 8, 16)
-            if round(compared, n) > round(terms.epsilon, n) == terms.epsilon
-            and (compared > total or round(asked, n) > round(left, n))
-        ),
-        17,
-    )
+    form = f".{digits_that_differ(compared, terms.epsilon)}f"
     order = (
-        f" (ε={compared:.{digits}f} at the one order of a filter of this budget)"
+        f" (ε={rounded_up(compared, form)} at the one order of a filter of this budget)"
         if compared > total
         else ""
     )
     return (
         f"Publishing {request.asset} would overspend cohort {request.cohort!r}: "
-        f"requested ε={asked:.{digits}f}, remaining ε={left:.{digits}f} of "
-        f"{terms.epsilon:.{digits}f} (δ={terms.delta:g}); the total would be "
-        f"ε={total:.{digits}f}{order}. "
+        f"requested ε={rounded_up(asked, form)}, remaining ε={rounded_down(left, form)} of "
+        f"{rounded_down(terms.epsilon, form)} (δ={declared(terms.delta)}); the total would be "
+        f"ε={rounded_up(total, form)}{order}. "
         "Lower its budget_share or raise budget.epsilon in the dataset file."
     )
 
@@ -265,6 +260,6 @@ def _tells_too_much(
     return (
         f"Publishing {request.asset} would tell too much of the secrets of cohort "
         f"{request.cohort!r}: expected a posterior of at most {bound}, all planned releases "
-        f"together give {posterior:.6g}. Lower budget.epsilon, secret_share or "
+        f"together give {rounded_up(posterior, '.6g')}. Lower budget.epsilon, secret_share or "
         "secrets.kinds.max_records, or raise secrets.kinds.posterior, in the dataset file."
     )

@@ -34,11 +34,6 @@ def plan_rounds(charges: Charges, plan_json: str) -> int:
     return max((-(-count // copies[line]) for line, count in charges.items()), default=0)
 
 
-def plan_holds_secrets(plan_json: str) -> bool:
-    """Whether any line of the plan is a release under secret protection."""
-    return any(is_secret(event) for event in _plan_events(plan_json))
-
-
 @lru_cache(maxsize=256)
 def plan_epsilon(plan_json: str, rounds: int, delta: float) -> float:
     """ε at `delta` of the DP lines of `rounds` full copies of a plan, rounded up.

@@ -1,0 +1,124 @@
+"""Whether a plan keeps what its dataset file promises to secrets: asked before anything is read.
+
+Every method counts, not only those that protect secrets: a release under DP tells of a secret as
+much as group privacy for all records that hold it allows. The ledger asks again before each charge
+(`privacy/ledger/admission.py`); what stands here is for `dpsynth plan` and `datasets check`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
+from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.privacy.events import MixtureGaussianEvent, flatten
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import SecretTerms
+from dpsynth_assets.privacy.ledger.plans import plan_posteriors
+from dpsynth_assets.privacy.ledger.schema import plan_to_json
+from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptPromise:
+    """One promised (p, r) and what the plan reaches.
+
+    Attributes:
+        prior: p in (0, 1).
+        promised: r in (p, 1).
+        reached: Largest probability of naming a secret after every round, rounded up; 1 where an
+            ex-post method is planned, which nothing bounds.
+    """
+
+    prior: float
+    promised: float
+    reached: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan stays within the promise."""
+        return self.reached <= self.promised
+
+
+def kept_promises(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[KeptPromise, ...]:
+    """Composes all rounds of a plan for each promised (p, r); none where nothing is promised.
+
+    **Privacy** As the ledger does: the dominating pairs of all lines are convolved, DP lines after
+    group privacy for the declared records of a secret, and p is applied last.
+    """
+    secret = plan.budget.secret
+    if secret is None:
+        return ()
+    if _ex_post_methods(plan):
+        reached: Sequence[float] = (1.0,) * len(secret.bounds)
+    else:
+        reached = plan_posteriors(plan_to_json(plan.releases), spec.budget.rounds, secret)
+    return tuple(
+        KeptPromise(prior=prior, promised=promised, reached=bound)
+        for (prior, promised), bound in zip(secret.bounds, reached, strict=True)
+    )
+
+
+def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Problem]:
+    """Says in a line each which promises the plan breaks; the caller names the file."""
+    if spec.secrets is None or plan.budget.secret is None:
+        return []
+    kinds = [(kind.prior, kind.posterior) for kind in spec.secrets.kinds]
+    return [
+        Problem(
+            file="",
+            field=f"secrets.kinds.{kinds.index((promise.prior, promise.promised))}.posterior",
+            expected=f"a plan that tells of a secret of prior {declared(promise.prior)} at most "
+            f"{declared(promise.promised)}",
+            got=_what_is_told(plan, promise, plan.budget.secret),
+            remedy=_remedy(spec, plan, plan.budget.secret),
+        )
+        for promise in kept_promises(spec, plan)
+        if not promise.kept
+    ]
+
+
+def _what_is_told(plan: DatasetPlan, promise: KeptPromise, secret: SecretTerms) -> str:
+    if methods := _ex_post_methods(plan):
+        return f"{', '.join(methods)}, whose ex-post bound limits nothing beforehand"
+    steps = "neighbouring step" if secret.occurrences == 1 else "neighbouring steps"
+    return (
+        f"{rounded_up(promise.reached)} from all releases together ({secret.occurrences} {steps})"
+    )
+
+
+def _remedy(spec: PrivateDatasetSpec, plan: DatasetPlan, secret: SecretTerms) -> str:
+    if methods := _ex_post_methods(plan):
+        return f"Drop {', '.join(methods)}, or drop secrets."
+    if _is_private_for_records_alone(plan):
+        fits = _epsilon_that_fits(secret, spec.budget.delta)
+        return (
+            f"Lower budget.epsilon (about {rounded_down(fits, '.2g')} would do) or secrets.kinds.max_records, raise "
+            "the posterior, or drop secrets: nothing is promised then."
+        )
+    return "Lower budget.epsilon, a secret_share or budget.rounds, or raise the posterior."
+
+
+def _epsilon_that_fits(secret: SecretTerms, delta: float) -> float:
+    """ε of Gaussian releases that keep every promise after group privacy: advice, no bound."""
+    from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
+    from dpsynth_assets.privacy.secret_protection import gaussian_budget
+
+    mu = min(gaussian_budget(prior, posterior) for prior, posterior in secret.bounds)
+    return gaussian_epsilon(mu / secret.occurrences, delta)
+
+
+def _is_private_for_records_alone(plan: DatasetPlan) -> bool:
+    return not any(
+        isinstance(atom, MixtureGaussianEvent)
+        for release in plan.releases
+        if release.event is not None
+        for atom in flatten(release.event)
+    )
+
+
+def _ex_post_methods(plan: DatasetPlan) -> list[str]:
+    return [
+        planned.folder
+        for planned in plan.methods
+        if planned.plan.refusal is None and planned.plan.guarantee is GuaranteeType.EX_POST
+    ]
