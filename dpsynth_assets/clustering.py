@@ -8,8 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpsynth_assets.privacy.nearest import BLOCK_ROWS, PublicRows, nearest_rows
+
+__all__ = ["BLOCK_ROWS", "fit_centers", "nearest_center"]
+
 ITERATIONS = 50
-BLOCK_ROWS = 256
 
 
 def fit_centers(public_embeddings: np.ndarray, *, clusters: int, seed: int) -> np.ndarray:
@@ -68,27 +71,21 @@ def nearest_center(
     Raises:
         ValueError: Dimensions differ, or no centre is allowed.
 
-    **Privacy** A record's assignment depends on itself and on public centres alone. Blocks have
-    one fixed shape, so that a matrix product rounds a row alike in whatever company.
+    **Privacy** A record's assignment depends on itself and on public centres alone, bit for bit,
+    on every processor (`privacy.nearest`): it is the centre of the largest inner product in
+    float64.
     """
-    embeddings, centers = _matrix("embeddings", embeddings), _matrix("centers", centers)
-    if embeddings.shape[1] != centers.shape[1]:
+    embeddings, centers = np.asarray(embeddings), _matrix("centers", centers)
+    if embeddings.ndim != 2 or embeddings.shape[1] != centers.shape[1]:
         raise ValueError(
-            f"Expected embeddings and centers of one dimension, got {embeddings.shape[1]} and "
-            f"{centers.shape[1]}. Use the embedder that made the centers."
+            f"Expected embeddings and centers of one dimension, got {embeddings.shape} and "
+            f"{centers.shape}. Use the embedder that made the centers."
         )
-    indices = np.arange(len(centers)) if allowed is None else np.unique(np.asarray(allowed))
-    if len(indices) == 0:
+    public = PublicRows(centers, distance=False)
+    group = public.group(None if allowed is None else np.asarray(allowed, dtype=np.int64))
+    if len(group.numbers) == 0:
         raise ValueError("Expected at least one allowed center, got none.")
-    chosen = np.ascontiguousarray(centers[indices].T)  # [d, allowed]
-    nearest = np.empty(len(embeddings), dtype=np.int32)
-    block = np.zeros((BLOCK_ROWS, embeddings.shape[1]), dtype=np.float32)
-    for start in range(0, len(embeddings), BLOCK_ROWS):
-        rows = embeddings[start : start + BLOCK_ROWS]
-        block[: len(rows)] = rows
-        block[len(rows) :] = 0
-        nearest[start : start + len(rows)] = indices[(block @ chosen).argmax(1)[: len(rows)]]
-    return nearest
+    return nearest_rows(embeddings, public, group).astype(np.int32)
 
 
 def _matrix(name: str, values: np.ndarray) -> np.ndarray:

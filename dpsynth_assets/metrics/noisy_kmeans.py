@@ -12,6 +12,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.noisy_coreset import CoresetMechanism, NoisyCoreset, coreset_noise
 from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.row_sums import row_sums
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DIMENSIONS = 32
@@ -180,6 +181,6 @@ def _weighted_centers(coreset: NoisyCoreset, clusters: int, seed: int) -> np.nda
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
+    lengths = np.sqrt(row_sums(rows * rows))[:, None]
     units: np.ndarray = rows / np.where(lengths > 0, lengths, 1.0)
     return units

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpsynth_assets.privacy.row_sums import row_sums
+
 RESOLUTION_BITS = 28
 """The largest bound spans at least 2^27 lattice steps: rounding stays far below any noise."""
 
@@ -60,7 +62,7 @@ class Lattice:
 
         Returns:
             (N, d) int64 in lattice steps: each row's integer norm is at most `steps(C)`, whatever
-            the floats were, and a row depends on its own record only.
+            the floats were, and a row depends on its own record only, bit for bit.
 
         Raises:
             ValueError: If the shape is not (N, d), or C is outside the lattice's range.
@@ -76,7 +78,7 @@ class Lattice:
         peak = np.abs(vectors).max(axis=1, initial=0.0)
         # Scaled by its peak no entry overflows when squared; the norm is then in [1, √d].
         vectors /= np.where(peak > 0, peak, 1.0)[:, None]
-        norm = np.maximum(np.linalg.norm(vectors, axis=1), 1.0)
+        norm = np.maximum(np.sqrt(row_sums(vectors * vectors)), 1.0)
         with np.errstate(over="ignore"):
             vectors *= np.minimum(peak / self.spacing, bound / norm)[:, None]
         steps = np.rint(vectors).astype(np.int64)

@@ -1,21 +1,19 @@
 """Nearest-neighbour votes of Private Evolution: a noisy histogram over candidates, every round."""
 
-import math
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
 
-from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.calibration import gaussian_noise_multiplier
+from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent
+from dpsynth_assets.privacy.events import ComposedEvent, DiscreteGaussianEvent
 from dpsynth_assets.privacy.histogram import l2_sensitivity, release_histogram
-from dpsynth_assets.privacy.monotone_search import round_up
+from dpsynth_assets.privacy.nearest import NO_ROW
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-NO_VOTE = -1
+NO_VOTE = NO_ROW
 """Choice of a record that abstains with one of its votes."""
 
 
@@ -34,9 +32,11 @@ class GaussianVoting:
 
     **Privacy** DP, whatever the secrets are. The m records of a unit give at most v·m votes,
     possibly all to one candidate: the histogram moves by at most v·m in L2 when they come or go,
-    and by √2·v·m when they move to another candidate. One round is a `GaussianEvent` with
-    multiplier σ / that; T rounds are √T·v·m/σ-GDP, whatever is generated between them. Candidates
-    must be public or come from earlier releases. Thresholding is post-processing.
+    and by √2·v·m when they move to another candidate. One round is one histogram of v·m votes, or
+    two counts that move (`histogram_event`); T rounds are T of them, whatever is generated between
+    them: about √T·v·m/σ-GDP, and a little more, as the noise is on whole votes
+    (`integer_gaussian.dominating_mu`). Candidates must be public or come from earlier releases.
+    Thresholding is post-processing.
 
     **Source** Xie et al. 2024 (Aug-PE), the noisy histogram of Algorithm 1, after Lin et al. 2024,
     Algorithm 2. The published code scales noise by √v, the L2 norm of v votes for different
@@ -80,9 +80,13 @@ class GaussianVoting:
         return l2_sensitivity(self.relation, self.votes_per_record * self.max_records_per_unit)
 
     @property
-    def round_event(self) -> GaussianEvent:
+    def round_event(self) -> DiscreteGaussianEvent:
         """Prices one round."""
-        return GaussianEvent(noise_multiplier=float(self.noise_std) / self.l2_sensitivity)
+        return DiscreteGaussianEvent(
+            noise_std=self.noise_std,
+            shift=self.votes_per_record * self.max_records_per_unit,
+            count=NeighboringRelation(self.relation).records_changed,
+        )
 
     @property
     def event(self) -> ComposedEvent:
@@ -161,7 +165,7 @@ def voting_noise_std(
     Args:
         target_epsilon: ε > 0 of all rounds.
         delta: Public δ in (0, 1).
-        accountant: `tight` (exactly Gaussian) or `zcdp`.
+        accountant: `tight` (the noise's own privacy loss) or `zcdp`.
         iterations: T >= 1.
         votes_per_record: v >= 1.
         relation: Declared neighbouring relation.
@@ -169,8 +173,6 @@ def voting_noise_std(
 
     Returns:
         σ in votes, rounded up; 1 where less would do, the least that integer noise allows.
-
-    **Source** Dong, Roth and Su 2022, Corollary 3.3: T rounds of multiplier √T z are one of z.
     """
 
     def voting(noise_std: float) -> GaussianVoting:
@@ -182,14 +184,11 @@ def voting_noise_std(
             max_records_per_unit=max_records_per_unit,
         )
 
-    one = gaussian_noise_multiplier(
-        target_epsilon=target_epsilon, delta=delta, accountant=accountant
-    )
-    guess = one * math.sqrt(iterations) * voting(1.0).l2_sensitivity
-    return round_up(
-        lambda noise_std: epsilon_of([voting(noise_std).event], delta, accountant),
-        max(1.0, guess),
-        target_epsilon,
+    return integer_noise_std(
+        lambda noise_std: [voting(noise_std).event],
+        target_epsilon=target_epsilon,
+        delta=delta,
+        accountant=accountant,
     )
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.methods.counted_labels import counted_labels
 from dpsynth_assets.methods.epsvec.candidates import TextsByLabel, public_seed
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.plan import shots_event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.nearest import NO_ROW, PublicRows, nearest_rows_of_labels
 from dpsynth_assets.privacy.release import Cost, Release
 
 if TYPE_CHECKING:
@@ -148,27 +150,23 @@ def count_votes(
 ) -> list[int]:
     """Counts, for each candidate, the records of its label that are nearest to it. Private.
 
-    One product a record: in larger ones a row's last bits follow the number of rows, and a tie
-    could turn with a neighbour's presence.
+    Nearest is the largest inner product, found exactly (`privacy.nearest`): no record decides for
+    which candidate another one votes.
     """
     if private.embeddings is None or len(private.embeddings) != private.records.height:
         raise ValueError(
             "Expected one embedding for each private record, got none or another number. Embed "
             "the records again."
         )
-    bins = {label: np.flatnonzero(candidate_labels == index) for index, label in enumerate(labels)}
-    known = {label: candidate_embeddings[rows] for label, rows in bins.items()}
-    counts = [0] * len(candidate_labels)
-    rows = zip(
-        private.records["label"].to_list(),
-        private.records["text"].to_list(),
-        private.embeddings,
-        strict=True,
-    )
-    for label, text, embedding in rows:
-        if label in known and text.strip():
-            counts[int(bins[label][np.argmax(known[label] @ embedding)])] += 1
-    return counts
+    public = PublicRows(candidate_embeddings, distance=False)
+    groups = {
+        index: public.group(np.flatnonzero(candidate_labels == index))
+        for index in range(len(labels))
+    }
+    own = counted_labels(private.records, labels)  # UNCOUNTED has no group.
+    choices = nearest_rows_of_labels(private.embeddings, own, public, groups)
+    votes = np.bincount(choices[choices != NO_ROW], minlength=len(candidate_labels))
+    return [int(count) for count in votes]
 
 
 def _ranks(candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ from dpsynth_assets.models.topic_model.nearest import nearest_topics, unit_rows
 from dpsynth_assets.models.topic_model.settings import TopicModelSettings
 from dpsynth_assets.models.topic_model.topic_count import mean_directions, within_bounds
 from dpsynth_assets.models.topic_model.words import count_words
+from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows
 
 EmbedWords = Callable[[Sequence[str]], np.ndarray]
 ProgressCallback = Callable[[float, str], None]
@@ -124,10 +125,11 @@ def _dense_topics(
 
 def _refined(topics: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
     """Moves each topic to the mean direction of its members; topics without members go."""
+    public = PublicRows(topics, distance=False)
     sums = np.zeros(topics.shape, dtype=np.float64)
     for start in range(0, len(embeddings), CHUNK_ROWS):
         chunk = np.asarray(embeddings[start : start + CHUNK_ROWS], dtype=np.float32)
-        nearest, _ = nearest_topics(chunk, topics)
+        nearest = nearest_rows(chunk, public)
         order = np.argsort(nearest, kind="stable")
         found, first = np.unique(nearest[order], return_index=True)
         sums[found] += np.add.reduceat(chunk[order], first, axis=0)

@@ -1,11 +1,12 @@
-"""The nearest topic of each document, in blocks of one shape.
+"""The nearest topic of each document.
 
 Shapes: N documents, K topics, d dimensions; all rows of unit length.
 """
 
 import numpy as np
 
-BLOCK_ROWS = 256
+from dpsynth_assets.privacy.mapped_rows import windows
+from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows, pair_scores
 
 
 def nearest_topics(
@@ -14,27 +15,20 @@ def nearest_topics(
     """Finds each document's topic of largest cosine.
 
     Args:
-        embeddings: float (N, d), unit length; may be a memory map, read a block at a time.
+        embeddings: float (N, d), unit length; may be a memory map, read a window at a time.
         topic_embeddings: float32 (K, d), unit length.
 
     Returns:
         int64 (N,) topics, of equally near ones the lowest, and float32 (N,) cosines.
 
-    **Privacy** A row depends on its document and on public topics alone: every matrix product has
-    the same shape, so that it rounds a document alike in whatever company.
+    **Privacy** A row depends on its document and on public topics alone, bit for bit: the topic is
+    found exactly (`privacy.nearest`), and the cosine is a float64 sum in one order, rounded once.
     """
-    transposed = np.ascontiguousarray(topic_embeddings.T, dtype=np.float32)
-    topics = np.empty(len(embeddings), dtype=np.int64)
+    public = PublicRows(topic_embeddings, distance=False)
+    topics = nearest_rows(embeddings, public)
     cosines = np.empty(len(embeddings), dtype=np.float32)
-    block = np.zeros((BLOCK_ROWS, transposed.shape[0]), dtype=np.float32)
-    for start in range(0, len(embeddings), BLOCK_ROWS):
-        rows = embeddings[start : start + BLOCK_ROWS]
-        block[: len(rows)] = rows
-        block[len(rows) :] = 0
-        products = block @ transposed
-        nearest = products.argmax(axis=1)[: len(rows)]
-        topics[start : start + len(rows)] = nearest
-        cosines[start : start + len(rows)] = products[np.arange(len(rows)), nearest]
+    for window, rows in windows(embeddings):
+        cosines[window] = pair_scores(rows, public, np.arange(len(rows)), topics[window])
     return topics, cosines
 
 
