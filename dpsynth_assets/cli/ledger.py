@@ -222,6 +222,8 @@ def _not_summed(spend: CohortSpend) -> str:
             f"secrets (posterior {spend.secret_posterior:.4g} of prior "
             f"{spend.secret_prior:.4g})"
         )
+    if spend.gate_decisions:
+        apart.append(f"{spend.gate_decisions} gate decisions that read private text")
     return ", ".join(apart) or "nothing"
 
 

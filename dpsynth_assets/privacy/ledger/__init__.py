@@ -3,8 +3,9 @@
 Read in this order: `terms` (what is allowed), `schema` (what is
 written), `chain` (why it cannot be edited unseen), `charges`
 (what an event costs under the filter), `plans` (what a fixed plan costs), `months` (what the clock
-says), `accounts` (entries become sums), `allowances` (what a month may add), `conditions` and
-`admission` (may this be charged?), `entries` (what is written then),
+says), `decisions` (what a gate that reads private text answered), `accounts` (entries become sums),
+`allowances` (what a month may add), `conditions` and `admission` (may this be charged?), `entries`
+(what is written then),
 `database` (the table and its lock), `checkpoint` (what a machine need not verify again), `store`
 (the `Ledger` others call), `statement` and `export` (what is shown).
 """
@@ -13,6 +14,7 @@ from dpsynth_assets.privacy.ledger.admission import Admission
 from dpsynth_assets.privacy.ledger.chain import GENESIS, ChainProblem, VerifyReport
 from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint
 from dpsynth_assets.privacy.ledger.database import sqlite_path
+from dpsynth_assets.privacy.ledger.decisions import GateQuestion
 from dpsynth_assets.privacy.ledger.schema import (
     LedgerEntry,
     PlannedRelease,
@@ -31,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "CohortSpend",
     "DatasetSpend",
+    "GateQuestion",
     "Ledger",
     "LedgerEntry",
     "PlannedRelease",

@@ -9,9 +9,10 @@ from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
+from dpsynth_assets.privacy.ledger.decisions import passed
 from dpsynth_assets.privacy.ledger.months import MonthSpend, month_of
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 
 
@@ -39,6 +40,7 @@ class CohortAccount:
         plan_json: Plan pinned by the first fixed-plan entry.
         public_facts: Every public fact that some entry relied on.
         ex_post: Realised bounds of committed ex-post releases, by reservation; None if not stated.
+        decisions: Number of decisions to publish that read private text; they are in no ε.
     """
 
     cohort: str
@@ -57,6 +59,7 @@ class CohortAccount:
     committed: int = 0
     has_ex_post: bool = False
     ex_post: dict[str, float | None] = field(default_factory=dict)
+    decisions: int = 0
 
     @property
     def rho(self) -> Fraction:
@@ -134,6 +137,7 @@ class Book:
     partitions: dict[str, str | None] = field(default_factory=dict)
     reserved: dict[str, str] = field(default_factory=dict)
     committed: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    decisions: dict[str, bool] = field(default_factory=dict)
     by_key: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _released: dict[str, str] = field(default_factory=dict)
 
@@ -156,6 +160,10 @@ class Book:
             self.committed[entry.reservation] = (entry.artifact_digest, entry.artifact_uri)
             self._released.setdefault(entry.key, entry.reservation)
             self.accounts[entry.cohort].post_commit(entry)
+        elif entry.kind == DECISION:
+            self.decisions.setdefault(entry.key, passed(entry))
+            if entry.cohort in self.accounts:  # `verify` names a decision of an unknown cohort.
+                self.accounts[entry.cohort].decisions += 1
         self.seq, self.head = entry.seq, entry.hash
 
     def _post_reserve(self, entry: LedgerEntry) -> None:

@@ -32,7 +32,7 @@ from dpsynth_assets.privacy.ledger.plans import Charges
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
-FORMAT = 1
+FORMAT = 2
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -40,6 +40,7 @@ ENTRIES_BETWEEN = 500
 
 _OTHERS_MAY_WRITE = 0o022
 _PLAIN = ("cohort", "dataset", "adaptive", "plan_json", "reserved", "committed", "has_ex_post")
+_PLAIN += ("decisions",)
 
 
 class Checkpoint:
@@ -114,6 +115,7 @@ def _json(book: Book) -> dict[str, Any]:
         "partitions": book.partitions,
         "reserved": book.reserved,
         "committed": book.committed,
+        "decisions": book.decisions,
         "accounts": [_account_json(account) for account in book.accounts.values()],
     }
 
@@ -128,6 +130,7 @@ def _book(stored: dict[str, Any]) -> Book:
         partitions=stored["partitions"],
         reserved=stored["reserved"],
         committed={name: (digest, uri) for name, (digest, uri) in stored["committed"].items()},
+        decisions=stored["decisions"],
     )
     book.look_up_again()
     return book

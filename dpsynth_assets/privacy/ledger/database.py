@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.ledger import triggers
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
 
 LOCK_WAIT_SECONDS = 60
 _ADVISORY_LOCK = 0x6470_6C65_6467_6572  # "dpledger"
@@ -41,7 +41,7 @@ TABLE = sa.Table(
     sa.MetaData(),
     *(_column(name) for name in LedgerEntry._fields),
     sa.UniqueConstraint("reservation", "kind", name="privacy_ledger_once"),
-    sa.CheckConstraint(f"kind IN ('{RESERVE}', '{COMMIT}')", name="privacy_ledger_kind"),
+    sa.CheckConstraint(triggers.kinds_allowed(KINDS), name="privacy_ledger_kind"),
     sa.Index("privacy_ledger_cohort", "cohort", "seq"),
 )
 
@@ -94,6 +94,24 @@ class Database:
         )
         with self._readable(), self._engine.connect() as connection:
             return set(connection.exec_driver_sql(source).scalars())
+
+    def allow_decisions(self) -> None:
+        """Lets a table that was made before 0.2.0 hold decisions; its rows stay as they are.
+
+        Raises:
+            PrivacyError: The ledger's role may not alter its table.
+        """
+        with self._readable(), self._engine.connect() as connection, connection.begin():
+            self._lock(connection)
+            widen = triggers.widen_sqlite if self._is_sqlite else triggers.widen_postgres
+            try:
+                widen(connection, KINDS)
+            except sa.exc.ProgrammingError as error:
+                raise PrivacyError(
+                    "Expected a ledger table that takes decisions of a release gate, got one made "
+                    f"before 0.2.0 ({_reason(error)}). Let the table's owner run: "
+                    f"{triggers.widening(KINDS)}"
+                ) from None
 
     @contextmanager
     def appending(self) -> Iterator["Appender"]:

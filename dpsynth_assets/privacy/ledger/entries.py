@@ -1,14 +1,17 @@
-"""Writes the next entry of the chain: a charge, or the release that completes one."""
+"""Writes the next entry of the chain: a charge, its release, or the decision of a gate."""
 
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.chain import sealed
+from dpsynth_assets.privacy.ledger.decisions import GateQuestion, decision_json
 from dpsynth_assets.privacy.ledger.months import utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
+    DECISION,
     RESERVE,
     LedgerEntry,
     PlannedRelease,
@@ -77,6 +80,43 @@ def commit_entry(
         artifact_digest=artifact_digest,
         artifact_uri=artifact_uri,
         ex_post_epsilon=None if ex_post_epsilon is None else float(ex_post_epsilon),
+    )
+    return _next_entry(book, entry, now)
+
+
+def decision_entry(
+    book: Book, question: GateQuestion, *, passed: bool, now: datetime | None = None
+) -> LedgerEntry:
+    """Writes what a gate answered, with its running number among those of the cohort.
+
+    Its key stands in for a reservation, so that the table holds one decision a question.
+    """
+    count = book.accounts[question.cohort].decisions + 1
+    entry = LedgerEntry(
+        seq=0,
+        recorded_at="",
+        kind=DECISION,
+        reservation=question.key,
+        key=question.key,
+        cohort=question.cohort,
+        dataset=question.dataset,
+        asset=question.asset,
+        mechanism=question.check,
+        guarantee=str(GuaranteeType.NONE),
+        event_json=None,
+        parameters_json=decision_json(question, passed=passed, count=count),
+        code_version=question.code_version,
+        data_version=question.data_version,
+        release="",
+        run_id=question.run_id,
+        terms_json=None,
+        plan_digest=None,
+        plan_json=None,
+        artifact_digest=None,
+        artifact_uri=None,
+        ex_post_epsilon=None,
+        previous_hash="",
+        hash="",
     )
     return _next_entry(book, entry, now)
 

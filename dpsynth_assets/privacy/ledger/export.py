@@ -11,7 +11,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import epsilon_alone
 from dpsynth_assets.privacy.ledger.months import month_at, utc_now
-from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.statement import (
     CohortSpend,
     DatasetSpend,
@@ -87,7 +87,7 @@ def history(ledger: Ledger, cohort: str | None = None, last: int | None = None) 
     for entry in ledger.stream():
         book.post(entry)
         if entry.kind != RESERVE:
-            if entry.reservation in lines:
+            if entry.kind == COMMIT and entry.reservation in lines:
                 line = lines[entry.reservation]
                 bound = entry.ex_post_epsilon
                 lines[entry.reservation] = replace(line, committed=True, ex_post_epsilon=bound)

@@ -12,6 +12,8 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 RESERVE = "reserve"
 COMMIT = "commit"
+DECISION = "decision"
+KINDS = (RESERVE, COMMIT, DECISION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,8 @@ class Reservation:
 
 class LedgerEntry(NamedTuple):
     """One row. A `reserve` charges for ever; a `commit` says where its release is stored.
+
+    A `decision` says what a release gate answered that read private text; it charges nothing.
 
     A named tuple, since its order is the order of the columns and of the hashed JSON array.
     """

@@ -49,6 +49,7 @@ class CohortSpend:
         total_guarantee: `dp`, or `none (…)` once any ex-post or secret release was reserved.
         relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
+        gate_decisions: Decisions to publish that read private text, on which ε says nothing.
         public_facts: Every declared public fact that some release relied on.
         month: Month by the ledger's clock, e.g. "2026-11"; empty where nobody asked for it.
         month_epsilon: ε of what was charged in that month, as compared with its allowance; None
@@ -75,6 +76,7 @@ class CohortSpend:
     total_guarantee: str = DP_TOTAL
     relation: str = ""
     unit: str = ""
+    gate_decisions: int = 0
     public_facts: tuple[str, ...] = ()
     month: str = ""
     month_epsilon: float | None = None
@@ -163,6 +165,7 @@ def cohort_spend(
         total_guarantee=_guarantee([account]),
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
+        gate_decisions=account.decisions,
         public_facts=tuple(sorted(account.public_facts)),
         **_of_month(account, known, accountant, month),
     )

@@ -19,7 +19,8 @@ from dpsynth_assets.privacy.ledger.admission import Admission, admit
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import Appender, Database
-from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
+from dpsynth_assets.privacy.ledger.decisions import GateQuestion
+from dpsynth_assets.privacy.ledger.entries import commit_entry, decision_entry, reserve_entry
 from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     LedgerEntry,
@@ -141,6 +142,42 @@ class Ledger:
                     f"Expected the artifact {earlier[0]} that was committed for {reserve.asset}, "
                     f"got {artifact_digest}. Reserve again under a new release name."
                 )
+
+    def decide(self, question: GateQuestion, answer: Callable[[], bool]) -> bool:
+        """Answers what a release gate asks of private text, and records it before it is returned.
+
+        Args:
+            question: What is asked, about which candidate.
+            answer: Reads private text and says whether the candidate passes. Called only where the
+                ledger has no decision about this candidate.
+
+        Returns:
+            What the ledger says about the candidate, now and for good.
+
+        Raises:
+            PrivacyError: The cohort was charged nothing, so it has no candidate.
+
+        **Privacy**: an exact answer, which no ε covers; the ledger counts it (docs/privacy.md).
+        """
+        known = self.decision(question)
+        if known is not None:
+            return known
+        if question.release not in self._refreshed().reserved:
+            raise PrivacyError(
+                f"Expected a candidate that was charged to cohort {question.cohort!r}, got the "
+                f"reservation {question.release!r}. Materialise {question.asset} first."
+            )
+        self._database.allow_decisions()
+        passed = answer()
+        with self._appending() as (appender, book):
+            if question.key not in book.decisions:  # Another process may have asked meanwhile.
+                entry = decision_entry(book, question, passed=passed, now=self._clock())
+                appender.append(entry)
+        return bool(self.decision(question))
+
+    def decision(self, question: GateQuestion) -> bool | None:
+        """What was decided about a candidate; None where nothing was."""
+        return self._refreshed().decisions.get(question.key)
 
     def pending(self, request: ReleaseRequest) -> list[Reservation]:
         """Lists reservations of this very request that were never committed, oldest first."""
