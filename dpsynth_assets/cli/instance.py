@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.cli.run_process import TAG, is_gone
 from dpsynth_assets.paths import home, project_root
+from dpsynth_assets.resources.live_runs import free_dead_runs
 
 if TYPE_CHECKING:
     import dagster as dg
+    from rich.console import Console
 
 
 def prepare_dagster_home() -> Path:
@@ -29,32 +30,17 @@ def prepare_dagster_home() -> Path:
 
 
 @contextmanager
-def dagster_instance() -> "Iterator[dg.DagsterInstance]":
-    """Opens the persistent instance and frees pool slots that dead runs still hold."""
+def dagster_instance(console: "Console | None" = None) -> "Iterator[dg.DagsterInstance]":
+    """Opens the persistent instance, and frees what killed runs still hold of its pools.
+
+    Args:
+        console: Where each freed run is named; None to say nothing.
+    """
     prepare_dagster_home()
     import dagster as dg
 
     with dg.DagsterInstance.get() as instance:
-        _free_slots_of_dead_runs(instance)
+        for line in free_dead_runs(instance):
+            if console is not None:
+                console.print(line, highlight=False, soft_wrap=True)
         yield instance
-
-
-def _free_slots_of_dead_runs(instance: "dg.DagsterInstance") -> None:
-    """A killed terminal run would otherwise hold the `gpu` pool until a daemon frees it.
-
-    Nobody reports its end: it is reported here, where its process is known to be gone.
-    """
-    storage = instance.event_log_storage
-    for pool in storage.get_concurrency_keys():
-        for run_id in storage.get_concurrency_info(pool).active_run_ids:
-            run = instance.get_run_by_id(run_id)
-            if (
-                run is not None
-                and not run.is_finished
-                and TAG in run.tags
-                and is_gone(run.tags[TAG])
-            ):
-                instance.report_run_failed(run, "The process of this run was killed.")
-                run = instance.get_run_by_id(run_id)
-            if run is None or run.is_finished:
-                storage.free_concurrency_slots_for_run(run_id)

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+import uuid
 from typing import Annotated, Any
 
 import typer
@@ -53,24 +54,30 @@ def _materialise(
 ) -> bool:
     """Runs the selection in this process; models load once and stay."""
     from dpsynth_assets.cli.instance import dagster_instance
-    from dpsynth_assets.cli.run_process import TAG, this_process
     from dpsynth_assets.tags import RELEASE
 
     _quieten()
     from dpsynth_assets.assets.finished import purge_finished
     from dpsynth_assets.definitions import defs
+    from dpsynth_assets.resources.live_runs import alive
     from dpsynth_assets.resources.purging import purges_after_success
 
     loaded = defs()
     keys = selected_assets(select, spec.name, loaded.resolve_asset_graph())
     _ask_before_paying(spec, {key.to_user_string() for key in keys}, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
-    with dagster_instance() as instance, progress_display(console):
+    run_id = str(uuid.uuid4())
+    with (
+        dagster_instance(console) as instance,
+        alive(run_id),
+        progress_display(console),
+    ):
         result = job.execute_in_process(
             instance=instance,
             asset_selection=keys,
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            tags={TAG: this_process()} | ({RELEASE: release} if release else {}),
+            tags={RELEASE: release} if release else {},
+            run_id=run_id,
             raise_on_error=False,
         )
         if result.success and purges_after_success():

@@ -6,8 +6,12 @@
 
 import importlib
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
+
+from dpsynth_assets.resources.live_runs import alive
 
 _ELSEWHERE = {
     "kubernetes": ("dagster_k8s", "k8s_job_executor"),
@@ -24,10 +28,10 @@ def declared_executor() -> dg.ExecutorDefinition:
     name = os.environ.get("DPSYNTH_EXECUTOR", "") or "local"
     if name == "local":
         # One step at a time: models are large, and a laptop has few cores.
-        return dg.multiprocess_executor.configured({"max_concurrent": 1})
+        return _holding_its_lock(dg.multiprocess_executor.configured({"max_concurrent": 1}))
     if name == "in_process":
         # Models are loaded once a run; a step that is killed ends its run.
-        return dg.in_process_executor
+        return _holding_its_lock(dg.in_process_executor)
     if name not in _ELSEWHERE:
         raise ValueError(
             f"Expected DPSYNTH_EXECUTOR to be local, in_process, {' or '.join(_ELSEWHERE)}, got "
@@ -43,3 +47,40 @@ def declared_executor() -> dg.ExecutorDefinition:
             f"`{name}` of dpsynth_assets."
         ) from None
     return executor
+
+
+class _AliveExecutor(dg.Executor):
+    """An executor of this machine that holds the lock of its run while it executes."""
+
+    def __init__(self, inner: dg.Executor) -> None:
+        self._inner = inner
+
+    @property
+    def retries(self) -> Any:
+        return self._inner.retries
+
+    @property
+    def step_dependency_config(self) -> Any:
+        return self._inner.step_dependency_config
+
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
+        with alive(plan_context.run_id):
+            yield from self._inner.execute(plan_context, execution_plan)
+
+
+def _holding_its_lock(inner: dg.ExecutorDefinition) -> dg.ExecutorDefinition:
+    """The same executor; a run that is killed is known to be gone (`live_runs`)."""
+
+    make: Any = inner.executor_creation_fn
+    schema: Any = inner.config_schema
+
+    def create(context: dg.InitExecutorContext) -> dg.Executor:
+        return _AliveExecutor(make(context))
+
+    return dg.ExecutorDefinition(
+        name=inner.name,
+        config_schema=schema,
+        requirements=inner.get_requirements,
+        executor_creation_fn=create,
+        description=inner.description,
+    )

@@ -1,0 +1,157 @@
+"""What a killed run holds is freed by whoever comes next, and what lives is left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+
+import dagster as dg
+import pytest
+
+from dpsynth_assets.cli.instance import dagster_instance
+from dpsynth_assets.resources.executors import declared_executor
+from dpsynth_assets.resources.live_runs import alive, free_dead_runs, is_gone
+
+HOLD = textwrap.dedent("""
+    import sys, time
+    from dpsynth_assets.resources.live_runs import alive
+    with alive(sys.argv[1]):
+        print("held", flush=True)
+        time.sleep(600)
+""")
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSYNTH_EXECUTOR", raising=False)
+
+
+@pytest.fixture
+def process():
+    """Starts processes that hold the lock of a run; kills them at the end."""
+    children = []
+
+    def start(run_id):
+        child = subprocess.Popen(
+            [sys.executable, "-c", HOLD, run_id], stdout=subprocess.PIPE, text=True
+        )
+        children.append(child)
+        assert child.stdout.readline().strip() == "held"
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def kill(child):
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def test_a_run_is_gone_once_its_process_was_killed(process):
+    run_id = str(uuid.uuid4())
+    child = process(run_id)
+    assert not is_gone(run_id)
+    kill(child)
+    assert is_gone(run_id)
+
+
+def test_a_run_that_ends_leaves_no_lock(tmp_path):
+    with alive("ends"):
+        assert not is_gone("ends")
+    assert not is_gone("ends")
+    assert list((tmp_path / "live_runs").iterdir()) == []
+
+
+def test_a_run_of_another_machine_is_not_taken_for_dead():
+    assert not is_gone("never seen here")
+
+
+@dg.asset(pool="gpu")
+def held():
+    return 1
+
+
+def started(instance, *, holds="claimed"):
+    """A started run that holds a slot of the pool, is assigned one, or waits for one."""
+    job = dg.Definitions([held]).resolve_implicit_global_asset_job_def()
+    run = instance.create_run_for_job(job)
+    event = dg.DagsterEvent(event_type_value="PIPELINE_START", job_name=run.job_name)
+    instance.report_dagster_event(event, run_id=run.run_id)
+    storage = instance.event_log_storage
+    storage.set_concurrency_slots("gpu", 1)
+    if holds == "waits":
+        other = instance.create_run_for_job(job)
+        storage.claim_concurrency_slot("gpu", other.run_id, "held")
+    status = storage.claim_concurrency_slot("gpu", run.run_id, "held")
+    assert status.is_claimed == (holds == "claimed")
+    return run.run_id
+
+
+def held_by(instance):
+    info = instance.event_log_storage.get_concurrency_info("gpu")
+    return info.active_run_ids | info.assigned_run_ids | info.pending_run_ids
+
+
+@pytest.mark.parametrize("holds", ["claimed", "waits"])
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_killed_run_is_reported_and_its_place_freed(process, holds, lives):
+    with dagster_instance() as instance:
+        run_id = started(instance, holds=holds)
+        child = process(run_id)
+        if not lives:
+            kill(child)
+        lines = free_dead_runs(instance)
+        failed = instance.get_run_by_id(run_id).status is dg.DagsterRunStatus.FAILURE
+        assert failed != lives
+        assert (run_id in held_by(instance)) == lives
+        assert any(run_id[:8] in line for line in lines) != lives
+
+
+def test_a_slot_assigned_to_a_killed_waiter_is_freed(process):
+    """The holder ends, its slot is assigned to a waiter that was killed: the next run gets it."""
+    with dagster_instance() as instance:
+        storage = instance.event_log_storage
+        first = started(instance)
+        job = dg.Definitions([held]).resolve_implicit_global_asset_job_def()
+        waiter = instance.create_run_for_job(job)
+        event = dg.DagsterEvent(event_type_value="PIPELINE_START", job_name=waiter.job_name)
+        instance.report_dagster_event(event, run_id=waiter.run_id)
+        assert not storage.claim_concurrency_slot("gpu", waiter.run_id, "held").is_claimed
+        kill(process(waiter.run_id))
+        storage.free_concurrency_slots_for_run(first)
+        assert storage.get_concurrency_info("gpu").assigned_run_ids == {waiter.run_id}
+        free_dead_runs(instance)
+        third = instance.create_run_for_job(job)
+        assert storage.claim_concurrency_slot("gpu", third.run_id, "held").is_claimed
+
+
+@pytest.mark.parametrize("name", ["local", "in_process"])
+def test_a_launched_run_holds_its_lock_while_it_executes(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
+    with dagster_instance() as instance:
+        result = dg.execute_job(dg.reconstructable(seen_job), instance=instance)
+        assert result.success
+        assert (tmp_path / "seen").read_text() == f"{result.run_id}.lock"
+    assert list((tmp_path / "live_runs").iterdir()) == []
+
+
+@dg.op
+def look():
+    from pathlib import Path
+
+    folder = Path(os.environ["DAGSTER_HOME"])
+    (folder / "seen").write_text(" ".join(p.name for p in (folder / "live_runs").iterdir()))
+
+
+def seen_job():
+    @dg.job(executor_def=declared_executor())
+    def seen():
+        look()
+
+    return seen
