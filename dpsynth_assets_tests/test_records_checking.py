@@ -74,6 +74,26 @@ def test_each_rule_is_a_warning_at_its_field_with_its_rows(tmp_path, row, field,
     assert words in problem.got
 
 
+REPLACED = {"neighboring_relation": "replace-one"}
+
+
+def test_replace_one_with_ids_says_that_they_are_kept(tmp_path):
+    file = write(tmp_path, [GOOD], **REPLACED)
+    problem = only(check_dataset_file(file), file)
+    assert (problem.field, problem.severity) == ("neighboring_relation", "note")
+    assert problem.got == "replace-one with columns.id: key, privacy_unit.column: who"
+
+
+@pytest.mark.parametrize("text", ["other", ""])
+def test_repeated_ids_under_replace_one_are_an_error(tmp_path, text):
+    rows = [GOOD, GOOD | {"key": "k1", "who": "w1"}, GOOD | {"text": text}]
+    problems = check_dataset_file(write(tmp_path, rows, **REPLACED))
+    (problem,) = [problem for problem in problems if problem.severity == "error"]
+    assert (problem.field, problem.got) == ("columns.id", "2 rows that share one (rows 1, 3)")
+    assert "replace-one neighbours keep them" in problem.expected
+    assert "repeated id" not in "".join(problem.got for problem in problems)
+
+
 def test_a_torn_line_is_a_warning_and_shown_by_its_number_alone(tmp_path):
     file = write(tmp_path, [GOOD, f'{{"text": "{SECRET}'])
     problem = only(check_dataset_file(file), file)

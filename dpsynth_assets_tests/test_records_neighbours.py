@@ -5,9 +5,10 @@ from collections import Counter
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import read_private_records
 from dpsynth_assets.records.hashing import Purpose, keyed_hash
 
@@ -62,6 +63,56 @@ def test_one_record_more_moves_at_most_one_record(tmp_path, rows, added, ids):
     before = read(tmp_path, rows, ids=ids)
     after = read(tmp_path, [*rows, added], ids=ids)
     assert len(moved(before, after)) <= 1
+
+
+@FAST
+@given(rows=SOURCES, content=RECORDS, ids=st.booleans(), data=st.data())
+def test_a_replaced_record_that_keeps_its_id_moves_itself_alone(tmp_path, rows, content, ids, data):
+    assume(rows)
+    place = data.draw(st.integers(0, len(rows) - 1))
+    if ids:
+        rows = [{**row, "key": f"k{number}"} for number, row in enumerate(rows)]
+    replaced = [*rows]
+    replaced[place] = {**content, "key": rows[place]["key"]}
+    before = read(tmp_path, rows, ids=ids, neighboring_relation="replace-one")
+    after = read(tmp_path, replaced, ids=ids, neighboring_relation="replace-one")
+    changes = moved(before, after)
+    assert len(changes) <= 2
+    assert not ids or {change[1] for change in changes} <= {rows[place]["key"]}
+
+
+@FAST
+@given(rows=SOURCES, bound=st.integers(1, 3), data=st.data(), unit=st.sampled_from("123"))
+def test_a_replaced_unit_that_keeps_its_ids_moves_its_own_records_alone(
+    tmp_path, rows, bound, data, unit
+):
+    rows = [{**row, "key": f"k{number}"} for number, row in enumerate(rows)]
+    terms = {"ids": True, "bound": bound, "neighboring_relation": "replace-one"}
+
+    def other(row):
+        content = data.draw(RECORDS)
+        return {**content, "key": row["key"], "who": row["who"]}
+
+    replaced = [other(row) if (row["who"] or "").strip() == unit else row for row in rows]
+    changes = moved(read(tmp_path, rows, **terms), read(tmp_path, replaced, **terms))
+    assert {change[2] for change in changes} <= {unit}
+    assert len(changes) <= 2 * bound
+
+
+@pytest.mark.parametrize("bound", [None, 2])
+def test_repeated_ids_are_refused_where_replaced_records_keep_them(tmp_path, bound):
+    """Otherwise a replacement with an id that is in use would take two records away."""
+    rows = [{"text": f"t{i}", "kind": "x", "key": str(i), "who": "1"} for i in range(6)]
+    terms = {"ids": True, "bound": bound, "neighboring_relation": "replace-one"}
+    read(tmp_path, rows, **terms)
+    taken = [{**rows[0], "text": "other", "key": "5"}, *rows[1:]]
+    with pytest.raises(PrivacyError, match=r"columns\.id: expected ids that differ") as refusal:
+        read(tmp_path, taken, **terms)
+    assert "5" not in str(refusal.value)
+    blank = [{**rows[0], "text": "", "key": "5"}, *rows[1:]]
+    with pytest.raises(PrivacyError):  # Whether ids repeat is a function of ids alone.
+        read(tmp_path, blank, **terms)
+    assert read(tmp_path, taken, ids=True, bound=bound).records.height <= 4
 
 
 @FAST

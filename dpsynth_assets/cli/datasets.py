@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,7 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
 from dpsynth_assets.paths import project_root
+from dpsynth_assets.privacy.rounded import declared
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -40,6 +42,8 @@ _COLUMNS = {
     "methods": "Methods",
     "file": "File",
 }
+
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -172,9 +176,9 @@ def _unknown_bases(files: Sequence[DatasetFile], bases: Collection[str]) -> list
 def _print(problems: Sequence[Problem], checked: int) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for problem in problems:
-        console.print(str(problem), style="red" if problem.severity == "error" else "yellow")
-    errors = sum(problem.severity == "error" for problem in problems)
-    console.print(f"{checked} files, {errors} errors, {len(problems) - errors} warnings")
+        console.print(str(problem), style=_COLOURS[problem.severity])
+    counts = Counter(problem.severity for problem in problems)
+    console.print(f"{checked} files, {counts['error']} errors, {counts['warning']} warnings")
 
 
 def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:
@@ -195,7 +199,7 @@ def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str,
 def _cell(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(value)
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "" if value is None else declared(value) if isinstance(value, float) else str(value)
 
 
 @app.command("fields")

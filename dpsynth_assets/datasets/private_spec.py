@@ -25,6 +25,7 @@ from dpsynth_assets.datasets.prompting import PromptSpec
 from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.datasets.structure import StructuredSpec
+from dpsynth_assets.privacy.rounded import declared, rounded_down
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 
@@ -49,7 +50,9 @@ class PrivateDatasetSpec(Declaration):
         default_factory=PrivacyUnitSpec, description="Whose presence is hidden; default: a record."
     )
     neighboring_relation: NeighboringRelation = Field(
-        default=NeighboringRelation.ADD_REMOVE, description="When two datasets are neighbours."
+        default=NeighboringRelation.ADD_REMOVE,
+        description="When two datasets are neighbours; under replace-one declared ids are kept, "
+        "hence public, and may not repeat.",
     )
     public_facts: PublicFactsSpec = Field(
         default_factory=PublicFactsSpec, description="What is public about the records."
@@ -215,8 +218,8 @@ class PrivateDatasetSpec(Declaration):
         if records is not None and Fraction(str(self.budget.delta)) * 10 * records > 1:
             refuse(
                 "budget.delta",
-                f"delta <= 1 / (10 x {records}) = {1 / (10 * records):.3g}",
-                f"{self.budget.delta:g}",
+                f"delta <= 1 / (10 x {records}) = {rounded_down(1 / (10 * records), '.3g')}",
+                declared(self.budget.delta),
                 "Lower delta to a public power of ten below that.",
             )
         return self

@@ -24,7 +24,8 @@ class Problem:
         expected: What should be there.
         got: What is there: public values, or counts and row numbers of the private source.
         remedy: What to do, a sentence.
-        severity: `error`: the dataset cannot be used. `warning`: records will be set aside.
+        severity: `error`: the dataset cannot be used. `warning`: records will be set aside. `note`:
+            nothing is wrong; what is stated follows from the declaration.
     """
 
     file: str
@@ -32,7 +33,7 @@ class Problem:
     expected: str
     got: str
     remedy: str
-    severity: Literal["error", "warning"] = "error"
+    severity: Literal["error", "warning", "note"] = "error"
 
     def __str__(self) -> str:
         """Writes the line that the terminal shows."""

@@ -36,6 +36,9 @@ def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:
         facts.append("number of records")
     if spec.public_facts.slots:
         facts.append("label, public cluster and place of every record: only its text is protected")
+    if spec.neighboring_relation is NeighboringRelation.REPLACE_ONE:
+        columns = (spec.columns.id, spec.privacy_unit.column)
+        facts += [f"ids in column {name}: replaced records keep them" for name in columns if name]
     return BudgetTerms(
         epsilon=spec.budget.epsilon,
         delta=spec.budget.delta,

@@ -92,8 +92,9 @@ def _remedy(spec: PrivateDatasetSpec, plan: DatasetPlan, secret: SecretTerms) ->
     if _is_private_for_records_alone(plan):
         fits = _epsilon_that_fits(secret, spec.budget.delta)
         return (
-            f"Lower budget.epsilon (about {rounded_down(fits, '.2g')} would do) or secrets.kinds.max_records, raise "
-            "the posterior, or drop secrets: nothing is promised then."
+            f"Lower budget.epsilon (about {rounded_down(fits, '.2g')} would do) or "
+            "secrets.kinds.max_records, raise the posterior, or drop secrets: nothing is promised "
+            "then."
         )
     return "Lower budget.epsilon, a secret_share or budget.rounds, or raise the posterior."
 

@@ -8,7 +8,8 @@ class NeighboringRelation(StrEnum):
     """When two private datasets are neighbours.
 
     ADD_REMOVE: one has one record more. ZERO_OUT: one record is replaced by a null record that
-    keeps its place (the number of records is public). REPLACE_ONE: one record has other content.
+    keeps its place (the number of records is public). REPLACE_ONE: one record has other content;
+    the declared ids of a record and of its unit are kept, hence public.
     """
 
     ADD_REMOVE = "add-remove"

@@ -19,7 +19,16 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.reading import public_column_names
-from dpsynth_assets.records.set_aside import CONTROL, REASON, ROW, Rule, column_names, judge
+from dpsynth_assets.records.set_aside import (
+    CONTROL,
+    REASON,
+    ROW,
+    Rule,
+    column_names,
+    judge,
+    kept_id_columns,
+    repeated_ids,
+)
 from dpsynth_assets.records.sources import read_source
 from dpsynth_assets.records.windows import date_of
 
@@ -86,6 +95,7 @@ def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
     judged = judge(raw, spec)
     usable = judged[REASON].null_count()
     problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
+    problems = _of_kept_ids(judged, spec, path, problems)
     problems += _cleaned(raw[column_names(spec).text], path)
     problems += _in_no_cohort(raw, spec, path)
     if spec.columns.object:
@@ -131,6 +141,30 @@ def _set_aside(judged: pl.DataFrame, rule: Rule, path: Path) -> list[Problem]:
     field, expected, remedy = _ADVICE[rule]
     got = f"{_counted(rows)} set aside ({rule.value}; {_shown(rows)})"
     return [_warning(path, field, expected, got, remedy)]
+
+
+def _of_kept_ids(
+    judged: pl.DataFrame, spec: PrivateDatasetSpec, path: Path, problems: list[Problem]
+) -> list[Problem]:
+    """Says what replace-one takes for kept; repeated ids are then an error, not a warning."""
+    kept = kept_id_columns(spec)
+    if not kept:
+        return problems
+    repeated = f"({Rule.REPEATED_ID.value};"
+    others = [problem for problem in problems if repeated not in problem.got]
+    if spec.columns.id is not None and (rows := repeated_ids(judged)):
+        got = f"{_counted(rows)} that share one ({_shown(rows)})"
+        remedy = "Mend them, drop columns.id, or use neighboring_relation: add-remove."
+        expected = "ids that differ, since replace-one neighbours keep them"
+        return [_problem(path, "columns.id", expected, got, remedy), *others]
+    note = _problem(
+        path,
+        "neighboring_relation",
+        "ids that anybody may know: what is replaced keeps them, so they are not protected",
+        f"replace-one with {', '.join(f'{field}: {name}' for field, name in kept.items())}",
+        "Nothing has to be done if ids say nothing; else use neighboring_relation: add-remove.",
+    )
+    return [replace(note, severity="note"), *others]
 
 
 def _cleaned(texts: pl.Series, path: Path) -> list[Problem]:

@@ -13,7 +13,15 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
-from dpsynth_assets.records.set_aside import CANONICAL, REASON, Rule, column_names, identify, judge
+from dpsynth_assets.records.set_aside import (
+    CANONICAL,
+    REASON,
+    Rule,
+    column_names,
+    identify,
+    judge,
+    refuse_repeated_ids,
+)
 from dpsynth_assets.records.sources import read_source
 from dpsynth_assets.records.windows import in_window
 
@@ -42,13 +50,16 @@ def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
         One unit that comes or goes changes `records` and `held_out` together by its own at most
         `max_records` records, all on one side of the split. Where the unit is a record with a
         declared id, a second record with the same id instead takes the first away: one record
-        either way. The table in `set_aside.py` says so rule by rule.
+        either way. A unit that is replaced keeps its declared ids, so the same records are set
+        aside for repeated ids in both datasets. `set_aside.py` says so rule by rule.
 
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
+        PrivacyError: Declared ids repeat under replace-one.
     """
     raw = in_window(read_source(spec.source, column_names(spec)), spec)
     judged = judge(raw, spec)
+    refuse_repeated_ids(judged, spec)
     kept = identify(judged.filter(pl.col(REASON).is_null()), spec)
     bounded = bound_units(kept, spec)
     records, held_out = split_held_out(bounded, spec)

@@ -19,6 +19,15 @@ itself); where a unit column is declared, only records of the same unit are comp
 comes or goes changes no record of another. After the rules come the bound on records a unit and the
 held-out split (`reading.py`), which have the same two properties.
 
+Under replace-one a record that is replaced keeps its id, and a unit that is replaced its own id and
+those of its records: what differs is their other content. Neighbouring datasets then have the same
+ids, and rule 8, which reads nothing else, sets the same records aside in both; by the other rules a
+replaced record comes, goes or changes alone. With an id that is in use a replacement could take
+another record away beside its own, so that a count moves by 2 where √2 is charged (and a unit that
+took another's id could push that one's records over their bound). So repeated ids are refused
+(`refuse_repeated_ids`). The refusal tells nothing that is protected: all neighbours have these ids.
+Without an id column ids follow from the content, and rule 8 looks at nothing.
+
 Where the place of every record is public (`public_facts.slots`), rules 2-4 and 9 set nothing aside:
 such a record keeps its place with a blank text, which is how a neighbour looks that lacks it.
 Places follow the declared ids, so no text moves another record.
@@ -40,6 +49,8 @@ from enum import StrEnum
 import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.records.columns import IS_TEXT, READABLE, ColumnNames
 from dpsynth_assets.records.hashing import Purpose, hash_rows
 from dpsynth_assets.records.objects import OBJECT
@@ -117,6 +128,46 @@ def identify(kept: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
     named = kept.with_columns(pl.Series("record_id", record_ids(kept, spec), dtype=pl.String))
     unit = pl.col("record_id" if spec.privacy_unit.column is None else "unit")
     return named.with_columns(unit.alias("unit_id")).select(CANONICAL).sort(CANONICAL)
+
+
+def kept_id_columns(spec: PrivateDatasetSpec) -> dict[str, str]:
+    """Columns of ids that neighbours have in common, by field; none but under replace-one."""
+    if spec.neighboring_relation is not NeighboringRelation.REPLACE_ONE:
+        return {}
+    columns = {"columns.id": spec.columns.id, "privacy_unit.column": spec.privacy_unit.column}
+    return {field: name for field, name in columns.items() if name is not None}
+
+
+def repeated_ids(judged: pl.DataFrame) -> list[int]:
+    """Rows whose id another record has (of the same unit, where there are units), from 1.
+
+    Privacy:
+        A function of the ids alone: records that a rule sets aside for their text count as well.
+    """
+    known = judged.filter(pl.col("id").is_not_null() & ~_damaged("id"))
+    return known.filter(pl.len().over("unit", "id") > 1)[ROW].to_list()
+
+
+def refuse_repeated_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> None:
+    """Refuses ids that repeat where neighbours keep them; the module says why.
+
+    Args:
+        judged: What `judge` returned.
+        spec: The declaration.
+
+    Raises:
+        PrivacyError: Some id repeats; neither which nor how many is said.
+
+    Privacy:
+        Depends on ids alone, which are the same in neighbouring datasets.
+    """
+    if "columns.id" in kept_id_columns(spec) and repeated_ids(judged):
+        raise PrivacyError(
+            f"columns.id: expected ids that differ in column {spec.columns.id!r} of dataset "
+            f"{spec.name!r}, since replace-one neighbours keep their ids, got some twice. "
+            "`dpsynth datasets check` names the rows: mend them, drop columns.id, or use "
+            "neighboring_relation: add-remove."
+        )
 
 
 def record_ids(kept: pl.DataFrame, spec: PrivateDatasetSpec) -> list[str]:

@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DEFINITIONS = {
@@ -43,7 +44,8 @@ RELATIONS = {
         "number of records is public"
     ),
     NeighboringRelation.REPLACE_ONE: (
-        "one privacy unit's records have other content; the number of records is public"
+        "one privacy unit's records have other content under the ids they had, where the dataset "
+        "declares a column of ids or of units; the number of records and these ids are public"
     ),
 }
 
@@ -92,37 +94,47 @@ def mechanism_sentence(event: Event) -> str:
     match event:
         case DiscreteLaplaceEvent():
             return (
-                f"integer counts with discrete Laplace noise of scale {event.scale:.4g}; a unit "
+                "integer counts with discrete Laplace noise of scale "
+                f"{rounded_down(event.scale, '.4g')}; a unit "
                 f"moves them by at most {event.sensitivity} in L1"
             )
         case GaussianEvent():
             return (
                 "Gaussian noise whose standard deviation is "
-                f"{event.noise_multiplier:.4g} times the L2 distance between neighbours"
+                f"{rounded_down(event.noise_multiplier, '.4g')} times the L2 distance between "
+                "neighbours"
             )
         case BoundedRangeEvent():
             return (
                 f"{event.count} tokens a batch drawn from a softmax whose log-likelihood ratio "
-                f"ranges over at most η = {event.eta:.4g} between neighbours; batches share no unit"
+                f"ranges over at most η = {rounded_up(event.eta, '.4g')} between neighbours; "
+                "batches share no unit"
             )
         case PureEvent():
-            return f"{event.count} adaptive releases, each pure {event.epsilon:.4g}-DP"
+            return (
+                f"{event.count} adaptive releases, each pure {rounded_up(event.epsilon, '.4g')}-DP"
+            )
         case PoissonGaussianEvent():
             return (
-                f"{event.steps} Gaussian releases of noise multiplier {event.noise_multiplier:.4g}"
-                f", each over a Poisson sample of rate {event.sampling_probability:.4g}"
+                f"{event.steps} Gaussian releases of noise multiplier "
+                f"{rounded_down(event.noise_multiplier, '.4g')}"
+                ", each over a Poisson sample of rate "
+                f"{rounded_up(event.sampling_probability, '.4g')}"
             )
         case TruncatedPoissonGaussianEvent():
             return (
-                f"{event.steps} Gaussian releases of noise multiplier {event.noise_multiplier:.4g}"
-                f", each over a Poisson sample of rate {event.sampling_probability:.4g} cut to at "
+                f"{event.steps} Gaussian releases of noise multiplier "
+                f"{rounded_down(event.noise_multiplier, '.4g')}"
+                ", each over a Poisson sample of rate "
+                f"{rounded_up(event.sampling_probability, '.4g')} cut to at "
                 f"most {event.max_batch_size} of {event.records} records"
             )
         case MixtureGaussianEvent():
             return (
                 f"{event.steps} release{'s' if event.steps > 1 else ''} with Gaussian noise of "
-                f"standard deviation {event.noise_std:.4g}, dominated by a mixture of shifts of at "
-                f"most {event.shifts[-1]:.4g} for the neighbours of one secret"
+                f"standard deviation {rounded_down(event.noise_std, '.4g')}, dominated by a "
+                "mixture of shifts of at "
+                f"most {rounded_up(event.shifts[-1], '.4g')} for the neighbours of one secret"
             )
         case ComposedEvent():
             if is_post_processing(event):

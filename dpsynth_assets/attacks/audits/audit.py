@@ -47,6 +47,7 @@ class Bug(StrEnum):
     TIED_USE_FORGOTTEN = "second use of a tied parameter forgotten in its norm"
     CLIPPED_BY_PART = "clipped by micro-batch instead of by record"
     SPREAD_VOTES = "votes of one record taken for votes of several"
+    TAKEN_IDS = "a replaced record takes an id that is in use, and two records go"
     PROMISE_UNCHECKED = "promise to secrets left out where no method protects them"
 
 
