@@ -1,6 +1,5 @@
 """What assets show in the UI: spend, which Dagster plots over time, papers, code, privacy level."""
 
-import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +13,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
+from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 from dpsynth_assets.tags import PRIVACY
 
 PAPERS: Final = {
@@ -177,16 +177,14 @@ def in_words(
     """
     held = f"not (ε, δ)-DP; its guarantee is {guarantee}"
     if epsilon is not None:
-        held = f"({_up(epsilon)}, {delta:g})-DP for {unit}, inputs included"
-    left = f"{math.floor(round(remaining * 100, 6)) / 100:.2f}"
+        held = f"({rounded_up(epsilon, '.2f')}, {rounded_up(delta)})-DP for {unit}, inputs included"
     return {
         "dpsynth/in_words": held,
-        "dpsynth/budget": f"ε = {_up(spent)} of {budget:g} spent, {left} left",
+        "dpsynth/budget": (
+            f"ε = {rounded_up(spent, '.2f')} of {declared(budget)} spent, "
+            f"{rounded_down(remaining, '.2f')} left"
+        ),
     }
-
-
-def _up(epsilon: float) -> str:
-    return f"{math.ceil(round(epsilon * 100, 6)) / 100:.2f}"
 
 
 def _cost(

@@ -23,6 +23,7 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.ledger import BudgetTerms, LedgerEntry
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.label import charges_behind
 from dpsynth_assets.report.label_texts import NOT_RUN
 
@@ -172,8 +173,9 @@ def refusal(attacks: Sequence[Mapping[str, Any]]) -> str | None:
     if not refuted:
         return None
     found = "; ".join(
-        f"{attack['name']} ({attack['finished_at']}): {attack['observed']:.4g} where "
-        f"{attack['claimed']:.4g} is claimed ({attack['measure']})"
+        f"{attack['name']} ({attack['finished_at']}): {rounded_down(attack['observed'], '.4g')} "
+        "where "
+        f"{rounded_up(attack['claimed'], '.4g')} is claimed ({attack['measure']})"
         for attack in refuted
     )
     return (

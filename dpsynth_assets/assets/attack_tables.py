@@ -7,6 +7,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.attack_record import attacks_file
 from dpsynth_assets.assets.attack_runs import Reconstruction
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult
@@ -25,8 +26,9 @@ def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
     ]
     lines += [
         f"| {item.method} | {item.model} | {_rate(item.overlap.source)} | "
-        f"{_rate(item.overlap.held_out)} | {item.result.observed:.3g} | "
-        f"{item.result.claimed:.3g} | {item.control.proven_epsilon:.3g} | {_verdict(item)} |"
+        f"{_rate(item.overlap.held_out)} | {rounded_down(item.result.observed, '.3g')} | "
+        f"{rounded_up(item.result.claimed, '.3g')} | "
+        f"{rounded_down(item.control.proven_epsilon, '.3g')} | {_verdict(item)} |"
         for item in found
     ]
     rows = []
@@ -82,8 +84,9 @@ def median_metadata(
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {name} | {b.contexts} | {b.tokens} | {b.claimed:.3f} | {b.removed:.3f} | "
-        f"{b.attained:.0%} | {b.crafted:.3f} | {b.excess:.2g} |"
+        f"| {name} | {b.contexts} | {b.tokens} | {rounded_up(b.claimed, '.3f')} | "
+        f"{rounded_down(b.removed, '.3f')} | "
+        f"{b.attained:.0%} | {rounded_down(b.crafted, '.3f')} | {b.excess:.2g} |"
         for name, b in named.items()
     ]
     rows = [(name, b.claimed, b.crafted, b.removed) for name, b in named.items()]

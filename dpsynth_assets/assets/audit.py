@@ -18,6 +18,7 @@ from dpsynth_assets.methods.planned import DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.card_check import (
     LABEL_FILE,
     STATEMENT_FILE,
@@ -96,7 +97,8 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
 def _audit_table(results: list[AuditResult]) -> str:
     lines = ["| audit | kind | claimed | observed | |", "|---|---|---|---|---|"]
     lines += [
-        f"| {r.name} | {r.kind} | {r.claimed:.4g} | {r.observed:.4g} | "
+        f"| {r.name} | {r.kind} | {rounded_up(r.claimed, '.4g')} | "
+        f"{rounded_down(r.observed, '.4g')} | "
         f"{'passed' if r.passed else '**FAILED**'} |"
         for r in results
     ]

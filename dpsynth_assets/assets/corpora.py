@@ -32,6 +32,7 @@ from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section
@@ -297,7 +298,8 @@ def describe(planned: PlannedMethod) -> str:
     if plan.refusal is not None:
         return f"{method} Refuses: {plan.refusal}"
     if plan.epsilon is not None:
-        spend = f"Drawing it charges ε = {plan.epsilon:.3g}, counted alone; drawn once, it is kept."
+        cost = rounded_up(plan.epsilon, ".3g")
+        spend = f"Drawing it charges ε = {cost}, counted alone; drawn once, it is kept."
     elif not planned.method.spends:
         spend = "Charges nothing itself: it builds on other releases."
     elif plan.guarantee is GuaranteeType.SECRET:
@@ -309,7 +311,10 @@ def describe(planned: PlannedMethod) -> str:
 
 def _report_budget(report: Any, book: Ledger, plan: DatasetPlan) -> None:
     spend = book.spend(plan.terms.cohort, plan.budget)
-    report(0.0, f"budget ε {spend.epsilon:.2f} of {plan.budget.epsilon:g} reserved")
+    report(
+        0.0,
+        f"budget ε {rounded_up(spend.epsilon, '.2f')} of {declared(plan.budget.epsilon)} reserved",
+    )
 
 
 def _as_histogram(facts: dict[str, Any] | None) -> Any:

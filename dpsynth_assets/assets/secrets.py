@@ -14,6 +14,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.rounded import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
@@ -136,7 +137,8 @@ def _metadata(declared: SecretsSpec, recall: list[dict[str, Any]]) -> dict[str, 
                 "max_records": kind.max_records,
                 "recall": "not measured"
                 if one["recall"] is None
-                else f"{one['recall']:.3f} (at least {one['recall_at_least']:.3f})",
+                else f"{rounded_down(one['recall'], '.3f')} "
+                f"(at least {rounded_down(one['recall_at_least'], '.3f')})",
             }
         )
         for kind, one in zip(declared.kinds, recall, strict=True)

@@ -48,6 +48,7 @@ from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -317,7 +318,9 @@ def _facts(histogram: Mapping[str, Any]) -> dict[str, Any]:
 
 def _budget_line(book: Ledger, plan: DatasetPlan) -> str:
     spend = book.spend(plan.terms.cohort, plan.budget)
-    return f"budget ε {spend.epsilon:.2f} of {plan.budget.epsilon:g} reserved"
+    return (
+        f"budget ε {rounded_up(spend.epsilon, '.2f')} of {declared(plan.budget.epsilon)} reserved"
+    )
 
 
 def _keep_internal(store: SensitiveStore, dataset: str, folder: str, stage: str, made: Any) -> None:

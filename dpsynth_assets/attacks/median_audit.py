@@ -21,6 +21,7 @@ import numpy as np
 from dpsynth_assets.attacks.audits.audit import Finding
 from dpsynth_assets.attacks.median_neighbours import TokenGaps, token_gaps
 from dpsynth_assets.privacy.median import MedianTokenMechanism
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class MedianAudit:
         batches = self.batches
         worst = max((batch.excess for batch in batches), default=0.0)
         note = "; ".join(
-            f"batch {b.batch}: γ {b.claimed:.3g}, by removal {b.removed:.3g} ({b.attained:.0%})"
+            f"batch {b.batch}: γ {rounded_up(b.claimed, '.3g')}, by removal "
+            f"{rounded_down(b.removed, '.3g')} ({b.attained:.0%})"
             for b in batches
         )
         return Finding(claimed=0.0, observed=max(0.0, worst), note=note)

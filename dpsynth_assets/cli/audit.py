@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dpsynth_assets.cli import audit_trail
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import Audit, AuditResult
@@ -93,7 +94,7 @@ def markdown_tables(audits: Sequence["Audit"]) -> str:
     lines = ["| audit | mechanism | claim | kind | false alarm |", "|---|---|---|---|---|"]
     lines += [
         f"| `{audit.name}` | {audit.mechanism} | {audit.claim} | {audit.kind} | "
-        f"{audit.false_alarm:g} |"
+        f"{rounded_up(audit.false_alarm)} |"
         for audit in audits
     ]
     lines += ["", "| planted bug | noticed by |", "|---|---|"]
@@ -145,7 +146,7 @@ def _table(results: Sequence["AuditResult"]) -> Table:
     table.add_column("result")
     table.add_column("s", justify="right")
     for result in results:
-        numbers = f"{result.claimed:.4g}", f"{result.observed:.4g}"
+        numbers = rounded_up(result.claimed, ".4g"), rounded_down(result.observed, ".4g")
         name = result.name if result.bug is None else f"  planted: {result.bug}"
         measure = find_audit(result.name).measure if result.bug is None else ""
         table.add_row(name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}")

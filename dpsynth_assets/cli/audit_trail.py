@@ -14,6 +14,7 @@ from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
 
@@ -151,7 +152,11 @@ def _print(trail: AuditTrail) -> None:
     for name in ("ε alone", "ε so far", "ε left"):
         table.add_column(name, justify="right")
     for spend in trail.spends:
-        numbers = spend.epsilon_alone, spend.epsilon_cumulative, spend.epsilon_remaining
+        numbers = (
+            rounded_up(spend.epsilon_alone, ".4f"),
+            rounded_up(spend.epsilon_cumulative, ".4f"),
+            rounded_down(spend.epsilon_remaining, ".4f"),
+        )
         table.add_row(
             str(spend.seq),
             spend.recorded_at[:19],
@@ -161,7 +166,7 @@ def _print(trail: AuditTrail) -> None:
             spend.mechanism,
             spend.guarantee,
             spend.state,
-            *("–" if number is None else f"{number:.4f}" for number in numbers),
+            *numbers,
         )
     console.print(table)
     typer.echo(f"{len(trail.files)} released files; ledger head {trail.ledger_head}")

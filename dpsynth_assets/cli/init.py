@@ -21,6 +21,7 @@ from dpsynth_assets.cli.column_profiles import (
 )
 from dpsynth_assets.datasets import dataset_folders, dataset_template, parse_dataset_file
 from dpsynth_assets.datasets.template import Choices
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.records.columns import SourceError
 
 LARGEST_DELTA_TIMES_RECORDS = 0.1
@@ -228,7 +229,7 @@ def _label_decision(choices: Choices) -> str:
 
 def _budget_decision(choices: Choices, profiles: list[ColumnProfile]) -> str:
     rows = max((profile.rows for profile in profiles), default=0)
-    said = f"ε = {choices.epsilon:g}, δ = {choices.delta:g}."
+    said = f"ε = {declared(choices.epsilon)}, δ = {declared(choices.delta)}."
     if choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS:
         said += " δ is too large for so many records: at most 1 / (10 x number of records)."
     return f"{said} Spent budget never comes back; `dpsynth plan` prices everything beforehand."

@@ -22,6 +22,7 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
+from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify and export the privacy ledger.")
 
@@ -146,8 +147,13 @@ def _months(cohorts: Sequence[CohortSpend]) -> Table:
         table.add_column(name, justify="right")
     for spend in cohorts:
         if spend.monthly_epsilon is not None:
-            numbers = spend.month_epsilon, spend.monthly_epsilon, spend.month_remaining_epsilon
-            table.add_row(spend.cohort, spend.month, *map(_number, numbers))
+            table.add_row(
+                spend.cohort,
+                spend.month,
+                rounded_up(spend.month_epsilon, ".4f"),
+                declared(spend.monthly_epsilon),
+                rounded_down(spend.month_remaining_epsilon, ".4f"),
+            )
     return table
 
 
@@ -161,8 +167,8 @@ def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
         table.add_row(
             spend.dataset,
             spend.total_guarantee,
-            _number(spend.epsilon),
-            f"{spend.delta:g}",
+            rounded_up(spend.epsilon, ".4f"),
+            rounded_up(spend.delta),
             str(len(spend.cohorts)),
             "in parallel: the largest cohort" if parallel else "one after the other: the sum",
         )
@@ -183,15 +189,16 @@ def _caption(told: History) -> str | None:
 
 def _charge_row(line: HistoryLine) -> list[str]:
     state = line.guarantee if line.committed else f"{line.guarantee} (not committed)"
-    numbers = line.epsilon_alone, line.epsilon_cumulative, line.epsilon_remaining
     return [
         line.recorded_at[:19],
         line.cohort,
         line.asset,
         line.mechanism,
         state,
-        *(_number(number) for number in numbers),
-        _number(line.ex_post_epsilon),
+        rounded_up(line.epsilon_alone, ".4f"),
+        rounded_up(line.epsilon_cumulative, ".4f"),
+        rounded_down(line.epsilon_remaining, ".4f"),
+        rounded_up(line.ex_post_epsilon, ".4f"),
         line.run_id[:8],
     ]
 
@@ -203,10 +210,10 @@ def _total_row(spend: CohortSpend) -> list[str]:
     return [
         spend.cohort,
         spend.total_guarantee,
-        _number(spend.epsilon),
-        _number(spend.budget_epsilon),
-        _number(spend.remaining_epsilon),
-        f"{spend.delta:g}",
+        rounded_up(spend.epsilon, ".4f"),
+        declared(spend.budget_epsilon),
+        rounded_down(spend.remaining_epsilon, ".4f"),
+        rounded_up(spend.delta),
         spend.accountant,
         released,
         _not_summed(spend),
@@ -216,16 +223,14 @@ def _total_row(spend: CohortSpend) -> list[str]:
 def _not_summed(spend: CohortSpend) -> str:
     apart = []
     if spend.has_ex_post:
-        apart.append(f"ex-post releases (largest bound {_number(spend.ex_post_epsilon_max)})")
+        apart.append(
+            f"ex-post releases (largest bound {rounded_up(spend.ex_post_epsilon_max, '.4f')})"
+        )
     if spend.secret_posterior is not None:
         apart.append(
-            f"secrets (posterior {spend.secret_posterior:.4g} of prior "
-            f"{spend.secret_prior:.4g})"
+            f"secrets (posterior {rounded_up(spend.secret_posterior, '.4g')} of prior "
+            f"{declared(spend.secret_prior)})"
         )
     if spend.gate_decisions:
         apart.append(f"{spend.gate_decisions} gate decisions that read private text")
     return ", ".join(apart) or "nothing"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"

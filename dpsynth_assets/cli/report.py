@@ -11,6 +11,7 @@ from rich.table import Table
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.rounded import rounded_up
 
 SAMPLES = 3
 SAMPLE_CHARACTERS = 160
@@ -84,7 +85,7 @@ def _print(facts: dict[str, Any]) -> None:
 def _samples(corpus: dict[str, Any]) -> Table:
     guarantee = corpus["guarantee"]
     price = (
-        f"ε = {guarantee['epsilon']:.3g}, δ = {guarantee['delta']:g}"
+        f"ε = {rounded_up(guarantee['epsilon'], '.3g')}, δ = {rounded_up(guarantee['delta'])}"
         if "epsilon" in guarantee
         else f"guarantee: {guarantee['type']}"
     )

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 
 
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
@@ -37,8 +38,9 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     if summary["rows"]:
         console.print(_table(summary))
     total = (
-        f"Cohort {summary['cohort']}: ε = {summary['epsilon']:.4g} of "
-        f"{summary['budget_epsilon']:g} spent on DP releases at δ = {summary['delta']:g}; "
+        f"Cohort {summary['cohort']}: ε = {rounded_up(summary['epsilon'], '.4g')} of "
+        f"{declared(summary['budget_epsilon'])} spent on DP releases at δ = "
+        f"{declared(summary['delta'])}; "
         f"guarantee as a whole: {summary['cohort_guarantee']}."
     )
     console.print(total, highlight=False)
@@ -55,8 +57,8 @@ def _table(summary: dict[str, Any]) -> Table:
         table.add_row(
             row["name"],
             row["guarantee"],
-            _number(row["epsilon"], "{:.3g}"),
-            _number(row["delta"], "{:g}"),
+            _bound(row["epsilon"], ".3g"),
+            _bound(row["delta"], "g"),
             _number(row["rows"], "{:d}"),
             _mauve(row),
             _number(row["accuracy"], "{:.3f}"),
@@ -70,6 +72,13 @@ def _mauve(row: dict[str, Any]) -> str:
         return "—"
     spread = row.get("mauve_std")
     return f"{row['mauve']:.3f}" + (f" ±{spread:.3f}" if spread is not None else "")
+
+
+def _bound(value: Any, form: str) -> str:
+    """A bound, rounded up; words where a reference has no number."""
+    if value is None:
+        return "—"
+    return value if isinstance(value, str) else rounded_up(value, form)
 
 
 def _number(value: Any, form: str) -> str:

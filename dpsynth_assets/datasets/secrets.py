@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -113,8 +114,8 @@ class SecretKindSpec(Declaration):
         if self.posterior <= self.prior:
             refuse(
                 "posterior",
-                f"more than the prior {self.prior:g}",
-                f"{self.posterior:g}",
+                f"more than the prior {declared(self.prior)}",
+                declared(self.posterior),
                 "What was known before stays known: raise posterior, or lower prior.",
             )
         return self

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 _TEMPLATE = """\
 # One private dataset. Everything written in this file is public.
@@ -185,7 +186,7 @@ def _label(name: str, values: Sequence[str]) -> str:
 
 def _float(value: float) -> str:
     """Writes 1e-06 as 1.0e-6: YAML 1.1 reads a number without a point as text."""
-    digits, exponent = f"{value:e}".split("e")
+    digits, exponent = f"{Decimal(repr(value)):e}".split("e")
     return f"{float(digits)}e{int(exponent)}"
 
 

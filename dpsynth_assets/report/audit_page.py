@@ -1,5 +1,6 @@
 """The audit trail as one self-contained page: verdict, spends, files, and how to check it."""
 
+from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 from dpsynth_assets.report.audit_trail import AuditTrail
 from dpsynth_assets.report.pages import (
     Block,
@@ -52,9 +53,9 @@ def _facts(trail: AuditTrail) -> Facts:
     if trail.spends:
         last = trail.spends[-1]
         items += [
-            ("ε spent", _number(last.epsilon_cumulative)),
-            ("ε remaining", _number(last.epsilon_remaining)),
-            ("δ", f"{last.delta:g}"),
+            ("ε spent", rounded_up(last.epsilon_cumulative, ".4f")),
+            ("ε remaining", rounded_down(last.epsilon_remaining, ".4f")),
+            ("δ", declared(last.delta)),
         ]
     return Facts(tuple(items))
 
@@ -72,9 +73,9 @@ def _spends(trail: AuditTrail) -> TableBlock:
             s.mechanism,
             s.guarantee,
             s.state,
-            _number(s.epsilon_alone),
-            _number(s.epsilon_cumulative),
-            _number(s.epsilon_remaining),
+            rounded_up(s.epsilon_alone, ".4f"),
+            rounded_up(s.epsilon_cumulative, ".4f"),
+            rounded_down(s.epsilon_remaining, ".4f"),
         )
         for s in trail.spends
     )
@@ -113,7 +114,3 @@ def _files(trail: AuditTrail) -> TableBlock:
         for f in trail.files
     )
     return TableBlock(header=header, rows=rows, numeric=(False,) * 6)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
 
 
@@ -81,7 +82,8 @@ def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str
 def cohort_line(cohort: Mapping[str, Any]) -> str:
     """One sentence on the cohort's DP total; releases of other kinds make it void and say so."""
     total = (
-        f"ε = {cohort['epsilon']:.4g} of {cohort['budget_epsilon']:g} at δ = {cohort['delta']:g} "
+        f"ε = {rounded_up(cohort['epsilon'], '.4g')} of {declared(cohort['budget_epsilon'])} at "
+        f"δ = {rounded_up(cohort['delta'])} "
         "over its DP releases."
     )
     if cohort["guarantee"] == "dp":
@@ -113,20 +115,21 @@ def _guarantee_lines(label: Mapping[str, Any]) -> list[str]:
         if label["subject"]["kind"] == "corpus":
             covered = "this release and those it builds on"
         lines.append(
-            f"- ε = {guarantee['epsilon']:.4g} at δ = {guarantee['delta']:g} for {covered} "
+            f"- ε = {rounded_up(guarantee['epsilon'], '.4g')} at δ = "
+            f"{rounded_up(guarantee['delta'])} for {covered} "
             f"({guarantee['accountant']} accounting)."
         )
     if "posterior" in guarantee:
         lines += _secret_lines(guarantee, label.get("detectors", ()))
     if "privacy_profile" in guarantee:
         points = ", ".join(
-            f"({point['epsilon']:g}, {point['delta']:.1e})"
+            f"({declared(point['epsilon'])}, {rounded_up(point['delta'], '.1e')})"
             for point in guarantee["privacy_profile"]
             if point["delta"] < 1
         )
         lines.append(f"- The same, as (ε, δ) along the privacy profile: {points}.")
     if "gaussian_dp_mu" in guarantee:
-        lines.append(f"- As Gaussian DP: μ = {guarantee['gaussian_dp_mu']:.4g}.")
+        lines.append(f"- As Gaussian DP: μ = {rounded_up(guarantee['gaussian_dp_mu'], '.4g')}.")
     return [
         *lines,
         f"- Privacy unit: {label['privacy_unit']}.",
@@ -158,10 +161,11 @@ def _secret_lines(
 
 
 def _bound_line(kind: Mapping[str, Any], occurrences: int) -> str:
-    promised = "" if kind["promised"] is None else f" (promised: {kind['promised']:.3g})"
+    promised = "" if kind["promised"] is None else f" (promised: {declared(kind['promised'])})"
     return (
         f"- Secrets of kind {kind['kind']}: one that is named with probability "
-        f"{kind['prior']:.3g} before is named with at most {kind['posterior']:.3g} after "
+        f"{declared(kind['prior'])} before is named with at most "
+        f"{rounded_up(kind['posterior'], '.3g')} after "
         f"everything charged here{promised}, if at most {kind.get('max_records', occurrences)} "
         "records hold it."
     )
@@ -173,7 +177,8 @@ def _recall_line(result: Mapping[str, Any]) -> str:
         return f"- Detector of {kind} ({detector}): recall not measured. {result['note']}"
     return (
         f"- Detector of {kind} ({detector}): found {result['found']} of {result['planted']} "
-        f"planted secrets, recall {result['recall']:.3f}, at least {result['recall_at_least']:.3f} "
+        f"planted secrets, recall {rounded_down(result['recall'], '.3f')}, at least "
+        f"{rounded_down(result['recall_at_least'], '.3f')} "
         f"with 95% confidence on text like the public one. {result['note']}"
     )
 
@@ -204,7 +209,7 @@ def _label_sections(label: Mapping[str, Any], *, depth: str) -> list[str]:
 
 def _mechanism_line(mechanism: Mapping[str, Any]) -> str:
     alone = mechanism["epsilon_alone"]
-    cost = "" if alone is None else f" (ε = {alone:.4g} alone)"
+    cost = "" if alone is None else f" (ε = {rounded_up(alone, '.4g')} alone)"
     words = mechanism["in_words"] or f"{mechanism['guarantee']} release"
     parameters = json.dumps(mechanism["parameters"], sort_keys=True)
     return (
@@ -225,7 +230,8 @@ def _audit_line(audit: Mapping[str, Any]) -> str:
         return f"{audit['name']}: NOT RUN with the settings of this release when this was written."
     return (
         f"{audit['name']}: {'passed' if audit['passed'] else 'FAILED'}, "
-        f"claimed {audit['claimed']:.4g}, observed at least {audit['observed']:.4g} "
+        f"claimed {rounded_up(audit['claimed'], '.4g')}, observed at least "
+        f"{rounded_down(audit['observed'], '.4g')} "
         f"({audit['kind']})."
     )
 
@@ -257,7 +263,7 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
 
 
 def _release_row(release: Mapping[str, Any]) -> str:
-    epsilon = "—" if release["epsilon"] is None else f"{release['epsilon']:.4g}"
+    epsilon = "—" if release["epsilon"] is None else rounded_up(release["epsilon"], ".4g")
     return (
         f"| {release['at']} | {release['asset']} ({release['release']}) | {release['mechanism']} | "
         f"{release['guarantee']} | {epsilon} | {release['state']} |"

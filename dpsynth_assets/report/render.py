@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.report import prediction_plots
 from dpsynth_assets.report.pages import (
     Block,
@@ -80,6 +81,8 @@ _DECIMALS = {
     "mauve": 3, "accuracy": 3, "next_word_accuracy": 3, "next_word_perplexity": 1,
     "mean_words": 1, "seconds": 0, "length_distance": 1,
 }  # fmt: skip
+_BOUNDS = {"epsilon", "ex_post_epsilon", "delta"}
+"""Columns that bound what a release tells: written rounded up."""
 _NUMBER_COLUMNS = {key for key, _ in (*COLUMNS, *TEXT_COLUMNS)} - {"name", "guarantee"}
 
 
@@ -131,6 +134,8 @@ def format_cell(key: str, value: Any, spread: float | None = None) -> str:
         return "—"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    if key in _BOUNDS:
+        return rounded_up(value, ".3g")
     if key in _PERCENT:
         return f"{100 * value:.0f} %" if key.startswith("gap") else f"{100 * value:.1f} %"
     if isinstance(value, int):
@@ -171,8 +176,13 @@ def _facts(context: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         if isinstance(value, Mapping):
             facts += _facts(value, f"{name}: ")
         elif key != "notes":
-            facts.append((name, _fact(value)))
+            facts.append((name, rounded_up(value) if _is_bound(key, value) else _fact(value)))
     return facts
+
+
+def _is_bound(name: str, value: Any) -> bool:
+    words = {"epsilon", "delta", "posterior"} & set(name.split("_"))
+    return bool(words) and isinstance(value, float)
 
 
 def _fact(value: Any) -> str:

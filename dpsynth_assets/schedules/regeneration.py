@@ -10,6 +10,7 @@ from dpsynth_assets.assets.identity import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.staged import StagedMethod
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules.refusals import refusal_of
 from dpsynth_assets.tags import RELEASE
@@ -60,7 +61,8 @@ def what_decides(spec: PrivateDatasetSpec) -> str:
     if budget.monthly_epsilon is None:
         return rounds
     return (
-        f"{rounds} budget.monthly_epsilon is {budget.monthly_epsilon:g}: what the rounds of one "
+        f"{rounds} budget.monthly_epsilon is {declared(budget.monthly_epsilon)}: what the "
+        "rounds of one "
         "month may come to."
     )
 

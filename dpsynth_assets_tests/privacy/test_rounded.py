@@ -4,8 +4,7 @@ import math
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.rounded import declared, digits_that_differ, rounded_down, rounded_up
 
@@ -19,12 +18,14 @@ def test_what_is_shown_bounds_the_number_exactly(value: float, form: str) -> Non
     assert Decimal(rounded_down(value, form)) <= shown <= Decimal(rounded_up(value, form))
 
 
-@given(value=NUMBERS, form=st.sampled_from([form for form in FORMS if form[-1] != "f"]))
+@given(
+    value=st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False),
+    form=st.sampled_from([form for form in FORMS if form[-1] != "f"]),
+)
 def test_nothing_but_the_direction_of_rounding_differs(value: float, form: str) -> None:
     """What Python writes, rounded to nearest, is one of the two."""
-    assert f"{value:{form}}".replace("-0", "0") in {
-        shown.replace("-0", "0") for shown in (rounded_up(value, form), rounded_down(value, form))
-    }
+    nearest = float(f"{value:{form}}")
+    assert nearest in {float(rounded_up(value, form)), float(rounded_down(value, form))}
 
 
 @pytest.mark.parametrize(

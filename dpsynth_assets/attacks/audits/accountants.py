@@ -25,6 +25,7 @@ from dpsynth_assets.privacy.events import (
     TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.histogram import histogram_event
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DELTA = 1e-5
@@ -133,7 +134,7 @@ def _audit(
         mechanism=f"accountant of {mechanism}",
         events=(event,),
         claim="No accountant of ours reports an ε below what an explicit attack attains.",
-        measure=f"ε at δ = {DELTA:g}",
+        measure=f"ε at δ = {declared(DELTA)}",
         kind=AuditKind.EXACT,
         observe=observe,
         planted=planted,

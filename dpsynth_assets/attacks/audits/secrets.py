@@ -12,6 +12,7 @@ from dpsynth_assets.attacks.audits.attained import THRESHOLDS, Mixture, point
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_event_counts
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_posterior, posterior_of_events
@@ -50,7 +51,7 @@ def _noisy_sum() -> float:
 
 
 def _rounds(claimed: float) -> Finding:
-    return Finding(claimed=claimed, observed=_noisy_sum(), note=f"at a prior of {PRIOR:g}")
+    return Finding(claimed=claimed, observed=_noisy_sum(), note=f"at a prior of {declared(PRIOR)}")
 
 
 def _mean_shift() -> Finding:

@@ -31,6 +31,7 @@ from dpsynth_assets.privacy.bounded_range import (
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.renyi import check_delta
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -111,5 +112,5 @@ def _say_bounded_range(result: dict[str, Any]) -> list[str]:
     ]
     if result["at_epsilon"] is not None:
         delta = up_significant(result["delta_at_epsilon"])
-        sentences.append(f"At ε = {result['at_epsilon']:g}: δ = {delta}.")
+        sentences.append(f"At ε = {declared(result['at_epsilon'])}: δ = {delta}.")
     return sentences

@@ -26,6 +26,7 @@ from dpsynth_assets.cli.account.printing import (
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, privacy_profile
 from dpsynth_assets.privacy.events import Event, event_from_json
 from dpsynth_assets.privacy.renyi import check_delta, float_up
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -95,5 +96,5 @@ def _say(result: dict[str, Any]) -> list[str]:
     ]
     if result["at_epsilon"] is not None:
         delta = up_significant(result["delta_at_epsilon"])
-        sentences.append(f"At ε = {result['at_epsilon']:g}: δ = {delta}.")
+        sentences.append(f"At ε = {declared(result['at_epsilon'])}: δ = {delta}.")
     return sentences

@@ -22,6 +22,7 @@ from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.histogram import histogram_event
 from dpsynth_assets.privacy.renyi import check_delta
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 SampleSize = Annotated[
@@ -168,7 +169,8 @@ def say_training(result: dict[str, Any]) -> list[str]:
         )
     sentences.append(
         f"Needs Poisson samples: every record drawn with probability "
-        f"{result['sampling_probability']:.6g}, afresh at each of {result['steps']} steps; the "
+        f"{rounded_up(result['sampling_probability'], '.6g')}, afresh at each of "
+        f"{result['steps']} steps; the "
         f"number of records, {result['records']}, is declared public."
     )
     return sentences

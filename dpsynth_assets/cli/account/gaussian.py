@@ -30,6 +30,7 @@ from dpsynth_assets.cli.account.printing import (
 from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_epsilon_closed_form
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
 from dpsynth_assets.privacy.renyi import check_delta
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -67,12 +68,12 @@ def gaussian(
             "delta_at_epsilon": None if at_epsilon is None else gaussian_delta(total, at_epsilon),
         }
     sentences = [
-        say_epsilon(result, accountant=f"exact, μ = {total:.6g}"),
+        say_epsilon(result, accountant=f"exact, μ = {rounded_up(total, '.6g')}"),
         f"zCDP reports ε = {up(result['epsilon_zcdp'])}.",
     ]
     if at_epsilon is not None:
         sentences.append(
-            f"At ε = {at_epsilon:g}: δ = {up_significant(result['delta_at_epsilon'])}."
+            f"At ε = {declared(at_epsilon)}: δ = {up_significant(result['delta_at_epsilon'])}."
         )
     show(result, sentences, as_json)
 

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -46,29 +47,17 @@ def finite(value: Any) -> Any:
 
 def up(value: float) -> str:
     """Writes ε with four decimals, rounded up: a printed ε never understates."""
-    return f"{math.ceil(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinite"
+    return rounded_up(value, ".4f") if math.isfinite(value) else "infinite"
 
 
 def up_significant(value: float, digits: int = 4) -> str:
-    """Writes δ, a posterior or a noise level with `digits` digits, rounded up.
-
-    What is above a round number by less than a relative 1e-12, one float's rounding, prints as it.
-    """
-    return _significant(value * (1.0 - 1e-12), digits, math.ceil)
+    """Writes δ, a posterior or a noise level that is needed with `digits` digits, rounded up."""
+    return rounded_up(value, f".{digits}g")
 
 
 def down_significant(value: float, digits: int = 4) -> str:
     """Writes what may be spent (μ, a break-even share) with `digits` digits, rounded down."""
-    return _significant(value * (1.0 + 1e-12), digits, math.floor)
-
-
-def _significant(value: float, digits: int, rounding: Any) -> str:
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    if places > 300:  # 10**places would overflow: a subnormal number prints as the smallest one
-        return f"{value:.{digits - 1}e}"
-    return f"{rounding(value * 10.0**places) / 10.0**places:.{digits}g}"
+    return rounded_down(value, f".{digits}g")
 
 
 def unit(max_records_per_unit: int) -> str:
@@ -85,7 +74,7 @@ def terms(result: dict[str, Any], accountant: str | None = None) -> str:
     """Says δ, accountant, relation and unit: no ε is printed without them."""
     by = accountant or f"{result['accountant']} accountant"
     return (
-        f"δ = {result['delta']:g} ({by}, {result['relation']} of "
+        f"δ = {declared(result['delta'])} ({by}, {result['relation']} of "
         f"{unit(result['max_records_per_unit'])})"
     )
 

@@ -47,6 +47,7 @@ from dpsynth_assets.privacy.accounting import (
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
 from dpsynth_assets.privacy.renyi import float_up
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.sparse_vector import above_threshold_epsilon
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -243,7 +244,7 @@ def say_private_prediction(result: dict[str, Any]) -> list[str]:
         )
     if "delta_at_epsilon" in result:
         delta = up_significant(result["delta_at_epsilon"])
-        sentences.append(f"At ε = {result['at_epsilon']:g}: δ = {delta}.")
+        sentences.append(f"At ε = {declared(result['at_epsilon'])}: δ = {delta}.")
     return sentences
 
 

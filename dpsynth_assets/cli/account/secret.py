@@ -14,6 +14,7 @@ from dpsynth_assets.cli.account.options import AsJson, at_least_one, exactly_one
 from dpsynth_assets.cli.account.printing import down_significant, refusals, show, up_significant
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.secret_noise import joint_factor, shift_event
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
@@ -170,8 +171,9 @@ def _of_posteriors(prior: float, posteriors: list[float]) -> tuple[dict[str, Any
         "posterior_if_calibrated_alone_substitution": gaussian_posterior(2.0 * mu, prior),
     }
     return result, [
-        f"μ = {down_significant(mu, 6)} in all keeps a secret named with {prior:g} before at "
-        f"{posteriors[0]:g} after.",
+        f"μ = {down_significant(mu, 6)} in all keeps a secret named with {declared(prior)} "
+        "before at "
+        f"{declared(posteriors[0])} after.",
         "Centres and counts calibrated one by one and released together would let it reach "
         f"{up_significant(result['posterior_if_calibrated_alone_removal'])} (removal) or "
         f"{up_significant(result['posterior_if_calibrated_alone_substitution'])} (substitution).",
@@ -191,7 +193,8 @@ def _of_several(prior: float, posteriors: list[float]) -> tuple[dict[str, Any], 
     return result, [
         f"Gaussian releases: μ = {up_significant(mu, 6)}, posterior "
         f"{up_significant(result['posterior'])}.",
-        f"The sum {result['posterior_sum']:g} that Theorem 3 of SecPE states is not a bound: from "
+        f"The sum {rounded_up(result['posterior_sum'])} that Theorem 3 of SecPE states is not a "
+        "bound: from "
         "the pairs (p, r) alone nothing below 1 follows (tens digit, then units digit).",
     ]
 
@@ -207,7 +210,9 @@ def _of_mu(
         "posterior": gaussian_posterior(total, prior),
     }
     return result, [
-        _say_posterior(prior, result["posterior"], f"μ = {total:.6g}, {held_by(occurrences)}")
+        _say_posterior(
+            prior, result["posterior"], f"μ = {rounded_up(total, '.6g')}, {held_by(occurrences)}"
+        )
     ]
 
 
@@ -276,7 +281,8 @@ def _of_mixture(prior: float, event: MixtureGaussianEvent) -> tuple[dict[str, An
 
 def _say_posterior(prior: float, posterior: float, terms: str) -> str:
     return (
-        f"A secret named with {prior:g} before is named with at most {up_significant(posterior)} "
+        f"A secret named with {declared(prior)} before is named with at most "
+        f"{up_significant(posterior)} "
         f"after ({terms})."
     )
 

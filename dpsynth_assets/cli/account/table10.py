@@ -11,6 +11,7 @@ from dpsynth_assets.cli.account.options import AsJson
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.published import AMIN_2025_TABLE_10, PublishedSetting
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -30,8 +31,8 @@ def table10(as_json: AsJson = False) -> None:
         gain = row["tokens_tight"] / row["tokens_printed"] - 1
         table.add_row(
             row["dataset"],
-            f"{row['target_epsilon']:g}",
-            f"{row['delta']:.2e}",
+            declared(row["target_epsilon"]),
+            rounded_up(row["delta"], ".2e"),
             f"{row['expected_batch_size']}",
             f"{row['tokens_printed']}",
             f"{row['tokens_zcdp']}",

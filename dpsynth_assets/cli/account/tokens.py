@@ -33,6 +33,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -98,5 +99,5 @@ def tokens(  # noqa: PLR0913 - one argument an option
 def _say_tokens(result: dict[str, Any]) -> str:
     return (
         f"{result['tokens']} private tokens a batch: ε = {up(result['epsilon'])} "
-        f"of {result['target_epsilon']:g} at {terms(result)}"
+        f"of {declared(result['target_epsilon'])} at {terms(result)}"
     )

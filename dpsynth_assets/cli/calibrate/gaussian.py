@@ -15,6 +15,7 @@ from dpsynth_assets.cli.account.options import (
 from dpsynth_assets.cli.account.printing import guarantee, refusals, show, unit, up_significant
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_mu
 from dpsynth_assets.privacy.renyi import check_delta, zcdp_rho
+from dpsynth_assets.privacy.rounded import declared, rounded_down
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ROUNDING = 1.0 + 1e-12
@@ -96,12 +97,12 @@ def _say_noise(result: dict[str, Any]) -> list[str]:
     whom = f"{result['relation']} of {unit(result['max_records_per_unit'])}"
     if "noise_std" not in result:
         std = up_significant(result["noise_std_zcdp"], 6)
-        return [f"Noise std {std} for ρ = {result['rho']:g} ({whom})"]
-    target = f"ε = {result['target_epsilon']:g} at δ = {result['delta']:g}"
+        return [f"Noise std {std} for ρ = {rounded_down(result['rho'])} ({whom})"]
+    target = f"ε = {declared(result['target_epsilon'])} at δ = {declared(result['delta'])}"
     return [
         f"Noise std {up_significant(result['noise_std'], 6)} for {target} (exact, {whom})",
         f"By zCDP: {up_significant(result['noise_std_zcdp'], 6)}. With the ρ of one draw of range "
-        f"{result['target_epsilon']:g}: "
+        f"{declared(result['target_epsilon'])}: "
         f"{up_significant(result['noise_std_of_equal_rho_bounded_range'], 6)}.",
         say_classical(result["noise_std_classical"], result),
     ]

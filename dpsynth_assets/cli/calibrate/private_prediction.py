@@ -33,6 +33,7 @@ from dpsynth_assets.cli.account.private_prediction import (
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
 from dpsynth_assets.privacy.calibration import largest_token_count, smallest_batch_size
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 LARGEST_COUNT = 1 << 40
@@ -92,7 +93,7 @@ def private_prediction(  # noqa: PLR0913 - one argument an option
 def _say_found(result: dict[str, Any]) -> str:
     return (
         f"{result['private_tokens']} private tokens a batch with batches of "
-        f"{result['expected_batch_size']} stay within ε = {result['target_epsilon']:g}."
+        f"{result['expected_batch_size']} stay within ε = {declared(result['target_epsilon'])}."
     )
 
 

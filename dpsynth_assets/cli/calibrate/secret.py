@@ -20,6 +20,7 @@ from dpsynth_assets.cli.account.secret import (
     shift_of_one_record,
 )
 from dpsynth_assets.cli.calibrate.gaussian import ROUNDING
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.secret_noise import joint_factor, secret_noise_std
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
@@ -86,7 +87,7 @@ def _say_noise(result: dict[str, Any]) -> str:
     drawn = ", each drawn at random" if result["sampling_probabilities"] else ""
     return (
         f"Noise std {up_significant(result['noise_std'], 6)} in each of {result['rounds']} rounds "
-        f"keeps a secret named with {result['prior']:g} before at most "
+        f"keeps a secret named with {declared(result['prior'])} before at most "
         f"{up_significant(result['posterior'])} after ({result['release']} release, "
         f"{result['adjacency']} of {held_by(result['occurrences'])}{drawn})."
     )

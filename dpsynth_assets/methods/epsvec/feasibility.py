@@ -2,6 +2,7 @@
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -48,5 +49,8 @@ def refusal_of(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float) 
         )
     spends = config.use_vectors or config.noisy_shots
     if spends and target_epsilon <= 0:
-        return f"Expected target_epsilon > 0 for epsvec, got {target_epsilon:g}. Give it a share."
+        return (
+            f"Expected target_epsilon > 0 for epsvec, got {rounded_up(target_epsilon)}. Give it "
+            "a share."
+        )
     return None

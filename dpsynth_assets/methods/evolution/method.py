@@ -27,6 +27,7 @@ from dpsynth_assets.methods.evolution.population import shared_out
 from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.staged import Checkpoint, StagedMethod, StageRelease
+from dpsynth_assets.privacy.rounded import rounded_up
 
 STAGE = "population"
 
@@ -136,7 +137,10 @@ def evolution_parameters(config: EvolutionConfig, terms: CohortTerms) -> dict[st
 def refusal_of(config: EvolutionConfig, terms: CohortTerms, target_epsilon: float) -> str | None:
     """Why an evolution cannot run, in one line, from public facts; None if it can."""
     if target_epsilon <= 0:
-        return f"Expected target_epsilon > 0 for votes, got {target_epsilon:g}. Give it a share."
+        return (
+            f"Expected target_epsilon > 0 for votes, got {rounded_up(target_epsilon)}. Give it "
+            "a share."
+        )
     if config.population < len(terms.labels):
         return (
             f"Expected population >= {len(terms.labels)}, one for each label, got "

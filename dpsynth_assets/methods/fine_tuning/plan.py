@@ -9,6 +9,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -159,5 +160,8 @@ def _refusal(
             "give sampling_probability, a constant that does not come from the records."
         )
     if target_epsilon <= 0:
-        return f"Expected target_epsilon > 0 for {name}, got {target_epsilon:g}. Give it a share."
+        return (
+            f"Expected target_epsilon > 0 for {name}, got {rounded_up(target_epsilon)}. Give it "
+            "a share."
+        )
     return None

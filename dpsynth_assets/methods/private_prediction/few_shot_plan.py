@@ -20,6 +20,7 @@ from dpsynth_assets.privacy.renyi import (
     renyi_divergence,
     zcdp_rho,
 )
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 
 _BELOW = 1.0 - 1e-9
 """Keeps shares that sum to one from overspending by a rounding error."""
@@ -171,7 +172,10 @@ def _refusal(chance: float | None, target_epsilon: float) -> str | None:
             "another method."
         )
     if target_epsilon <= 0:
-        return f"Expected target_epsilon > 0 for few_shot, got {target_epsilon:g}. Give it a share."
+        return (
+            f"Expected target_epsilon > 0 for few_shot, got {rounded_up(target_epsilon)}. Give "
+            "it a share."
+        )
     return None
 
 
@@ -181,7 +185,8 @@ def _noise_refusal(mechanism: NoisyProbabilities, target_epsilon: float) -> str 
     if mechanism.noise_std < bound:
         return None
     return (
-        f"Expected noise of std < {bound:.3g} on mean probabilities, got {mechanism.noise_std:.3g} "
-        f"at ε={target_epsilon:g}: not even a unanimous token would stand out. Raise "
+        f"Expected noise of std < {rounded_down(bound, '.3g')} on mean probabilities, got "
+        f"{rounded_up(mechanism.noise_std, '.3g')} "
+        f"at ε={rounded_up(target_epsilon)}: not even a unanimous token would stand out. Raise "
         "target_epsilon or subsets, or lower documents_per_label, max_document_tokens or top_k."
     )

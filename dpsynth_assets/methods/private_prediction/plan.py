@@ -18,6 +18,7 @@ from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
@@ -249,7 +250,8 @@ def _refusal(
     if tokens < config.min_tokens_for_new_document:
         return (
             f"Expected at least {config.min_tokens_for_new_document} private tokens a batch "
-            f"(min_tokens_for_new_document), got {tokens} at ε={epsilon:g}, δ={terms.delta:g}. "
+            f"(min_tokens_for_new_document), got {tokens} at ε={rounded_up(epsilon)}, "
+            f"δ={declared(terms.delta)}. "
             "Raise target_epsilon, expected_batch_size or temperature, or lower clip_bound, "
             "logit_slack or batches_per_forward."
         )

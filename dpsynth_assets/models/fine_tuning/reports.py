@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dpsynth_assets.privacy.rounded import rounded_up
+
 ProgressCallback = Callable[[float, str], None]
 PublicEvaluation = Callable[[Any], float]
 EpsilonSoFar = Callable[[int], float]
@@ -93,6 +95,9 @@ class Reports:
     def _measurements(self, step: int) -> list[str]:
         found = []
         if self._epsilon is not None:
-            found.append(f"ε {self._epsilon(step):.2f} of {self._epsilon(self._steps):.2f}")
+            found.append(
+                f"ε {rounded_up(self._epsilon(step), '.2f')} of "
+                f"{rounded_up(self._epsilon(self._steps), '.2f')}"
+            )
         found += [f"public loss {loss:.3f}" for at, loss in self.public_losses if at == step]
         return found

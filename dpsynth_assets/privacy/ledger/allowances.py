@@ -12,7 +12,6 @@ the cohort's total does.
 """
 
 from collections import Counter
-from collections.abc import Callable
 
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
@@ -20,6 +19,7 @@ from dpsynth_assets.privacy.ledger.months import MonthSpend, month_after
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_rounds
 from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms
+from dpsynth_assets.privacy.rounded import declared, digits_that_differ, rounded_down, rounded_up
 
 
 def month_epsilon(
@@ -53,17 +53,11 @@ def over_allowance(
     allowance = terms.monthly_epsilon
     if allowance is None or total <= allowance:
         return None
-    shown = _digits_that_differ(total, allowance)
+    form = f".{digits_that_differ(total, allowance)}f"
     return (
         f"Publishing {request.asset} would exceed the monthly allowance of cohort "
-        f"{request.cohort!r}: {month} would come to ε={shown(total)} of {shown(allowance)} "
-        f"(δ={terms.delta:g}), ε={shown(spent)} of it is spent. A new allowance opens on "
+        f"{request.cohort!r}: {month} would come to ε={rounded_up(total, form)} of "
+        f"{rounded_down(allowance, form)} (δ={declared(terms.delta)}), "
+        f"ε={rounded_up(spent, form)} of it is spent. A new allowance opens on "
         f"{month_after(month)} (UTC): wait, or raise budget.monthly_epsilon in the dataset file."
     )
-
-
-def _digits_that_differ(total: float, allowance: float) -> Callable[[float], str]:
-    """Writes numbers with digits enough to see that the total is larger."""
-    exceeds = (n for n in (2, 4, 8, 16) if round(total, n) > round(allowance, n) == allowance)
-    digits = next(exceeds, 17)
-    return lambda value: f"{value:.{digits}f}"
