@@ -19,6 +19,7 @@ from dpsynth_assets.privacy.ledger import (
     ReleaseRequest,
     SecretTerms,
 )
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 PRIOR, POSTERIOR, HOLDERS = 1e-4, 1e-3, 50
@@ -61,7 +62,7 @@ def _told(terms: BudgetTerms) -> Finding:
             attained = float(ndtr(HOLDERS / NOISE + ndtri(PRIOR)))
         except BudgetExceededError:
             attained = PRIOR
-    return Finding(claimed=POSTERIOR, observed=attained, note=f"at a prior of {PRIOR:g}")
+    return Finding(claimed=POSTERIOR, observed=attained, note=f"at a prior of {declared(PRIOR)}")
 
 
 AUDITS = (
