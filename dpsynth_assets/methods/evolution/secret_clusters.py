@@ -97,7 +97,7 @@ def public_clusters(
     if public.public_records is None or public.text_embedder is None:
         raise ValueError("Expected the public corpus and text embedder, got none.")
     documents = public.public_records.head(config.public_documents)
-    embeddings = public.text_embedder.embed(documents["text"].to_list())
+    embeddings = public.text_embedder.embed(documents["text"].to_list(), public=True)
     of_documents = np.asarray(documents["label"].to_list())
     of_all = cache(lambda: _clustered(embeddings, config, public.seed))
     parts = []

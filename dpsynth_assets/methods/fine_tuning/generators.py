@@ -102,7 +102,7 @@ def public_pairs(public: PublicInputs, conditioning: Conditioning) -> TrainingPa
     documents = [texts[row] for row in order]
     topics = [-1] * len(documents)
     if conditioning.topic_model is not None and public.text_embedder is not None and documents:
-        embeddings = public.text_embedder.embed(documents)
+        embeddings = public.text_embedder.embed(documents, public=True)
         topics = conditioning.topic_model.assign(embeddings).tolist()
     conditions = [condition_text(conditioning.keywords(topic)) for topic in topics]
     return TrainingPairs(conditions=conditions, documents=documents)

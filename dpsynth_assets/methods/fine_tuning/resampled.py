@@ -112,7 +112,7 @@ class Resampled(StagedMethod):
         progress(0.0, f"topics of {corpus.height} rows")
         topic_model = required(public.topic_model, "topic_model")
         embedder = required(public.text_embedder, "text_embedder")
-        topics = topic_model.assign(embedder.embed(corpus["text"].to_list()))
+        topics = topic_model.assign(embedder.embed(corpus["text"].to_list(), public=True))
         index = {label: place for place, label in enumerate(terms.labels)}
         labels = np.array([index.get(label, -1) for label in corpus["label"].to_list()])
         declared = np.flatnonzero(labels >= 0)

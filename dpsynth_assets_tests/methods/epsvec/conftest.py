@@ -67,7 +67,7 @@ class WordEngine:
 
     def __init__(self):
         self.language_model = WordModel()
-        self.asked, self.read = [], []
+        self.asked, self.read, self.provenances = [], [], []
 
     def generate(self, prompts, sampling, *, provenance, progress=None):
         self.asked.append((list(map(tuple, prompts)), sampling, provenance))
@@ -78,8 +78,9 @@ class WordEngine:
             made.append(Generation(text, tuple(self.language_model.encode(text)), True))
         return made
 
-    def hidden_states(self, texts, layers, pooling="mean", *, max_tokens=None, progress=None):
+    def hidden_states(self, texts, layers, pooling="mean", *, provenance="private", progress=None):
         self.read.append([tuple(text) for text in texts])
+        self.provenances.append(provenance)
         table = np.random.default_rng(5).normal(size=(500, LAYERS, WIDTH))
         means = [
             table[list(t)].mean(axis=0) if len(t) else np.zeros((LAYERS, WIDTH)) for t in texts
@@ -97,7 +98,7 @@ class Embedder:
 
     name = "words"
 
-    def embed(self, texts, progress=None):
+    def embed(self, texts, progress=None, *, public=False):
         rows = [[text.split().count(word) + 1e-3 for word in WORDS] for text in texts]
         rows = np.array(rows, dtype=np.float32)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)

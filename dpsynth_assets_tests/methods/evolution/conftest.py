@@ -20,7 +20,7 @@ class WordEmbedder:
     name = "words"
     dimension = DIMENSION
 
-    def embed(self, texts, progress=None):
+    def embed(self, texts, progress=None, *, public=False):
         del progress
         rows = np.array([self._vector(text) for text in texts], dtype=np.float32)
         return rows.reshape(len(texts), DIMENSION)
