@@ -130,3 +130,6 @@ def test_a_public_base_lists_its_sources_each_with_its_columns():
         PublicDataSpec(name="a", source=several, columns={"text": "body"})
     with pytest.raises(ValidationError, match="hub id or folder"):
         PublicDataSpec(name="a", language_model={"kind": "pretrained"})
+    with pytest.raises(ValidationError, match="no model for kind: smollm2"):
+        PublicDataSpec(name="a", language_model={"kind": "smollm2", "model": "owner/name"})
+    assert PublicDataSpec(name="a", language_model={"kind": "smollm2"}).language_model.model is None

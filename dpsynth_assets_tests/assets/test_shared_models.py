@@ -5,8 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.public import _trained_model
+from dpsynth_assets.assets.public import _packaged_model, _trained_model
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.models import smollm2
+from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.resources.shared_models import local_copy, model_folder, share
 from dpsynth_assets_tests.object_stores import bucket, s3_address
@@ -127,3 +129,34 @@ def test_only_public_models_go_there(store, machine):
     machine("first")
     with pytest.raises(ValueError, match="is not in the subpath"):
         share(home().sensitive / "tickets")
+
+
+def test_the_packaged_model_is_unpacked_once_and_reaches_other_machines(
+    store, machine, monkeypatch
+):
+    made = []
+
+    def write(folder):
+        made.append(folder)
+        make(folder)
+
+    monkeypatch.setattr(smollm2, "write_smollm2", write)
+    machine("first")
+    folder = _packaged_model()
+    assert (folder.name, _packaged_model()) == (smollm2.VERSION, folder)
+    machine("second")
+    copy = _packaged_model()
+    assert contents(copy) == CONTENT
+    assert (copy != folder, len(made)) == (True, 1)
+
+
+def test_what_fails_while_unpacking_leaves_nothing_behind(machine, monkeypatch):
+    def fail(folder):
+        make(folder)
+        raise LanguageModelError("Expected one thing, got another.")
+
+    monkeypatch.setattr(smollm2, "write_smollm2", fail)
+    place = machine("first").public_models
+    with pytest.raises(LanguageModelError):
+        _packaged_model()
+    assert not [path for path in place.rglob("*") if path.is_file()]

