@@ -19,12 +19,18 @@ from dpsynth_assets.privacy.bounded_range import (
 from dpsynth_assets.privacy.composition import atoms_of, blocks_of, total_rho
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
     PureEvent,
 )
-from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
+from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_delta, gaussian_epsilon
+from dpsynth_assets.privacy.integer_gaussian import (
+    dominating_mu,
+    integer_gaussian_delta,
+    integer_gaussian_epsilon,
+)
 from dpsynth_assets.privacy.pld import (
     DISCRETIZATION,
     event_pld,
@@ -55,6 +61,7 @@ __all__ = [
     "epsilon_of",
     "epsilon_of_fixed",
     "filter_epsilon",
+    "gaussian_mu_of",
     "privacy_profile",
     "zcdp_delta",
     "zcdp_epsilon",
@@ -66,6 +73,9 @@ ACCOUNTANTS = ("zcdp", "tight")
 
 PROFILE_DELTA = 1e-12
 """How small a δ the profile of a token block resolves."""
+
+NEARLY = 1.0 + 1e-4
+"""How far the dominating Gaussian of counts may be above their own loss and still stand for it."""
 
 _UP = 1.0 + 1e-12
 
@@ -176,7 +186,8 @@ def _tight_epsilon(blocks: tuple[Event, ...], delta: float, discretization: floa
     ceiling = _zcdp_epsilon(blocks, delta)
     if len(blocks) == 1 and (exact := _block_epsilon(blocks[0], delta)) is not None:
         return min(exact, ceiling)
-    if not all(pld_is_affordable(block) for block in blocks):
+    ceiling = min(ceiling, _dominating_epsilon(blocks, delta))
+    if _is_nearly_gaussian(blocks) or not all(pld_is_affordable(block) for block in blocks):
         return ceiling
     reading = pld_epsilon(composed_pld(blocks, delta, discretization), delta)
     if all(isinstance(block, DiscreteLaplaceEvent | PureEvent) for block in blocks):
@@ -189,6 +200,10 @@ def _tight_epsilon(blocks: tuple[Event, ...], delta: float, discretization: floa
 def _block_epsilon(block: Event, delta: float) -> float | None:
     if isinstance(block, GaussianEvent):
         return gaussian_epsilon(_mu(block), delta)
+    if isinstance(block, DiscreteGaussianEvent):
+        if not pld_is_affordable(block):
+            return _dominating_epsilon((block,), delta)
+        return integer_gaussian_epsilon(block, delta)
     if isinstance(block, BoundedRangeEvent):
         if not recursion_is_affordable(block.eta, block.count, delta):
             return zcdp_epsilon(float_up(block.rho), delta)
@@ -206,7 +221,14 @@ def _delta_of(blocks: tuple[Event, ...], epsilon: float, accountant: str) -> flo
         return ceiling
     if len(blocks) == 1 and isinstance(gaussian := blocks[0], GaussianEvent):
         return gaussian_delta(_mu(gaussian), epsilon)
+    mu = gaussian_mu_of(blocks)
+    if mu is not None and math.isfinite(mu):
+        ceiling = min(ceiling, gaussian_delta(mu, epsilon))
     if not all(pld_is_affordable(block) for block in blocks):
+        return ceiling
+    if len(blocks) == 1 and isinstance(counts := blocks[0], DiscreteGaussianEvent):
+        return min(ceiling, integer_gaussian_delta(counts, epsilon))
+    if _is_nearly_gaussian(blocks):
         return ceiling
     return min(ceiling, pld_delta(_profile_pld(blocks), epsilon))
 
@@ -231,6 +253,37 @@ def _zcdp_delta(blocks: tuple[Event, ...], epsilon: float) -> float:
 def _divergences(blocks: tuple[Event, ...]) -> tuple[float, ...]:
     """Adds up Rényi divergences at each of `ORDERS`: the same for every ε of a profile."""
     return tuple(math.fsum(renyi_divergence(block, order) for block in blocks) for order in ORDERS)
+
+
+def gaussian_mu_of(events: Sequence[Event]) -> float | None:
+    """Computes μ of the Gaussian pair that dominates a composition, rounded up.
+
+    Exactly that of Gaussian releases; integer noise on counts enters as the Gaussian that
+    dominates it (`integer_gaussian.dominating_mu`).
+
+    Returns:
+        μ >= 0; None where a part is neither, infinite where nothing useful is known.
+    """
+    atoms = atoms_of(events)
+    if not all(isinstance(atom, GaussianEvent | DiscreteGaussianEvent) for atom in atoms):
+        return None
+    mus = [
+        dominating_mu(block) if isinstance(block, DiscreteGaussianEvent) else _mu(block)
+        for block in blocks_of(atoms)
+        if isinstance(block, GaussianEvent | DiscreteGaussianEvent)
+    ]
+    return compose_mu(mus) if all(math.isfinite(mu) for mu in mus) else math.inf
+
+
+def _dominating_epsilon(blocks: tuple[Event, ...], delta: float) -> float:
+    mu = gaussian_mu_of(blocks)
+    return math.inf if mu is None or math.isinf(mu) else gaussian_epsilon(mu, delta)
+
+
+def _is_nearly_gaussian(blocks: tuple[Event, ...]) -> bool:
+    """Whether the dominating Gaussian is so close that no loss distribution would read lower."""
+    mu = gaussian_mu_of(blocks)
+    return mu is not None and mu <= math.sqrt(2.0 * total_rho(blocks)) * NEARLY
 
 
 def _mu(event: GaussianEvent) -> float:

@@ -28,12 +28,14 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.monotone_search import (
     largest_count,
+    least_noise,
     round_up,
     smallest_count,
     smallest_multiplier,
 )
 from dpsynth_assets.privacy.pld import DISCRETIZATION, pld_epsilon, profile_to_pld
 from dpsynth_assets.privacy.renyi import zcdp_rho
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 TIGHT_GAIN = 1.6
@@ -204,6 +206,38 @@ def gaussian_noise_multiplier(
     return round_up(cost, 1.0 / mu, target_epsilon)
 
 
+def integer_noise_std(
+    events_at: Callable[[float], Sequence[Event]],
+    *,
+    target_epsilon: float,
+    delta: float,
+    accountant: str,
+) -> float:
+    """Finds the smallest standard deviation of integer noise at which all counts fit the target.
+
+    Args:
+        events_at: What is released at a given σ >= 1; its ρ is that of σ = 1 over σ².
+        target_epsilon: ε > 0 of everything together.
+        delta: Public δ in (0, 1).
+        accountant: `zcdp` or `tight`.
+
+    Returns:
+        σ >= 1 within the target: that of continuous noise where it fits, else as little above it
+        as fits, under `tight` about 1 / (24σ²), relative. 1 where less would do, the least that
+        integer noise allows.
+    """
+    _check_target(target_epsilon)
+    rho = float(sum(event.rho for event in events_at(1.0)))
+    tight = accountant == "tight"
+    worth = gaussian_mu(target_epsilon, delta) if tight else 0.0
+    guess = math.sqrt(rho / (worth**2 / 2.0 if tight else zcdp_rho(target_epsilon, delta)))
+
+    def fits(noise_std: float) -> bool:
+        return epsilon_of(events_at(noise_std), delta, accountant) <= target_epsilon
+
+    return least_noise(fits, max(1.0, guess))
+
+
 def dp_sgd_noise_multiplier(
     *,
     sampling_probability: float,
@@ -275,7 +309,8 @@ def _spent(
     spent = epsilon_of(other_events, delta, accountant)
     if spent > target_epsilon:
         raise ValueError(
-            f"Expected other_events within ε = {target_epsilon}, got ε = {spent:.4g}: "
+            f"Expected other_events within ε = {target_epsilon}, got ε = "
+            f"{rounded_up(spent, '.4g')}: "
             "raise target_epsilon or release less."
         )
     return spent

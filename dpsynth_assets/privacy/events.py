@@ -27,7 +27,12 @@ def _count(name: str, value: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianEvent:
-    """One (discrete or continuous) Gaussian release; `noise_multiplier` = σ / L2 sensitivity."""
+    """One Gaussian release; `noise_multiplier` = σ / L2 sensitivity.
+
+    Continuous noise, or integer noise on a fine lattice, as much larger as makes it as good
+    (`lattice.noise_for_gaussian`).
+    Counts have integer noise of their own (`DiscreteGaussianEvent`).
+    """
 
     noise_multiplier: float
 
@@ -41,6 +46,41 @@ class GaussianEvent:
     def rho(self) -> Fraction:
         """The zCDP parameter 1 / (2 noise_multiplier²), exact."""
         return 1 / (2 * Fraction(self.noise_multiplier) ** 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussianEvent:
+    """`count` whole numbers that move by `shift` each, with integer Gaussian noise on each.
+
+    Attributes:
+        noise_std: σ of P(k) ∝ exp(−k²/(2σ²)), in counts.
+        shift: How far a privacy unit moves one of the numbers at most.
+        count: How many numbers it moves so, over all releases: one a histogram where it comes or
+            goes, two where it is replaced. 0 is no release.
+
+    **Privacy** Independent noise, so the pair is the product of `count` pairs of noise and noise
+    moved by `shift`. Which shapes of neighbours it dominates is proved in `histogram`.
+    """
+
+    noise_std: float
+    shift: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Casts and validates."""
+        object.__setattr__(self, "noise_std", _positive("noise_std", self.noise_std))
+        for name in ("shift", "count"):
+            object.__setattr__(self, name, _count(name, getattr(self, name)))
+        if self.shift < 1:
+            raise ValueError("Expected shift >= 1, got 0.")
+
+    @property
+    def rho(self) -> Fraction:
+        """The zCDP parameter count · shift² / (2σ²), exact, as that of continuous noise.
+
+        **Source** Canonne, Kamath, Steinke 2020, Proposition 5.
+        """
+        return self.count * self.shift**2 / (2 * Fraction(self.noise_std) ** 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +279,7 @@ class ComposedEvent:
 
 Event = (
     GaussianEvent
+    | DiscreteGaussianEvent
     | DiscreteLaplaceEvent
     | BoundedRangeEvent
     | PureEvent
@@ -250,6 +291,7 @@ Event = (
 
 _TYPES: dict[str, type[Any]] = {
     "gaussian": GaussianEvent,
+    "discrete_gaussian": DiscreteGaussianEvent,
     "discrete_laplace": DiscreteLaplaceEvent,
     "bounded_range": BoundedRangeEvent,
     "pure": PureEvent,

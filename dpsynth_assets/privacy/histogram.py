@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
+from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.noise import discrete_gaussian, discrete_laplace
 from dpsynth_assets.privacy.release import Cost, Release
@@ -55,10 +55,17 @@ def histogram_event(
 
     **Privacy** Laplace: a shift of L1 norm Δ spread over bins is never easier to detect than a
     shift of Δ in one bin (group privacy, tight for log-concave noise), so one event of
-    sensitivity Δ covers the vector. Gaussian: same ρ as continuous noise, and for scale >= 1
-    the same PLD up to exp(−2π² scale²) (Canonne, Kamath, Steinke 2020).
+    sensitivity Δ covers the vector. Gaussian: a unit's m records that come or go are never easier
+    to detect over several bins than in one, and m replaced ones never easier than where all leave
+    one bin for one other; so one count moves by m, or two do. Proof: let β be the power curve of
+    the best tests of one bin moved by 1. Noise is log-concave, so they are thresholds, and those
+    of one bin moved by m have β applied m times. A vector of L1 norm m is reached in m steps that
+    move one bin by 1 each, and each step has power curve β at most: so has the vector β applied
+    m times (group privacy; Dong, Roth, Su 2022, Theorem 2.14). Under replacement what enters and
+    what leaves lie in different bins, each of L1 norm at most m, and their noise is independent.
 
-    **Source** Amin et al. 2025, section 4.1, which leaves noise and relation open.
+    **Source** Amin et al. 2025, section 4.1, which leaves noise and relation open. Canonne, Kamath,
+    Steinke 2020 for the noise, whose ρ is that of continuous noise and whose tails are heavier.
     """
     if noise == "laplace":
         sensitivity = l1_sensitivity(relation, max_records_per_unit)
@@ -67,8 +74,11 @@ def histogram_event(
         raise ValueError(f"Expected noise 'laplace' or 'gaussian', got {noise!r}.")
     if not (scale >= 1 and math.isfinite(scale)):
         raise ValueError(f"Expected 1 <= scale < inf for gaussian noise on counts, got {scale}.")
-    relative = float(scale) / l2_sensitivity(relation, max_records_per_unit)
-    return GaussianEvent(noise_multiplier=relative)
+    return DiscreteGaussianEvent(
+        noise_std=scale,
+        shift=max_records_per_unit,
+        count=l1_sensitivity(relation, max_records_per_unit) // max_records_per_unit,
+    )
 
 
 def release_histogram(

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 TOLERANCE = 1e-3
 """How far above the smallest fitting multiplier a found one may lie, relative."""
 
+FINE_TOLERANCE = 1e-9
+"""The same where one evaluation is cheap."""
+
 CEILING = 1e6
 """A noise multiplier or batch size above this is no plan."""
 
@@ -54,6 +57,25 @@ def round_up(cost: Callable[[float], float], guess: float, target_epsilon: float
     while cost(multiplier) > target_epsilon:
         multiplier, share = guess * (1.0 + share), 2.0 * share
     return multiplier
+
+
+def least_noise(
+    fits: Callable[[float], bool], guess: float, *, tolerance: float = FINE_TOLERANCE
+) -> float:
+    """Raises a guess that is close below by growing steps until it fits, then halves what is left.
+
+    Costs need not fall everywhere: that of integer noise wavers a little as its losses move past
+    ε. What comes back fits, and what lies a relative `tolerance` below it does not, unless it is
+    the guess itself.
+    """
+    low = high = guess
+    step = tolerance
+    while not fits(high):
+        low, high, step = high, high * (1.0 + step), 4.0 * step
+    while high > low * (1.0 + tolerance):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def smallest_count(fits: Callable[[int], bool], guess: int) -> int:

@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.accounting import zcdp_rho
 from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, l2_sensitivity, release_histogram
-from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice
+from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -179,7 +179,9 @@ class CoresetMechanism:
         """(count, d) float64 sums of the leaves' records with noise on every entry."""
         private_sums = np.zeros((count, clipped.shape[1]), dtype=np.int64)
         np.add.at(private_sums, leaves[leaves >= 0], clipped[leaves >= 0])
-        noisy = discrete_gaussian(private_sums.reshape(-1).tolist(), self._noise_steps)
+        noisy = discrete_gaussian(
+            private_sums.reshape(-1).tolist(), noise_for_gaussian(self._noise_steps)
+        )
         return self._lattice.to_floats(np.array(noisy, dtype=np.int64)).reshape(private_sums.shape)
 
 

@@ -20,6 +20,7 @@ from dpsynth_assets.privacy.bounded_range import (
 )
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
@@ -27,6 +28,7 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
     TruncatedPoissonGaussianEvent,
 )
+from dpsynth_assets.privacy.integer_gaussian import integer_gaussian_losses
 from dpsynth_assets.privacy.renyi import float_up, zcdp_delta
 from dpsynth_assets.privacy.sampled_gaussian import poisson_step_pld, truncated_step_pld
 
@@ -85,6 +87,8 @@ def _event_pld(event: Event, delta: float | None, gap: float) -> Any:
     match event:
         case GaussianEvent():
             return _gaussian_pld(event, gap)
+        case DiscreteGaussianEvent():
+            return atoms_to_pld(*integer_gaussian_losses(event), gap)
         case DiscreteLaplaceEvent():
             return _discrete_laplace_pld(event, gap)
         case PureEvent():

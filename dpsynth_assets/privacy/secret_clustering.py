@@ -11,7 +11,7 @@ from dpsynth_assets.privacy.blow_up import ROUND_UP
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.lattice import LARGEST_SUM
+from dpsynth_assets.privacy.lattice import LARGEST_SUM, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian, secure_bernoulli
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.secret_noise import shift_event
@@ -118,7 +118,9 @@ class SecretClustering:
             )
         self._released += 1
         statistics = self.private_statistics(*self._sample(private_embeddings, groups))
-        noisy = discrete_gaussian(statistics.reshape(-1).tolist(), self._noise_steps)
+        noisy = discrete_gaussian(
+            statistics.reshape(-1).tolist(), noise_for_gaussian(self._noise_steps)
+        )
         dp_statistics = np.array(noisy, dtype=np.float64).reshape(statistics.shape)
         cost = Cost(guarantee=GuaranteeType.SECRET, event=self._event(1))
         return Release(value=self._statistics.merge(dp_statistics), cost=cost)

@@ -28,6 +28,7 @@ from dpsynth_assets.privacy.blow_up import (
 )
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
@@ -38,6 +39,7 @@ from dpsynth_assets.privacy.events import (
     flatten,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu
+from dpsynth_assets.privacy.integer_gaussian import dominating_mu
 
 Adjacency = Literal["reference", "pairwise"]
 
@@ -124,7 +126,7 @@ def posterior_of_events(events: Sequence[Event], prior: float, *, occurrences: i
     dominates any adaptive composition whose events were fixed beforehand (Zhu, Dong, Wang 2022,
     Theorem 10). Mixtures are one-sided and enter as δ_{P|Q}; DP pairs hold in both directions,
     and the larger δ of the two is used. Gaussians alone, and a single mixture of one round,
-    have closed forms.
+    have closed forms. Counts with integer Gaussian noise enter as the Gaussian that dominates them.
 
     **Source** Replaces Theorem 3 of SecPE [secpe Thm. 3] (errata B-004.3).
     """
@@ -159,6 +161,8 @@ def secret_event(event: Event, occurrences: int) -> Event:
     match event:
         case GaussianEvent():
             return _gaussian(event.noise_multiplier, occurrences, 1)
+        case DiscreteGaussianEvent():
+            return replace(event, shift=event.shift * occurrences)
         case DiscreteLaplaceEvent():
             return replace(event, sensitivity=event.sensitivity * occurrences)
         case BoundedRangeEvent():
@@ -233,7 +237,13 @@ def _tells_all(pairs: Sequence[Event], prior: float) -> bool:
     """
     from scipy.special import ndtri
 
-    known = (BoundedRangeEvent, DiscreteLaplaceEvent, GaussianEvent, PureEvent)
+    known = (
+        BoundedRangeEvent,
+        DiscreteGaussianEvent,
+        DiscreteLaplaceEvent,
+        GaussianEvent,
+        PureEvent,
+    )
     rho = sum(float(pair.rho) for pair in pairs if isinstance(pair, known))
     return bool(math.sqrt(2.0 * rho) + ndtri(prior) > ndtri(1.0 - 1e-9))
 
@@ -243,9 +253,11 @@ def _is_nothing(event: Event) -> bool:
 
 
 def _certain_shift(event: Event) -> float | None:
-    """μ of an event that is a Gaussian pair; None for any other."""
+    """μ of an event that is a Gaussian pair, or dominated by one; None for any other."""
     if isinstance(event, GaussianEvent):
         return 1.0 / event.noise_multiplier
+    if isinstance(event, DiscreteGaussianEvent):
+        return dominating_mu(event)
     if isinstance(event, MixtureGaussianEvent):
         moves, _ = mixture_terms(event)
         return float(moves[0]) * math.sqrt(event.steps) if len(moves) == 1 else None

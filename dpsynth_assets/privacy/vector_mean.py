@@ -12,7 +12,7 @@ import numpy as np
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice
+from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -99,8 +99,9 @@ class VectorMean:
 
     **Privacy** All blocks lie on one lattice γZ^d (`Lattice`), so the stacked sum of a unit's
     integer vectors has norm at most k √(Σ ⌊C_l/γ⌋²) <= k √(Σ C_l²)/γ exactly. Discrete Gaussian
-    noise of scale ⌈σ n/γ⌉ then costs at most `event()`; scaling by γ/n is post-processing. n is
-    the declared public number whatever number of vectors came.
+    noise of variance ⌈(σ n/γ)² + 3⌉ then costs at most `event()` (`lattice.noise_for_gaussian`);
+    scaling by γ/n is post-processing. n is the declared public number whatever number of vectors
+    came.
 
     **Source** EPSVec, Algorithm 1, lines 1 to 6. We round to a lattice and add integer noise
     (the paper's float Gaussian has no exact sensitivity), jointly over layers, and divide by a
@@ -139,7 +140,7 @@ class VectorMean:
                 f"Expected noise of 1 to 2^56 lattice steps, got {noise_steps}. "
                 "Scale noise_std to the l2_bounds."
             )
-        self._noise_steps = math.ceil(noise_steps)
+        self._noise_steps = math.ceil(noise_for_gaussian(noise_steps))
         self._capacity = LARGEST_SUM // max(self._lattice.steps(bound) for bound in self._bounds)
         self._private_sum = np.zeros((len(self._bounds), int(dimensions)), dtype=np.int64)
         self._added = 0

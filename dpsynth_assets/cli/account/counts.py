@@ -19,11 +19,12 @@ from dpsynth_assets.cli.account.printing import (
     show,
     up,
 )
-from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
-from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
-from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, gaussian_mu_of
+from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
+from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.histogram import histogram_event
 from dpsynth_assets.privacy.renyi import check_delta, float_up
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.voting import GaussianVoting
 
@@ -71,10 +72,8 @@ def histogram(
 
 
 def exact_epsilon(event: Event, delta: float, accountant: str) -> float:
-    """Computes ε of one release: a Gaussian's exact curve where the accountant is `tight`."""
+    """Computes ε of one release; integer Gaussian noise has an exact curve of its own."""
     check_delta(delta)
-    if accountant == "tight" and isinstance(event, GaussianEvent):
-        return gaussian_epsilon(1.0 / event.noise_multiplier, delta)
     if (_pure_epsilon(event) or 0.0) > LARGEST_TABULATED:
         accountant = "zcdp"  # the smaller of it and the pure ε is what `tight` would report
     return epsilon_of_fixed([event], delta, accountant)
@@ -103,8 +102,15 @@ def voting(
 ) -> None:
     """Prices the noisy nearest-neighbour votes of private evolution (Aug-PE), all rounds."""
     with refusals():
-        mu = voting_mu(noise_std, iterations, votes_per_record, relation, max_records_per_unit)
-        event = GaussianEvent(noise_multiplier=1.0 / mu)
+        votes = GaussianVoting(
+            noise_std=noise_std,
+            iterations=iterations,
+            votes_per_record=votes_per_record,
+            relation=relation,
+            max_records_per_unit=max_records_per_unit,
+        )
+        event, mu = votes.event, gaussian_mu_of([votes.event])
+        ideal = math.sqrt(2.0 * float_up(event.rho))
         result = {
             "mechanism": "voting",
             "noise_std": noise_std,
@@ -114,25 +120,12 @@ def voting(
             "mu": mu,
             "rho": float_up(event.rho),
             "delta": delta,
-            "epsilon": gaussian_epsilon(mu, delta),
+            "epsilon": epsilon_of([event], delta, "tight"),
+            "epsilon_continuous_noise": gaussian_epsilon(ideal, delta),
             "epsilon_zcdp": epsilon_of([event], delta, "zcdp"),
         }
-    show(result, say_epsilon(result, accountant=f"exact, μ = {mu:.6g}"), as_json)
-
-
-def voting_mu(
-    noise_std: float,
-    iterations: int,
-    votes_per_record: int,
-    relation: NeighboringRelation,
-    max_records_per_unit: int,
-) -> float:
-    """Computes μ of all rounds, rounded up: each is Gaussian, and μ² adds up."""
-    votes = GaussianVoting(
-        noise_std=noise_std,
-        iterations=iterations,
-        votes_per_record=votes_per_record,
-        relation=relation,
-        max_records_per_unit=max_records_per_unit,
-    )
-    return compose_mu([1.0 / votes.round_event.noise_multiplier]) * math.sqrt(iterations)
+    if mu is not None and math.isfinite(mu):
+        price = say_epsilon(result, accountant=f"exact, μ <= {rounded_up(mu, '.6g')}")
+    else:
+        price = say_epsilon(result, accountant="exact")
+    show(result, price, as_json)

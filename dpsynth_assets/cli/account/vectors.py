@@ -17,7 +17,8 @@ from dpsynth_assets.cli.account.options import (
     positive,
 )
 from dpsynth_assets.cli.account.printing import guarantee, refusals, say_epsilon, show
-from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of
+from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon
 from dpsynth_assets.privacy.histogram import histogram_event
 from dpsynth_assets.privacy.renyi import check_delta
@@ -125,16 +126,20 @@ def layer_bounds(l2_bound: list[float], layers: int) -> tuple[float, ...]:
 def histogram_mu(
     noise_std: float | None, relation: NeighboringRelation, max_records_per_unit: int
 ) -> float:
-    """μ of the Gaussian histogram that chose the fixed shots; 0 without one."""
+    """μ of the Gaussian that dominates the histogram behind the fixed shots; 0 without one."""
     if noise_std is None:
         return 0.0
-    event = histogram_event(
+    mu = gaussian_mu_of([_histogram(noise_std, relation, max_records_per_unit)])
+    return math.inf if mu is None else mu
+
+
+def _histogram(noise_std: float, relation: NeighboringRelation, max_records_per_unit: int) -> Event:
+    return histogram_event(
         noise="gaussian",
         scale=noise_std,
         relation=relation,
         max_records_per_unit=max_records_per_unit,
     )
-    return 1.0 / event.noise_multiplier if isinstance(event, GaussianEvent) else math.inf
 
 
 def vectors(  # noqa: PLR0913 - one argument an option
@@ -162,6 +167,11 @@ def vectors(  # noqa: PLR0913 - one argument an option
         )
         mu = settings.sensitivity / noise_std
         other = histogram_mu(histogram_noise_std, relation, max_records_per_unit)
+        counts = (
+            []
+            if histogram_noise_std is None
+            else [_histogram(histogram_noise_std, relation, max_records_per_unit)]
+        )
         result = {
             "mechanism": "vectors",
             **settings.facts(),
@@ -172,7 +182,7 @@ def vectors(  # noqa: PLR0913 - one argument an option
             "delta": delta,
             "epsilon": _epsilon_with_histogram(settings, mu, other, delta),
             "epsilon_vectors": settings.amplified(mu, delta),
-            "epsilon_histogram": gaussian_epsilon(other, delta) if other else 0.0,
+            "epsilon_histogram": epsilon_of(counts, delta, "tight"),
         }
     show(result, _say_vectors(result), as_json)
 

@@ -8,7 +8,6 @@ from dpsynth_assets.cli.account.counts import (
     Noise,
     VotesPerRecord,
     exact_epsilon,
-    voting_mu,
 )
 from dpsynth_assets.cli.account.options import (
     AsJson,
@@ -25,8 +24,8 @@ from dpsynth_assets.cli.account.printing import (
     show,
     up_significant,
 )
-from dpsynth_assets.cli.calibrate.gaussian import ROUNDING, classical_noise_std
-from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
+from dpsynth_assets.cli.calibrate.gaussian import classical_noise_std
+from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of
 from dpsynth_assets.privacy.histogram import (
     histogram_event,
     l1_sensitivity,
@@ -35,6 +34,7 @@ from dpsynth_assets.privacy.histogram import (
 )
 from dpsynth_assets.privacy.renyi import check_delta, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.voting import GaussianVoting, voting_noise_std
 
 
 def histogram(
@@ -45,7 +45,7 @@ def histogram(
     max_records_per_unit: RecordsPerUnit = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Finds the noise of one histogram, Laplace (pure ε) or Gaussian (exact)."""
+    """Finds the noise of one histogram, Laplace (pure ε) or Gaussian (its own loss on counts)."""
     with refusals():
         check_delta(delta)
         positive(epsilon=epsilon)
@@ -77,10 +77,9 @@ def _least_scales(
             "scale": scale_for(epsilon, delta, noise, relation, max_records),
         }
     sensitivity = l2_sensitivity(relation, max_records)
-    exact = sensitivity / gaussian_mu(epsilon, delta) * ROUNDING
     return {
         "sensitivity": sensitivity,
-        "scale": max(1.0, exact),  # integer noise below std 1 is no discrete Gaussian of the same ρ
+        "scale": scale_for(epsilon, delta, noise, relation, max_records, "tight"),
         "scale_zcdp": max(1.0, sensitivity / math.sqrt(2.0 * zcdp_rho(epsilon, delta))),
         "scale_classical": classical_noise_std(sensitivity, epsilon, delta),
         "classical_formula_applies": epsilon <= 1.0,
@@ -106,14 +105,16 @@ def voting(
     with refusals():
         check_delta(delta)
         positive(epsilon=epsilon)
-
-        def mu(noise_std: float) -> float:
-            return voting_mu(
-                noise_std, iterations, votes_per_record, relation, max_records_per_unit
-            )
-
-        large = 2.0**20  # μ is inversely proportional to the noise
-        noise_std = max(1.0, large * mu(large) / gaussian_mu(epsilon, delta) * ROUNDING)
+        setting: dict[str, Any] = {
+            "iterations": iterations,
+            "votes_per_record": votes_per_record,
+            "relation": relation,
+            "max_records_per_unit": max_records_per_unit,
+        }
+        noise_std = voting_noise_std(
+            target_epsilon=epsilon, delta=delta, accountant="tight", **setting
+        )
+        event = GaussianVoting(noise_std=noise_std, **setting).event
         result = {
             "mechanism": "voting",
             "target_epsilon": epsilon,
@@ -121,9 +122,9 @@ def voting(
             "votes_per_record": votes_per_record,
             **guarantee(relation, max_records_per_unit),
             "noise_std": noise_std,
-            "mu": mu(noise_std),
+            "mu": gaussian_mu_of([event]),
             "delta": delta,
-            "epsilon": gaussian_epsilon(mu(noise_std), delta),
+            "epsilon": epsilon_of([event], delta, "tight"),
         }
     price = say_epsilon(result, accountant=f"exact, {iterations} rounds")
     show(result, f"Noise std {up_significant(noise_std, 6)} votes on each count: {price}", as_json)

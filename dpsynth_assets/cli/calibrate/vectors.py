@@ -32,6 +32,7 @@ from dpsynth_assets.cli.calibrate.gaussian import (
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.renyi import check_delta
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -94,7 +95,7 @@ def _share_of_vectors(
 
 
 def _mu_left(settings: DatasetVectors, before: tuple[float, float], histogram: float) -> float:
-    """Largest μ of the vectors beside a histogram of μ = `histogram`: squares add up."""
+    """Largest μ of the vectors beside a histogram dominated by μ = `histogram`: squares add up."""
     whole = gaussian_mu(*before)
     if not histogram:
         return whole
@@ -138,9 +139,10 @@ def _say_vectors(result: dict[str, Any]) -> list[str]:
     layers = result["layers"]
     sentences = [
         f"Noise std {up_significant(result['noise_std'], 6)} on each coordinate of the mean: "
-        f"ε = {result['target_epsilon']:g} at "
+        f"ε = {declared(result['target_epsilon'])} at "
         f"{terms(result, f'exact Gaussian, {layers} layers together')}",
-        f"Layer by layer with basic composition (ε = {result['epsilon_per_layer']:.4g} each) it "
+        "Layer by layer with basic composition (ε = "
+        f"{rounded_up(result['epsilon_per_layer'], '.4g')} each) it "
         f"would take {up_significant(result['noise_std_layer_by_layer'], 6)}, "
         f"{result['classical_over_joint']:.2f} times the joint noise by Theorem 4.1 of EPSVec.",
         say_classical(result["noise_std_classical"], result),
@@ -148,6 +150,6 @@ def _say_vectors(result: dict[str, Any]) -> list[str]:
     if result["subset_fraction"] < 1:
         sentences.append(
             f"The subset amplifies: on it the vectors may cost "
-            f"ε = {result['epsilon_before_amplification']:.4f}."
+            f"ε = {rounded_up(result['epsilon_before_amplification'], '.4f')}."
         )
     return sentences

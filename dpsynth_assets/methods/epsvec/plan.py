@@ -1,4 +1,4 @@
-"""Prices EPSVec from declared facts: one noisy histogram, one joint noisy mean, both Gaussian."""
+"""Prices EPSVec from declared facts: one histogram of whole counts, one joint noisy mean."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dpsynth_assets.methods.base import CohortTerms, MethodPlan
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.feasibility import refusal_of, sampling_probability_of
 from dpsynth_assets.methods.plan_cache import remembered
-from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import (
@@ -146,8 +146,9 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
         terms: Declared facts; `terms.accountant` decides what the noise is calibrated to.
         target_epsilon: ε the method may cost alone at δ.
 
-    **Source** EPSVec, Algorithm 2 and section 4.5, which adds ε by basic composition; two Gaussian
-    releases compose exactly (errata B-003.2).
+    **Source** EPSVec, Algorithm 2 and section 4.5, which adds ε by basic composition; μ² of two
+    Gaussian releases adds up (errata B-003.2). The histogram's noise is on whole counts and enters
+    as the Gaussian that dominates it.
     """
     parameters: dict[str, Any] = config.model_dump(mode="json")
     refusal = refusal_of(config, terms, target_epsilon)
@@ -217,7 +218,7 @@ def _planned_noise(
     shots: Event | None,
 ) -> VectorNoise:
     """The least noise of the vectors beside the histogram."""
-    left = room - (2.0 * float(shots.rho) if shots is not None else 0.0)
+    left = room - _squared_mu_of(shots, terms)
     chance = sampling_probability_of(config, terms)
     multiplier = 1.0 / math.sqrt(left)
     if chance < 1:
@@ -231,6 +232,14 @@ def _planned_noise(
         relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
     )
+
+
+def _squared_mu_of(shots: Event | None, terms: CohortTerms) -> float:
+    """μ² that the histogram takes: of the Gaussian that dominates its integer noise, or 2 ρ."""
+    if shots is None:
+        return 0.0
+    mu = gaussian_mu_of([shots]) if terms.accountant == "tight" else None
+    return 2.0 * float(shots.rho) if mu is None else mu**2
 
 
 def _sampled_multiplier(
