@@ -115,12 +115,14 @@ def make_negatives(
             "Expected negatives of every label, got none but blank texts of one. Raise negatives "
             "or scaffold_temperature."
         )
-    states = tuple(reader.read(label, each) for label, each in enumerate(texts))
+    states = tuple(
+        reader.read(label, each, provenance=provenance) for label, each in enumerate(texts)
+    )
     progress(0.8, "bounding differences by public text")
     bounds = (
         np.full(len(reader.layers), config.clip_bound)
         if config.clip_bound is not None
-        else public_clip_bounds(reader, states, config, public)
+        else public_clip_bounds(reader, states, config, public, provenance)
     )
     return Negatives(
         texts=texts,
@@ -136,6 +138,7 @@ def public_clip_bounds(
     states: Sequence[np.ndarray],
     config: EpsVecConfig,
     public: PublicInputs,
+    provenance: Provenance = Provenance.PUBLIC,
 ) -> np.ndarray:
     """Quantile, over public documents, of the norm of a record's difference: (L,) > 0.
 
@@ -147,7 +150,8 @@ def public_clip_bounds(
         texts = documents[label :: len(states)]
         if texts:
             rows = _references(negatives, [str(row) for row in range(len(texts))], "", config)
-            norms.append(np.linalg.norm(reader.read(label, texts) - rows, axis=2))
+            read = reader.read(label, texts, provenance=provenance)
+            norms.append(np.linalg.norm(read - rows, axis=2))
     bounds: np.ndarray = np.quantile(np.concatenate(norms), config.clip_quantile, axis=0)
     if not (bounds > 0).all():
         raise ValueError(

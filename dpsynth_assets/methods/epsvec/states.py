@@ -10,7 +10,7 @@ import numpy as np
 
 from dpsynth_assets.methods.epsvec.candidates import TextsByLabel
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
-from dpsynth_assets.models.engines import Capability, Engine, EngineError
+from dpsynth_assets.models.engines import Capability, Engine, EngineError, Provenance
 from dpsynth_assets.models.engines.protocol import ShareCallback
 
 BLOCK_START = 18 / 32
@@ -64,14 +64,19 @@ class StateReader:
     _prompts: dict[int, tuple[list[int], np.ndarray]] = field(default_factory=dict, repr=False)
 
     def read(
-        self, label: int, texts: Sequence[str], progress: ShareCallback | None = None
+        self,
+        label: int,
+        texts: Sequence[str],
+        progress: ShareCallback | None = None,
+        *,
+        provenance: Provenance = Provenance.PRIVATE,
     ) -> np.ndarray:
         """Mean states over each text's own tokens, (N, L, d) float64; one pass a text.
 
         A text without a word gives zeros.
 
-        **Privacy** A row is a function of its own text and public values, up to the rounding that
-        the engine states.
+        **Privacy** A private row is a function of its own text and public values, bit for bit: the
+        engine reads it alone, and what follows takes each number by itself.
 
         **Source** EPSVec, equation 1 and appendix B.4. The engine takes the mean over prompt and
         text; the prompt's part is the same for every text, since no token looks ahead, and is
@@ -79,7 +84,8 @@ class StateReader:
         """
         prefix, before = self._prompt(label)
         ids = [self.scaffold.text_ids(text, self.max_tokens) for text in texts]
-        means = self._means([prefix + each if each else [] for each in ids], progress)
+        whole = [prefix + each if each else [] for each in ids]
+        means = self._means(whole, provenance, progress)
         own = np.array([len(each) for each in ids], dtype=np.float64)[:, None, None]
         sums = means * (own + len(prefix)) - before
         return np.divide(sums, own, out=np.zeros_like(sums), where=own > 0)
@@ -89,11 +95,18 @@ class StateReader:
         if label not in self._prompts:
             prefix = self.scaffold.prefix(label, self.shots[label])
             self._require_room(len(prefix))
-            self._prompts[label] = prefix, self._means([prefix], None)[0] * len(prefix)
+            self._prompts[label] = prefix, self._means([prefix])[0] * len(prefix)
         return self._prompts[label]
 
-    def _means(self, ids: list[list[int]], progress: ShareCallback | None) -> np.ndarray:
-        states = self.engine.hidden_states(ids, self.layers, "mean", progress=progress)
+    def _means(
+        self,
+        ids: list[list[int]],
+        provenance: Provenance = Provenance.PRIVATE,
+        progress: ShareCallback | None = None,
+    ) -> np.ndarray:
+        states = self.engine.hidden_states(
+            ids, self.layers, "mean", provenance=provenance, progress=progress
+        )
         return np.stack([states[layer] for layer in self.layers], axis=1).astype(np.float64)
 
     def _require_room(self, prefix: int) -> None:

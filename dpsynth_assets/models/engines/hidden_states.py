@@ -1,23 +1,29 @@
-"""Pooled hidden states of many texts: one pass a text, in passes of a few fixed shapes."""
+"""Pooled hidden states of many texts: private ones alone in their pass, public ones together."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.engines.protocol import Pooling, ShareCallback
+from dpsynth_assets.models.engines.protocol import Pooling, Provenance, ShareCallback
 from dpsynth_assets.models.engines.residual_stream import LastLayerReachedError, reading_stream
+from dpsynth_assets.models.worker_threads import one_thread_each
+from dpsynth_assets.privacy.side_by_side import shares_weights
 
 if TYPE_CHECKING:
     import torch
 
 _COLUMN_MULTIPLE = 32
-"""Texts are padded to a multiple of this many tokens."""
+"""Texts that share a pass are padded to a multiple of this many tokens."""
+
+_TEXTS_PER_TASK = 8
+"""Texts that a thread reads, one after another, before it says so."""
 
 
-def pooled_states(
+def pooled_states(  # noqa: PLR0913  a reading has these parts
     model: Any,
     texts: Sequence[Sequence[int]],
     layers: Sequence[int],
@@ -26,16 +32,19 @@ def pooled_states(
     pad_token_id: int,
     pooling: Pooling,
     tokens_per_pass: int,
+    provenance: Provenance = Provenance.PRIVATE,
     progress: ShareCallback | None = None,
 ) -> dict[int, np.ndarray]:
     """Pools each text's hidden states at chosen layers; later layers are not computed.
 
-    Memory beyond the model's own pass: one layer's states of one pass in float32, and the result.
+    Memory beyond the model's own pass: one layer's states of a pass of each thread in float32, and
+    the result.
 
-    **Privacy** Shapes of a pass depend on the length of its own texts alone: texts are padded to
-    the next multiple of 32, texts of one padded length share passes of a fixed number of rows, and
-    short passes are filled up. So one record moves another's states by no more than where its row
-    stands in the pass, which is nothing but float rounding.
+    **Privacy** A private text is alone in its pass, without padding, and on a processor the pass
+    has one thread, however many texts there are. So its states are a function of the text and of
+    the model, bit for bit and in any type of float, as far as the machine computes the same from
+    the same: kernels round a row by its place among others, and here there is no other. Texts that
+    may be known share passes of a few fixed shapes, which is faster.
 
     Args:
         model: transformers causal language model, in eval mode.
@@ -44,31 +53,107 @@ def pooled_states(
         begin_token_id: Precedes every text, is not pooled.
         pad_token_id: Filler; stands behind the text, where causal attention never looks.
         pooling: `mean` over own tokens or the `last` one.
-        tokens_per_pass: Rows times columns of a pass at most, but one row at least.
+        tokens_per_pass: Rows times columns of a shared pass at most, but one row at least.
+        provenance: What the texts are made of; private ones never share a pass.
         progress: Told the share of texts done.
 
     Returns:
         {layer: (N, d) float32}; zeros for a text without tokens.
     """
-    import torch
-
     width = model.config.get_text_config().hidden_size
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in layers}
     begin = [] if begin_token_id is None else [begin_token_id]
+    if provenance in (Provenance.PUBLIC, Provenance.RELEASED):
+        shapes = _passes(texts, len(begin), tokens_per_pass)
+        found = _together(model, texts, begin, tuple(layers), pooling, shapes, pad_token_id)
+    else:
+        found = _alone(model, texts, begin, tuple(layers), pooling)
     done = 0
-    for columns, rows, chosen in _passes(texts, len(begin), tokens_per_pass):
+    for chosen, pooled in found:
+        for layer, rows in pooled.items():
+            result[layer][chosen] = rows[: len(chosen)]
+        done += len(chosen)
+        if progress is not None:
+            progress(done / len(texts))
+    return result
+
+
+_Pooled = tuple[list[int], Mapping[int, np.ndarray]]
+"""Indices of some texts, and {layer: their (at least as many, d) states}."""
+
+
+def _alone(
+    model: Any,
+    texts: Sequence[Sequence[int]],
+    begin: list[int],
+    layers: tuple[int, ...],
+    pooling: Pooling,
+) -> Iterator[_Pooled]:
+    """Reads every text in a pass of its own; on a processor several threads, each with its own.
+
+    A thread's copy of the modules shares their weights: hooks, and what some position embeddings
+    keep from one pass to the next, are its own.
+    """
+    import torch
+
+    known = [index for index, text in enumerate(texts) if len(text)]
+    parts = [
+        known[start : start + _TEXTS_PER_TASK] for start in range(0, len(known), _TEXTS_PER_TASK)
+    ]
+
+    def read(part: list[int], model: Any) -> _Pooled:
+        rows = [_pool_alone(model, [*begin, *texts[i]], len(begin), layers, pooling) for i in part]
+        return part, {layer: np.concatenate([row[layer] for row in rows]) for layer in layers}
+
+    if next(model.parameters()).device.type != "cpu":
+        yield from (read(part, model) for part in parts)
+        return
+    workers = max(1, min(torch.get_num_threads(), len(parts)))
+    models: SimpleQueue[Any] = SimpleQueue()
+    for copy in (model, *(shares_weights(model) for _ in range(1, workers))):
+        models.put(copy)
+
+    def read_with_a_free_model(part: list[int]) -> _Pooled:
+        own = models.get()
+        try:
+            return read(part, own)
+        finally:
+            models.put(own)
+
+    with one_thread_each(workers) as threads:
+        yield from threads.map(read_with_a_free_model, parts)
+
+
+def _pool_alone(
+    model: Any, ids: list[int], begin: int, layers: tuple[int, ...], pooling: Pooling
+) -> dict[int, np.ndarray]:
+    """{layer: (1, d)} of one text."""
+    import torch
+
+    weights = _weights(begin, len(ids), len(ids), pooling)
+    return _pool(model, torch.tensor([ids]), weights[None], layers)
+
+
+def _together(
+    model: Any,
+    texts: Sequence[Sequence[int]],
+    begin: list[int],
+    layers: tuple[int, ...],
+    pooling: Pooling,
+    shapes: Iterator[tuple[int, int, list[int]]],
+    pad_token_id: int,
+) -> Iterator[_Pooled]:
+    """Reads texts of one padded length in passes of a fixed number of rows, filled up."""
+    import torch
+
+    for columns, rows, chosen in shapes:
         tokens = torch.full((rows, columns), pad_token_id)
         weights = torch.zeros((rows, columns))
         for row, index in enumerate(chosen):
             ids = [*begin, *texts[index]]
             tokens[row, : len(ids)] = torch.tensor(ids)
             weights[row] = _weights(len(begin), len(ids), columns, pooling)
-        for layer, pooled in _pool(model, tokens, weights, tuple(layers)).items():
-            result[layer][chosen] = pooled[: len(chosen)]
-        done += len(chosen)
-        if progress is not None:
-            progress(done / len(texts))
-    return result
+        yield chosen, _pool(model, tokens, weights, layers)
 
 
 def _passes(

@@ -83,6 +83,7 @@ class LocalEngine(ABC):
         pooling: Pooling = "mean",
         *,
         max_tokens: int | None = None,
+        provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
         """See `Engine.hidden_states`."""
@@ -93,7 +94,11 @@ class LocalEngine(ABC):
         encode = self.language_model.encode
         ids = [(encode(text) if isinstance(text, str) else list(text))[:most] for text in texts]
         self._require_known(ids)
-        return self._hidden_states(ids, tuple(layers), pooling, progress)
+        place = {text: row for row, text in enumerate(dict.fromkeys(map(tuple, ids)))}
+        different = [list(text) for text in place]
+        found = self._hidden_states(different, tuple(layers), pooling, provenance, progress)
+        rows = [place[tuple(text)] for text in ids]
+        return {layer: states[rows] for layer, states in found.items()}
 
     @contextmanager
     def steered(
@@ -128,9 +133,10 @@ class LocalEngine(ABC):
         texts: list[list[int]],
         layers: tuple[int, ...],
         pooling: Pooling,
+        provenance: Provenance,
         progress: ShareCallback | None,
     ) -> dict[int, np.ndarray]:
-        """{layer: (N, d) float32}; texts are cut already and have no begin token."""
+        """{layer: (N, d) float32} of different texts, cut already and without a begin token."""
 
     @property
     def _end_token_ids(self) -> tuple[int, ...]:

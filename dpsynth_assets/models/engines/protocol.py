@@ -181,6 +181,7 @@ class Engine(SteeredEngine, Protocol):
         pooling: Pooling = "mean",
         *,
         max_tokens: int | None = None,
+        provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
         """Pooled hidden states of chosen layers; every text passes through the model once.
@@ -188,11 +189,16 @@ class Engine(SteeredEngine, Protocol):
         The model's begin token precedes every text and is not pooled. A text without tokens gives
         zeros: refusing it would tell that a private record is empty.
 
+        **Privacy** A private text is the only one in its pass, so that its states depend on no
+        other text, bit for bit. An engine that cannot read it so must refuse it. Texts that are
+        public or released may share passes.
+
         Args:
             texts: N texts, or token ids of texts without a begin token.
             layers: Layers in [0, L).
             pooling: `mean` over the text's own tokens, or its `last` token.
             max_tokens: Texts are cut to this many tokens; None for what the model has room for.
+            provenance: What the texts are made of; private ones never share a pass.
             progress: Told the share of texts done, in [0, 1].
 
         Returns:

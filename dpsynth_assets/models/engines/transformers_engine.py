@@ -11,7 +11,13 @@ from dpsynth_assets.models.decoding import PackedContexts
 from dpsynth_assets.models.engines.decoding_loop import EndRules, decode_rows
 from dpsynth_assets.models.engines.hidden_states import pooled_states
 from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
-from dpsynth_assets.models.engines.protocol import EngineError, Pooling, Sampling, ShareCallback
+from dpsynth_assets.models.engines.protocol import (
+    EngineError,
+    Pooling,
+    Provenance,
+    Sampling,
+    ShareCallback,
+)
 from dpsynth_assets.models.engines.residual_stream import adding_to_stream
 from dpsynth_assets.models.engines.token_draws import uniforms
 
@@ -92,6 +98,7 @@ class TransformersEngine(LocalEngine):
         texts: list[list[int]],
         layers: tuple[int, ...],
         pooling: Pooling,
+        provenance: Provenance,
         progress: ShareCallback | None,
     ) -> dict[int, np.ndarray]:
         with self._one_line_errors():
@@ -103,6 +110,7 @@ class TransformersEngine(LocalEngine):
                 pad_token_id=self.language_model.pad_token_id,
                 pooling=pooling,
                 tokens_per_pass=_TOKENS_PER_PASS[self._device],
+                provenance=provenance,
                 progress=progress,
             )
 

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
-from dpsynth_assets.models.engines.protocol import EngineError, Pooling, Sampling, ShareCallback
+from dpsynth_assets.models.engines.protocol import (
+    EngineError,
+    Pooling,
+    Provenance,
+    Sampling,
+    ShareCallback,
+)
 from dpsynth_assets.models.engines.vllm_worker import DOCUMENT, ResidualStreamWorker
 
 if TYPE_CHECKING:
@@ -135,14 +141,19 @@ class VllmEngine(LocalEngine):
         texts: list[list[int]],
         layers: tuple[int, ...],
         pooling: Pooling,
+        provenance: Provenance,
         progress: ShareCallback | None,
     ) -> dict[int, np.ndarray]:
+        """Private texts are served one after another: vLLM batches whatever it has."""
         begin = self.language_model.begin_token_id
         start = [] if begin is None else [begin]
         kept = [index for index, text in enumerate(texts) if text]
         prompts = [start + texts[index] for index in kept]
         with self._serving({}, "dpsynth_read_states", layers, len(start), pooling == "last"):
-            self._run(prompts, self._one_token(len(kept)), progress)
+            if provenance in (Provenance.PUBLIC, Provenance.RELEASED):
+                self._run(prompts, self._one_token(len(kept)), progress)
+            else:
+                self._run_alone(prompts, progress)
             states = self._call("dpsynth_take_states")
         self._llm.reset_prefix_cache()  # the texts may be private
         result = {layer: np.zeros((len(texts), self.width), dtype=np.float32) for layer in layers}
@@ -150,6 +161,15 @@ class VllmEngine(LocalEngine):
             for row, index in enumerate(kept):
                 result[layer][index] = states[row][place]
         return result
+
+    def _run_alone(self, prompts: list[list[int]], progress: ShareCallback | None) -> None:
+        """Serves each prompt while there is no other: every step holds tokens of it alone."""
+        for done, (prompt, parameters) in enumerate(
+            zip(prompts, self._one_token(len(prompts)), strict=True), start=1
+        ):
+            self._run([prompt], [parameters])
+            if progress is not None:
+                progress(done / len(prompts))
 
     def _one_token(self, count: int) -> list[Any]:
         """Requests that only read their prompt: all of it, not what the cache has of it."""

@@ -25,6 +25,8 @@ from dpsynth_assets.methods.epsvec.vectors import (
 )
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
+from dpsynth_assets.models.engines.residual_stream import decoder_layers
+from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.privacy import vector_mean
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
@@ -105,6 +107,64 @@ def test_a_record_more_or_less_moves_only_its_label_and_each_layer_by_one_bound_
     assert (moved[:, 1 - gone % 2] == 0).all()
     bound = stacked_l2_sensitivity(l2_bounds=(1.0, 1.0), records=1, relation=ADD_REMOVE)
     assert np.linalg.norm(moved) <= bound
+
+
+@pytest.mark.parametrize("pairing", ["paired", "mean"])
+def test_what_a_record_adds_to_the_sum_is_a_function_of_it_alone(
+    cases, toy_model, noiseless, pairing
+):
+    """Bit for bit, from a real model's states to the lattice: the sum is that of single records."""
+    task = real_task(cases, toy_model, pairing)
+    records = cases.records(20)
+    whole = summed(cases, task, records, noiseless)
+    alone = [summed(cases, task, records[row], noiseless) for row in range(20)]
+    assert (whole == sum(alone)).all()
+    assert (whole == summed(cases, task, records[::-1], noiseless)).all()
+    one_more = pl.concat([cases.records(21)[20:], records])
+    added = summed(cases, task, one_more[0], noiseless)
+    assert (summed(cases, task, one_more, noiseless) == whole + added).all()
+
+
+def real_task(cases, toy_model, pairing):
+    """A task over both layers of a real model, whose sums no noise follows."""
+    engine = TransformersEngine(toy_model)
+    config = cases.config(pairing=pairing, records_per_pass=7)
+    reader = reader_of(cases, engine, config, layers=(0, 1))
+    public = cases.public(engine)
+    return VectorTask(
+        reader=reader,
+        negatives=negatives_of(cases, reader, config, public),
+        noise=VectorNoise(
+            noise_multiplier=1e-3,
+            sampling_probability=1.0,
+            relation=ADD_REMOVE,
+            max_records_per_unit=1,
+        ),
+        config=config,
+        terms=cases.terms(public_records=None),
+        salt="s",
+    )
+
+
+def test_no_record_shares_a_pass_and_public_texts_do(cases, toy_model, noiseless):
+    passed = []
+    hook = decoder_layers(toy_model.model)[0].register_forward_pre_hook(
+        lambda _module, inputs: passed.append(inputs[0].shape[0])
+    )
+    task = real_task(cases, toy_model, "paired")
+    assert max(passed) > 1
+    passed.clear()
+    release_vectors(task, cases.private(cases.records(20)), cases.silent)
+    hook.remove()
+    assert set(passed) == {1}
+
+
+def test_engines_are_told_that_records_are_private(cases, engine):
+    task = task_of(cases, engine)
+    assert set(engine.provenances[-2:]) == {Provenance.PUBLIC}
+    engine.provenances.clear()
+    release_vectors(task, cases.private(cases.records(20)), cases.silent)
+    assert set(engine.provenances) == {Provenance.PRIVATE}
 
 
 def test_a_record_that_changes_its_label_moves_less_than_replacing_is_charged(

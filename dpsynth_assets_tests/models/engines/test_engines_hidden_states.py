@@ -1,5 +1,6 @@
-"""Pooled hidden states: the plain model's, one pass a text, whoever shares the pass."""
+"""Pooled hidden states: the plain model's, a pass of its own for every private text."""
 
+import copy
 import weakref
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig
 
-from dpsynth_assets.models.engines import EngineError
+from dpsynth_assets.models.engines import EngineError, Provenance
 from dpsynth_assets.models.engines.hidden_states import pooled_states
 from dpsynth_assets.models.engines.residual_stream import decoder_layers
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
@@ -63,17 +64,34 @@ def test_states_are_the_plain_models_over_own_tokens(model, texts, pooling):
         np.testing.assert_allclose(rows, expected, atol=1e-4)
 
 
-def test_every_text_passes_once_and_later_layers_are_not_computed(model, texts):
+def shapes_of_passes(model, texts, **options):
+    """Rows and columns of every pass, and how often a later layer was computed."""
     rows, later = [], []
     layers = decoder_layers(model)
     hooks = [
         layers[0].register_forward_pre_hook(lambda _m, inputs: rows.append(inputs[0].shape[:2])),
         layers[2].register_forward_pre_hook(lambda _m, inputs: later.append(1)),
     ]
-    states(model, texts, [1])
+    states(model, texts, [1], **options)
     for hook in hooks:
         hook.remove()
+    return rows, later
+
+
+@pytest.mark.parametrize("provenance", [Provenance.PUBLIC, Provenance.RELEASED])
+def test_texts_that_may_be_known_share_passes_and_later_layers_are_not_computed(
+    model, texts, provenance
+):
+    rows, later = shapes_of_passes(model, texts, provenance=provenance)
     assert rows == [(4, 32), (4, 32), (2, 64), (1, 128)]  # 5 texts, 2, 1, each within 128 tokens
+    assert not later
+
+
+@pytest.mark.parametrize("options", [{}, {"provenance": Provenance.PRIVATE}, {"provenance": "?"}])
+def test_a_private_text_is_alone_in_its_pass_which_is_as_long_as_it(model, texts, options):
+    """Whoever forgets to say what texts are gets passes that are safe for any."""
+    rows, later = shapes_of_passes(model, texts, **options)
+    assert sorted(rows) == sorted((1, 1 + len(text)) for text in texts)
     assert not later
 
 
@@ -87,7 +105,8 @@ def test_five_hundred_documents_pass_once_each_in_passes_of_bounded_size():
     layers = decoder_layers(model)
     layers[0].register_forward_pre_hook(lambda _m, inputs: shapes.append(inputs[0].shape[:2]))
     layers[1].register_forward_hook(lambda _m, _i, output: kept.append(weakref.ref(output)))
-    made = states(model, documents, [1], tokens_per_pass=1024)
+    public = Provenance.PUBLIC
+    made = states(model, documents, [1], tokens_per_pass=1024, provenance=public)
     columns = {width for _, width in shapes}
     assert columns == {32, 64, 96, 128, 160, 192, 224}
     assert all(rows * width <= 1024 for rows, width in shapes)
@@ -98,11 +117,59 @@ def test_five_hundred_documents_pass_once_each_in_passes_of_bounded_size():
     assert (np.abs(made[1]).sum(axis=1) > 0).all()
 
 
-def test_company_does_not_move_a_texts_states(model, texts):
-    """To the last bit: the shapes of a pass depend on the length of its own texts alone."""
-    together = states(model, texts, [1])[1]
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def typed_model(model, request):
+    return copy.deepcopy(model).to(request.param)
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def test_company_does_not_move_a_texts_states(typed_model, texts, threads):
+    """To the last bit, in any type of float: others may come, leave or change places."""
+    together = states(typed_model, texts, [1])[1]
+    backwards = states(typed_model, texts[::-1], [1])[1][::-1]
+    np.testing.assert_array_equal(backwards, together)
+    one_more = states(typed_model, [[9] * 12, *texts], [1])[1][1:]
+    np.testing.assert_array_equal(one_more, together)
+    fewer = states(typed_model, texts[2:], [1])[1]
+    np.testing.assert_array_equal(fewer, together[2:])
     for row, text in enumerate(texts):
-        np.testing.assert_array_equal(states(model, [text], [1])[1][0], together[row])
+        np.testing.assert_array_equal(states(typed_model, [text], [1])[1][0], together[row])
+
+
+def test_positions_that_follow_the_longest_text_of_a_pass_follow_a_private_text_itself():
+    """Some models turn positions otherwise once a pass is long: padding alone would move a text."""
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": 40,
+        "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 4.0,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    config = LlamaConfig(**_SMALL, rope_parameters=rope)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    short, long = [7, 8, 9] * 12, [5, 6] * 30
+    alone = states(model, [short], [1])[1][0]
+    np.testing.assert_array_equal(states(model, [long, short], [1])[1][1], alone)
+    padded = states(model, [short], [1], provenance=Provenance.PUBLIC)[1][0]
+    assert np.abs(padded - alone).max() > 1e-4
+
+
+def test_equal_texts_of_an_engine_pass_once(toy_model):
+    engine = TransformersEngine(toy_model)
+    passed = []
+    hook = decoder_layers(toy_model.model)[0].register_forward_pre_hook(
+        lambda _m, inputs: passed.append(inputs[0].shape[0])
+    )
+    read = engine.hidden_states(["the same", "another one", "the same"], [0])[0]
+    hook.remove()
+    assert passed == [1, 1]
+    np.testing.assert_array_equal(read[0], read[2])
+    assert (read[0] != read[1]).any()
 
 
 def test_a_text_without_tokens_gives_zeros(model):
