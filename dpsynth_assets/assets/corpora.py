@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,18 +14,20 @@ import polars as pl
 from dpsynth_assets.assets.attack_gate import attack_checks
 from dpsynth_assets.assets.audit import audits_key
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.dataset import (
     SHARED,
     ReleaseConfig,
     array_version,
     release_name,
 )
+from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
 from dpsynth_assets.assets.groups import method_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
 from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.assets.published import publish_corpus, released_folder
-from dpsynth_assets.checks import card_check, corpus_checks, evaluate_gate
+from dpsynth_assets.checks import card_check, corpus_checks, deciding_checks, evaluate_gate
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_of, code_references, spend_metadata
 from dpsynth_assets.methods.base import GenerationMethod, PublicInputs
@@ -49,6 +52,7 @@ def corpus_definitions(
     return dg.Definitions(
         assets=[
             _candidate_corpus(spec, plan, planned),
+            copied_spans_asset(spec, planned),
             corpus_asset(spec, plan, planned),
         ],
         asset_checks=corpus_asset_checks(spec, plan.budget, planned),
@@ -61,7 +65,7 @@ def corpus_asset_checks(
     """The release gate of a method's candidate, its attacks', and the check of its card."""
     candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
     return [
-        corpus_checks(spec, budget, candidate, public_corpus_key(spec)),
+        *corpus_checks(spec, budget, candidate, public_corpus_key(spec)),
         card_check(
             dataset_key(spec.name, planned.folder, "corpus"),
             released_folder(spec.name, planned.folder),
@@ -103,6 +107,7 @@ def corpus_request(
     release: str,
     run_id: str = "",
     inputs: dict[str, str] | None = None,
+    stated: Mapping[str, Any] | None = None,
 ) -> ReleaseRequest:
     """What a method asks of the ledger; equal requests are one release."""
     return ReleaseRequest(
@@ -112,7 +117,7 @@ def corpus_request(
         mechanism=planned.method.name,
         guarantee=planned.plan.guarantee,
         event=planned.plan.event,
-        parameters={**planned.plan.parameters, "inputs": inputs or {}},
+        parameters={**planned.plan.parameters, "inputs": inputs or {}, **(stated or {})},
         code_version=planned.method.code_version,
         data_version=spec.source.version,
         release=release,
@@ -174,6 +179,8 @@ def _candidate_corpus(
             )
 
         def prepare() -> object:
+            if method.needs_embeddings:
+                require_stated_embeddings(sensitive_store, spec.name)
             method.check_public(planned.plan, planned.config, plan.terms, public())
             return language_model.model
 
@@ -213,6 +220,9 @@ def _candidate_corpus(
                     release=release,
                     run_id=context.run_id,
                     inputs=_input_versions(public_language_model, public_clusters, histogram),
+                    stated=embeddings_stated(sensitive_store, spec.name)
+                    if method.needs_embeddings
+                    else None,
                 ),
                 terms=plan.budget,
                 plan=plan.releases,
@@ -251,29 +261,22 @@ def corpus_asset(
     @dg.asset(
         **method_asset(spec, planned, "corpus"),
         deps=[audits_key(spec.name)],
-        ins={
-            "candidate_corpus": dg.AssetIn(candidate),
-            "public_corpus": dg.AssetIn(public_corpus_key(spec)),
-        },
+        ins={"candidate_corpus": dg.AssetIn(candidate)},
         tags={PRIVACY: RELEASED},
         kinds={"parquet"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("publish", planned.spec),
         description=(
             "The published corpus: Parquet with text, labels, id and DP-safe provenance, and a "
-            "dataset card. Published only if the release gate holds; free of charge."
+            "dataset card. Published only if the release gate holds; free of charge. Reads no "
+            "private record."
         ),
     )
-    def corpus(
-        candidate_corpus: pl.DataFrame,
-        public_corpus: pl.DataFrame,
-        ledger: PrivacyLedger,
-        sensitive_store: SensitiveStore,
-    ) -> dg.MaterializeResult:
+    def corpus(candidate_corpus: pl.DataFrame, ledger: PrivacyLedger) -> dg.MaterializeResult:
         book = ledger.open()
         with private_section(f"{spec.name}/{planned.folder}/corpus"):
             gate = evaluate_gate(
-                spec, plan.budget, candidate_corpus, public_corpus, book, sensitive_store
+                spec, plan.budget, candidate_corpus, None, book, deciding=deciding_checks(spec)
             )
         failed = [name for name, passed in gate.items() if not passed]
         if failed:

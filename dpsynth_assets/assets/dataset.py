@@ -1,5 +1,6 @@
 """Assets that every method of a dataset shares: records, embeddings, and the cluster histogram."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import dagster as dg
 import numpy as np
 from pydantic import Field
 
+from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
 from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of, version_of_texts
 from dpsynth_assets.assets.mechanism import Drawn, release_once
@@ -131,18 +133,19 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         progress: Progress,
     ) -> dg.MaterializeResult:
         with private_section(f"Embedding dataset {spec.name!r}"):
+            embedder = models.text_embedder(text_embedder)
             for split in SPLITS:
                 private = sensitive_store.read_internal(spec.name, split, purpose="embed records")
                 texts = private.records["text"].to_list()
-                version = version_of(text_embedder, version_of_texts(texts))
+                version = version_of(text_embedder, version_of_texts(texts), embedder.made_by)
                 report = progress.start(context, f"Embedding private records ({split})")
                 if sensitive_store.embeddings_version(spec.name, split) == version:
                     report(1.0, "already embedded")
                     continue
-                embeddings = models.text_embedder(text_embedder).embed(
-                    texts, _without_counts(report)
+                embeddings = embedder.embed(texts, _without_counts(report))
+                sensitive_store.write_embeddings(
+                    spec.name, split, embeddings, version, embedder.made_by
                 )
-                sensitive_store.write_embeddings(spec.name, split, embeddings, version)
         return dg.MaterializeResult(metadata={"embedder": text_embedder["name"]})
 
     return private_embeddings
@@ -161,7 +164,9 @@ def _cluster_histogram(
         release_cluster_histogram,
     )
 
-    def request(release: str, run_id: str, centers_version: str) -> ReleaseRequest:
+    def request(
+        release: str, run_id: str, centers_version: str, stated: Mapping[str, Any]
+    ) -> ReleaseRequest:
         return ReleaseRequest(
             cohort=spec.name,
             dataset=spec.dataset,
@@ -175,6 +180,7 @@ def _cluster_histogram(
                 "clusters_per_label": planned.spec.clusters_per_label,
                 "labels": list(plan.terms.labels),
                 "public_clusters": centers_version,
+                **stated,
             },
             code_version=CODE_VERSION,
             data_version=spec.source.version,
@@ -230,11 +236,15 @@ def _cluster_histogram(
                 ledger=book,
                 store=release_store,
                 request=request(
-                    release_name(context, config), context.run_id, array_version(public_clusters)
+                    release_name(context, config),
+                    context.run_id,
+                    array_version(public_clusters),
+                    embeddings_stated(sensitive_store, spec.name),
                 ),
                 terms=plan.budget,
                 plan=plan.releases,
                 draw=draw,
+                prepare=lambda: require_stated_embeddings(sensitive_store, spec.name),
             )
         facts = {**stored.facts, "reservation": stored.reservation.id}
         return dg.Output(

@@ -11,6 +11,7 @@ import polars as pl
 from pydantic import Field
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.corpora import (
     corpus_asset,
     corpus_asset_checks,
@@ -19,6 +20,7 @@ from dpsynth_assets.assets.corpora import (
     plain_json,
 )
 from dpsynth_assets.assets.dataset import SHARED, ReleaseConfig, release_name
+from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.prepared_stage import prepared_stage
@@ -87,7 +89,11 @@ def staged_definitions(
     ]
     if not method.writes_corpus:
         return dg.Definitions(assets=assets)
-    assets += [_candidate_corpus(spec, plan, planned, stages), corpus_asset(spec, plan, planned)]
+    assets += [
+        _candidate_corpus(spec, plan, planned, stages),
+        copied_spans_asset(spec, planned),
+        corpus_asset(spec, plan, planned),
+    ]
     return dg.Definitions(
         assets=assets, asset_checks=corpus_asset_checks(spec, plan.budget, planned)
     )
@@ -135,6 +141,8 @@ def _paid_stage(
 
         @cache
         def public() -> PublicInputs:
+            if stage.needs_embeddings:
+                require_stated_embeddings(sensitive_store, spec.name)
             inputs = load_public_inputs(
                 public_values,
                 models,
@@ -185,6 +193,9 @@ def _paid_stage(
                         **public_versions(public_values),
                         **{key: value.reservation for key, value in released.items()},
                     },
+                    stated=embeddings_stated(sensitive_store, spec.name)
+                    if stage.needs_embeddings
+                    else None,
                 ),
                 terms=plan.budget,
                 plan=plan.releases,

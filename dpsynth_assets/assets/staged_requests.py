@@ -23,12 +23,13 @@ def stage_request(
     release: str,
     run_id: str = "",
     inputs: Mapping[str, str] | None = None,
+    stated: Mapping[str, Any] | None = None,
     public: bool = False,
 ) -> ReleaseRequest:
     """What one stage asks of the ledger; equal requests are one release.
 
     Settings that its release does not depend on are no part of it: other rows never pay again. A
-    `public` stage is recorded and charged nothing.
+    `public` stage is recorded and charged nothing. What is `stated` (`RESTS_ON`) is no part of it.
     """
     settings = staged_method(planned).stage_settings(stage, planned.plan.parameters)
     return staged_request(
@@ -41,6 +42,7 @@ def stage_request(
             **engine_identity(spec, planned),
             "stage": stage,
             "inputs": dict(inputs or {}),
+            **(stated or {}),
         },
         release=release,
         run_id=run_id,

@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.dataset import SHARED, ReleaseConfig, release_name
+from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
 from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of
 from dpsynth_assets.assets.mechanism import Drawn, release_once
@@ -40,7 +41,9 @@ def _topic_histogram(
 
     name = f"{spec.name}/{SHARED}/topic_histogram"
 
-    def request(release: str, run_id: str, inputs: Mapping[str, str]) -> ReleaseRequest:
+    def request(
+        release: str, run_id: str, inputs: Mapping[str, str], stated: Mapping[str, Any]
+    ) -> ReleaseRequest:
         return ReleaseRequest(
             cohort=spec.name,
             dataset=spec.dataset,
@@ -52,6 +55,7 @@ def _topic_histogram(
                 "noise_std": planned.noise_std,
                 "labels": list(plan.terms.labels),
                 "inputs": dict(inputs),
+                **stated,
             },
             code_version=CODE_VERSION,
             data_version=spec.source.version,
@@ -106,10 +110,12 @@ def _topic_histogram(
                     release_name(context, config),
                     context.run_id,
                     public_versions({"topic_model": topic_model}),
+                    embeddings_stated(sensitive_store, spec.name),
                 ),
                 terms=plan.budget,
                 plan=plan.releases,
                 draw=draw,
+                prepare=lambda: require_stated_embeddings(sensitive_store, spec.name),
             )
         return dg.Output(
             {**stored.facts, "reservation": stored.reservation.id},

@@ -26,6 +26,7 @@ from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.ledger.terms import TIGHT
 from dpsynth_assets.privacy.pld import DISCRETIZATION
+from dpsynth_assets.report.label_embeddings import embedding_assumptions
 from dpsynth_assets.report.label_texts import (
     COMPOSITION,
     DEFINITIONS,
@@ -149,9 +150,13 @@ def _label(
             "every parameter named in this label, and the dataset file",
             "which public base, language model and clusters were used",
         ],
-        "assumptions": assumptions(
-            [atom for event in events for atom in flatten(event)], exact_sums_of_training(charges)
-        ),
+        "assumptions": [
+            *assumptions(
+                [atom for event in events for atom in flatten(event)],
+                exact_sums_of_training(charges),
+            ),
+            *embedding_assumptions(charges),
+        ],
         "selection": SELECTION,
         "not_protected": not_protected(kinds, terms.unit.describe()),
         "not_summed": not_summed(kinds),

@@ -8,9 +8,11 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 """
 
 import io
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, ClassVar, Literal, Self
 
 import dagster as dg
 import numpy as np
@@ -39,6 +41,8 @@ class SensitiveStore(dg.ConfigurableResource):
     write private records elsewhere. The key of an encrypted store is read from the environment
     where it is used: Dagster shows and records the fields of resources.
     """
+
+    opens_private_data: ClassVar[bool] = True
 
     _root: str = PrivateAttr(default="")
 
@@ -71,16 +75,29 @@ class SensitiveStore(dg.ConfigurableResource):
         """Version of the texts and the model behind the stored embeddings; None without any."""
         return self.read_internal_text(dataset, f"{split}_embeddings.version")
 
+    def embeddings_made_by(self, dataset: str, split: Split) -> dict[str, str] | None:
+        """How the stored embeddings were made (`TextEmbedder.made_by`), public facts; or None."""
+        stored = self.read_internal_text(dataset, f"{split}_embeddings.made_by")
+        return None if stored is None else dict(json.loads(stored))
+
     def write_embeddings(
-        self, dataset: str, split: Split, embeddings: np.ndarray, version: str = ""
+        self,
+        dataset: str,
+        split: Split,
+        embeddings: np.ndarray,
+        version: str = "",
+        made_by: Mapping[str, str] | None = None,
     ) -> None:
         """Stores embeddings, float32 (N, d), rows aligned with the records of the split."""
-        (self.folder(dataset) / f"{split}_embeddings.version").unlink(missing_ok=True)
+        for kept in ("version", "made_by"):
+            (self.folder(dataset) / f"{split}_embeddings.{kept}").unlink(missing_ok=True)
 
         def write(file: BinaryIO) -> None:
             np.save(file, embeddings, allow_pickle=False)
 
         self._files.write(self.folder(dataset) / f"{split}_embeddings.npy", write)
+        if made_by is not None:
+            self.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
         self.write_internal(dataset, f"{split}_embeddings.version", version)
 
     def write_internal(self, dataset: str, name: str, content: str) -> Path:

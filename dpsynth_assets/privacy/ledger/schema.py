@@ -15,6 +15,12 @@ COMMIT = "commit"
 DECISION = "decision"
 KINDS = (RESERVE, COMMIT, DECISION)
 
+RESTS_ON = "rests_on"
+"""Parameter that says what a release's sensitivity rests on: facts, no part of its identity."""
+
+EMBEDDINGS = "embeddings"
+"""Among what a release rests on: how private texts were embedded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRequest:
@@ -57,7 +63,12 @@ class ReleaseRequest:
         return canonical_json(dict(self.parameters))
 
     def key(self, relation: NeighboringRelation, unit: PrivacyUnit) -> str:
-        """Identity of the release: requests with equal keys are the same release."""
+        """Identity of the release: requests with equal keys are the same release.
+
+        What it rests on (`RESTS_ON`) is left out: a value that was paid for is not paid again
+        because another machine would compute it otherwise.
+        """
+        identity = {k: v for k, v in self.parameters.items() if k != RESTS_ON}
         return digest(
             {
                 "cohort": self.cohort,
@@ -65,7 +76,7 @@ class ReleaseRequest:
                 "mechanism": self.mechanism,
                 "guarantee": self.guarantee,
                 "event": self.event_json,
-                "parameters": self.parameters_json,
+                "parameters": canonical_json(identity),
                 "code_version": self.code_version,
                 "data_version": self.data_version,
                 "relation": relation,

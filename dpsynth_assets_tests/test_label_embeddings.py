@@ -1,0 +1,88 @@
+"""Labels say how the records behind a release were embedded, and nothing is paid again for it."""
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
+from dpsynth_assets.models.text_embedder import Arithmetic
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.label import corpus_label
+from dpsynth_assets.report.label_embeddings import EMBEDDED, NEAREST, UNKNOWN
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
+
+HISTOGRAM = "tickets/shared/cluster_histogram"
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(sqlite_url(tmp_path))
+
+
+def stated(arithmetic):
+    made_by = {"model": "a model", "arithmetic": str(arithmetic), "device": "cuda"}
+    return {"rests_on": {"embeddings": made_by}}
+
+
+@pytest.mark.parametrize("arithmetic", list(Arithmetic))
+def test_a_label_names_the_arithmetic_of_the_embeddings_it_rests_on(ledger, arithmetic):
+    behind = release(ledger, asset=HISTOGRAM, parameters=stated(arithmetic))
+    parameters = {"inputs": {"cluster_histogram": behind}, "rests_on": {}}
+    corpus = release(ledger, parameters=parameters)
+    said = corpus_label(ledger.entries(), corpus)["assumptions"]
+    expected = EMBEDDED[arithmetic].format(model="a model", device="cuda")
+    assert [line for line in said if "embedded" in line] == [expected]
+    assert said.count(NEAREST) == 1
+    assert UNKNOWN not in said
+
+
+@pytest.mark.parametrize(
+    ("asset", "inputs"),
+    [
+        (HISTOGRAM, {}),
+        ("tickets/shared/topic_histogram", {}),
+        ("tickets/mean_clustered/candidate_corpus", {"cluster_histogram": "r-1"}),
+        ("tickets/aug_pe/votes", {"text_embedder": "abc"}),
+    ],
+)
+def test_an_older_charge_that_may_rest_on_embeddings_says_that_nothing_is_known(
+    ledger, asset, inputs
+):
+    old = release(ledger, asset=asset, parameters={"inputs": inputs})
+    assert UNKNOWN in corpus_label(ledger.entries(), old)["assumptions"]
+
+
+def test_charges_without_embeddings_and_free_rows_say_nothing_of_them(ledger):
+    plain = release(ledger, asset="tickets/vanilla/finetuned_generator")
+    free = {"inputs": {"text_embedder": "abc"}}
+    rows = release(ledger, event=POST_PROCESSING, parameters=free)
+    for reservation in (plain, rows):
+        said = corpus_label(ledger.entries(), reservation)["assumptions"]
+        assert not [line for line in said if "embedded" in line]
+
+
+def test_what_a_release_rests_on_is_no_part_of_its_identity(ledger):
+    old = release(ledger, asset=HISTOGRAM, parameters={"scale": 2.0})
+    spent = ledger.spend("tickets").epsilon
+    request = make_request(asset=HISTOGRAM, parameters={"scale": 2.0} | stated("int8"))
+    again = ledger.reserve(request, make_terms())
+    assert (again.reused, again.id) == (True, old)
+    other = make_request(asset=HISTOGRAM, parameters={"scale": 3.0} | stated("int8"))
+    assert not ledger.reserve(other, make_terms()).reused
+    assert ledger.spend("tickets").epsilon > spent
+    assert ledger.verify().ok
+
+
+def test_embeddings_of_unknown_make_are_refused_before_a_charge(tmp_path):
+    store, rows = SensitiveStore.at(str(tmp_path)), np.eye(2, 3, dtype=np.float32)
+    store.write_embeddings("tickets", "source", rows, "v1", {"arithmetic": "int8"})
+    require_stated_embeddings(store, "tickets")
+    assert embeddings_stated(store, "tickets") == {
+        "rests_on": {"embeddings": {"arithmetic": "int8"}}
+    }
+    store.write_embeddings("tickets", "source", rows, "v2")  # As versions before 0.2.0 did.
+    assert embeddings_stated(store, "tickets") == {}
+    with pytest.raises(PrivacyError, match=r"Materialise tickets/shared/private_embeddings"):
+        require_stated_embeddings(store, "tickets")
