@@ -10,8 +10,14 @@ import yaml
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.column_profiles import profile_columns, suggest
+from dpsynth_assets.cli.column_roles import roles_by_name
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.datasets import dataset_template, parse_dataset_file
+from dpsynth_assets.datasets import (
+    DatasetFileError,
+    dataset_template,
+    load_dataset_files,
+    parse_dataset_file,
+)
 from dpsynth_assets.datasets.template import Choices, scalar
 
 SECRET = "Ottoline Brackenbury asked why her account was closed"
@@ -91,22 +97,144 @@ def test_the_file_declares_what_was_suggested_and_protects_the_person(folder, tm
     assert problems == []
     spec = files[0].spec
     assert (spec.source.path, spec.columns.text) == (str(source), "message")
+    assert spec.columns.id == "ticket_id"
     assert (spec.privacy_unit.column, spec.privacy_unit.max_records) == ("customer_id", 1)
     assert spec.columns.labels == []
     assert spec.public_facts.records is None
 
 
-def test_label_values_are_a_comment_until_the_steward_confirms_them(folder, tmp_path):
+def defs(folder):
+    return folder / "complaints" / "defs.yaml"
+
+
+def in_force(folder):
+    """What the file declares: everything but its comments."""
+    return yaml.safe_load(defs(folder).read_text())["attributes"]
+
+
+@pytest.mark.parametrize("options", [(), ("--label", "topic")])
+def test_label_values_are_a_comment_until_the_steward_confirms_them(folder, tmp_path, options):
+    result = init("complaints", "--from", written(tmp_path, "csv"), *options)
+    assert result.exit_code == 0, result.output
+    lines = defs(folder).read_text().splitlines()
+    (values,) = [line for line in lines if "billing" in line]
+    assert values.strip() == "#   topic: [billing, delivery]"
+    above = "".join(lines[: lines.index(values)])
+    assert "TO CONFIRM" in above
+    assert "found in the records" in above
+    assert in_force(folder)["public_facts"] == {"labels": {}}
+    assert in_force(folder)["columns"]["labels"] == ([options[1]] if options else [])
+
+
+def test_a_file_with_labels_to_confirm_does_not_run_and_says_so_in_a_line(folder, tmp_path):
+    told = init("complaints", "--from", written(tmp_path, "csv"), "--label", "topic")
+    assert "confirm the label values in the file, then dpsynth plan" in told.output
+    files, (problem,) = parse_dataset_file(defs(folder))
+    assert files == []
+    assert problem.field == "public_facts.labels.topic"
+    assert "Confirm those that `dpsynth init` left as a comment" in problem.remedy
+    with pytest.raises(DatasetFileError, match="Confirm those"):
+        load_dataset_files([folder])
+    text = defs(folder).read_text()
+    confirmed = text.replace("labels: {}  ", "labels:     ").replace(
+        "    #   topic: [billing, delivery]", "      topic: [billing, delivery]"
+    )
+    defs(folder).write_text(confirmed)
+    (file,) = load_dataset_files([folder])
+    assert file.spec.public_facts.labels == {"topic": ["billing", "delivery"]}
+
+
+def test_labels_that_the_steward_names_are_public(folder, tmp_path):
+    values = 'topic=delivery,billing,"lost, or late"'
     source = written(tmp_path, "csv")
-    assert init("complaints", "--from", source).exit_code == 0
-    text = (folder / "complaints" / "defs.yaml").read_text()
-    lines = [line for line in text.splitlines() if "billing" in line]
-    assert len(lines) == 1
-    assert lines[0].strip().startswith("#")
-    assert init("complaints", "--from", source, "--label", "topic", "--force").exit_code == 0
-    spec = parse_dataset_file(folder / "complaints" / "defs.yaml")[0][0].spec
-    assert spec.columns.labels == ["topic"]
-    assert set(spec.public_facts.labels["topic"]) == {"billing", "delivery"}
+    assert init("complaints", "--from", source, "--public-labels", values).exit_code == 0
+    (file,) = load_dataset_files([folder])
+    assert file.spec.columns.labels == ["topic"]
+    assert file.spec.public_facts.labels == {"topic": ["delivery", "billing", "lost, or late"]}
+    assert "TO CONFIRM" not in defs(folder).read_text()
+
+
+def replaced(frame, row, **values):
+    """A neighbour: one record has other values."""
+    columns = [
+        pl.when(pl.int_range(pl.len()) == row)
+        .then(pl.lit(value))
+        .otherwise(pl.col(name))
+        .alias(name)
+        for name, value in values.items()
+    ]
+    return frame.with_columns(columns)
+
+
+def nine_of(value):
+    """Nine records of a label value: one fewer than are written into a comment."""
+    frame = complaints()
+    some = pl.int_range(pl.len()).is_in(list(range(20, 29)))
+    return frame.with_columns(topic=pl.when(some).then(pl.lit(value)).otherwise(pl.col("topic")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "witness"},
+        {"message": "no"},
+        {"score": "witness"},
+        {"ticket_id": "T4000", "customer_id": "C9000"},
+        {"customer_id": "C" * 40},
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--label", "topic")])
+def test_nothing_in_force_depends_on_a_record(folder, tmp_path, change, options):
+    found = []
+    for frame in (nine_of("witness"), replaced(nine_of("witness"), 0, **change)):
+        frame.write_csv(tmp_path / "data.csv")
+        result = init("complaints", "--from", tmp_path / "data.csv", "--force", *options)
+        assert result.exit_code == 0, result.output
+        found.append(in_force(folder))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "asked"),
+    [
+        ({"ticket_id": pl.lit("T1")}, ["--id", "none"], "values that repeat or are missing"),
+        ({"order_id": pl.col("ticket_id")}, ["--id", "order_id"], "among ticket_id, order_id"),
+        ({"message": pl.lit("no")}, ["--text", "message"], "does not read like sentences"),
+        ({"comment": pl.col("message")}, ["--text", "comment"], "got message, comment"),
+        ({"author": pl.col("customer_id")}, ["--unit", "record"], "among customer_id, author"),
+        (
+            {"customer_id": pl.when(pl.int_range(pl.len()) > 0).then("customer_id")},
+            ["--unit", "customer_id"],
+            "records without a value",
+        ),
+    ],
+)
+def test_values_that_speak_against_a_name_stop_it_and_write_nothing(
+    folder, tmp_path, columns, options, asked
+):
+    """The steward then decides, and the file says what the steward said, whatever the values."""
+    complaints().with_columns(**columns).write_csv(tmp_path / "data.csv")
+    result = init("complaints", "--from", tmp_path / "data.csv")
+    assert result.exit_code == 2
+    assert asked in result.output
+    assert options[0] in result.output
+    assert not defs(folder).exists()
+    assert init("complaints", "--from", tmp_path / "data.csv", *options).exit_code == 0
+    complaints().write_csv(tmp_path / "data.csv")
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "ids", "units"),
+    [
+        (["review_id", "topic", "text"], "text", ("review_id",), ()),
+        (["id", "productId", "reviewText"], "reviewText", ("id",), ()),
+        (["user", "email_body", "content_type"], "email_body", (), ("user",)),
+        (["Customer Comments", "text_length"], "Customer Comments", (), ()),
+    ],
+)
+def test_roles_follow_from_names(names, text, ids, units):
+    roles = roles_by_name(names)
+    assert (roles.texts, roles.ids, roles.units) == ((text,), ids, units)
 
 
 def test_a_value_that_few_records_share_is_neither_written_nor_shown(folder, tmp_path):
@@ -146,6 +274,7 @@ def test_decisions_and_roles_as_json(folder, tmp_path):
     assert facts["columns"]["message"] == "text"
     assert facts["columns"]["score"] == "not read"
     assert [decision["about"].split(":")[0] for decision in facts["decisions"]] == [
+        "Columns",
         "Unit",
         "Relation",
         "Public facts",
@@ -176,6 +305,8 @@ def test_a_csv_without_a_header_is_refused_and_its_first_record_is_not_shown(fol
         (["Bad-Name"], "lower-case letters"),
         (["complaints", "--text", "nothing"], "Name a column of the file"),
         (["complaints", "--label", "score"], "few values with many records"),
+        (["complaints", "--public-labels", "topic"], "Expected --public-labels COLUMN=A,B,C"),
+        (["complaints", "--public-labels", "nothing=a"], "Name a column of the file"),
     ],
 )
 def test_refusals_are_one_line_with_a_remedy(folder, tmp_path, arguments, remedy):
@@ -220,6 +351,7 @@ def test_every_choice_reaches_the_file():
         unit="who",
         max_records=3,
         labels={"kind": ["1", "no"]},
+        unconfirmed={"sort": ["b", "a"]},
         suggested={"other": ["x"]},
         epsilon=2.5,
         delta=1e-8,
@@ -227,7 +359,7 @@ def test_every_choice_reaches_the_file():
     )
     attributes = yaml.safe_load(dataset_template("mine", choices))["attributes"]
     assert attributes["source"]["path"] == "/data/two words.csv"
-    assert attributes["columns"] == {"text": "the text", "labels": ["kind"], "id": "number"}
+    assert attributes["columns"] == {"text": "the text", "labels": ["kind", "sort"], "id": "number"}
     assert attributes["privacy_unit"] == {"column": "who", "max_records": 3}
     assert attributes["public_facts"] == {"labels": {"kind": ["1", "no"]}}
     assert attributes["budget"]["epsilon"] == 2.5

@@ -1,8 +1,9 @@
 """What a file's columns look like, and what each of them may be: for the steward's own terminal.
 
 The suggestions come from private values, so they are shown to whoever holds the file and decide
-nothing by themselves. No cell is shown, but for the values of columns with few distinct ones, which
-the steward is asked to confirm: labels are public.
+nothing: what a dataset file puts in force follows from names of columns (`column_roles.py`). No
+cell is shown, but for the values of columns with few distinct ones, which the steward is asked to
+confirm: labels are public.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
+from dpsynth_assets.cli.column_roles import names_a_person
 from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.records.arrow_files import read_arrow_stream
 from dpsynth_assets.records.columns import SourceError, guarded
@@ -25,11 +27,6 @@ LEAST_RECORDS_PER_LABEL = 10
 """A value that fewer records share may say that somebody is there; it is not even suggested."""
 LONGEST_LABEL = 60
 
-_PERSON = re.compile(
-    r"(^|_)(user|customer|client|patient|author|member|person|employee|account|owner|reviewer"
-    r"|subscriber|student|sender|speaker|household)(_?(id|name|key|number|no))?$",
-    re.IGNORECASE,
-)
 _TEXT = re.compile(
     r"text|body|message|content|comment|review|description|note|story|email", re.IGNORECASE
 )
@@ -87,7 +84,7 @@ class ColumnProfile:
     @property
     def names_a_person(self) -> bool:
         """Whether its name is one of those that people are known by."""
-        return _PERSON.search(self.name) is not None
+        return names_a_person(self.name)
 
     @property
     def label_values(self) -> list[str]:
@@ -108,7 +105,7 @@ class Suggestion:
 
 
 def suggest(profiles: Sequence[ColumnProfile]) -> Suggestion:
-    """Says what each column may be. A person's column is protected unless the steward objects."""
+    """Says what each column may be, by its values and its name: for the terminal alone."""
     texts = sorted(
         (profile for profile in profiles if profile.looks_like_text),
         key=lambda profile: profile.characters * (2 if _TEXT.search(profile.name) else 1),

@@ -1,41 +1,32 @@
-"""`dpsynth init`: a commented dataset file for one's own data, and what must be decided."""
+"""`dpsynth init`: a commented dataset file for one's own data, and what must be decided.
 
+The file is public. In force stands only what the source's schema (names of columns) and the
+options say; what was read off the records is shown on the terminal, or stands as a comment that
+the steward confirms or deletes.
+"""
+
+import csv
 import json
 import os
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.cli.column_profiles import (
-    LEAST_RECORDS_PER_LABEL,
-    MOST_ROWS,
     ColumnProfile,
     Suggestion,
-    kept_share,
     profile_columns,
     suggest,
 )
+from dpsynth_assets.cli.column_roles import roles_by_name
+from dpsynth_assets.cli.init_decisions import Draft, decisions, facts_of, show
 from dpsynth_assets.datasets import dataset_folders, dataset_template, parse_dataset_file
 from dpsynth_assets.datasets.template import Choices
-from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.records.columns import SourceError
-
-LARGEST_DELTA_TIMES_RECORDS = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A dataset file to be written, and what its author is to be told."""
-
-    path: Path
-    choices: Choices
-    profiles: list[ColumnProfile]
-    suggestion: Suggestion
-    decisions: list[tuple[str, str]]
 
 
 def init(  # noqa: PLR0913 - options are arguments
@@ -43,14 +34,25 @@ def init(  # noqa: PLR0913 - options are arguments
     source: Annotated[
         str, typer.Option("--from", help="CSV, JSON Lines, Parquet, or a save_to_disk folder.")
     ],
-    text: Annotated[str, typer.Option(help="Column of the text; default: suggested.")] = "",
+    text: Annotated[str, typer.Option(help="Column of the text; default: by its name.")] = "",
+    id_column: Annotated[
+        str, typer.Option("--id", help='Column of the id, or "none"; default: by its name.')
+    ] = "",
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Label column; its values go into the file and become public."),
+        typer.Option(help="Label column; its values stand as a comment until you confirm them."),
+    ] = None,
+    public_labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--public-labels",
+            metavar="COLUMN=A,B,C",
+            help="Label column and its values, which are public.",
+        ),
     ] = None,
     unit: Annotated[
         str,
-        typer.Option(help='Column of whoever is protected, or "record"; default: suggested.'),
+        typer.Option(help='Column of whoever is protected, or "record"; default: by its name.'),
     ] = "",
     max_records: Annotated[int, typer.Option(min=1, help="Records used of one unit.")] = 1,
     epsilon: Annotated[float, typer.Option(help="Budget ε.")] = 4.0,
@@ -65,28 +67,42 @@ def init(  # noqa: PLR0913 - options are arguments
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a dataset file for your own data: suggested columns, and what you must decide.
+    """Write a dataset file for your own data: columns by their names, and what you must decide.
 
     Reads the file on this machine and sends nothing anywhere. No text is printed or written; the
     values of columns that look like labels are written as a comment, for you to confirm.
     """
     target = _target(name, folder, force=force)
-    labels = label or []
+    confirmed = _public_labels(public_labels or [])
+    labels = [column for column in dict.fromkeys(label or []) if column not in confirmed]
     try:
         profiles = profile_columns(_absolute(source))
-        found = suggest(profiles)
-        _check_columns(profiles, [text, "" if unit == "record" else unit, *labels])
+        given = [
+            text,
+            *(column for column in (id_column, unit) if column not in ("none", "record")),
+        ]
+        _check_columns(profiles, [*given, *labels, *confirmed])
     except SourceError as problem:
         _refuse(str(problem))
+    found = suggest(profiles)
+    roles = roles_by_name([profile.name for profile in profiles])
+    unconfirmed = _to_confirm(profiles, labels)
+    text = text or _text(profiles, roles.texts, found)
+    id_column = id_column or _id(profiles, roles.ids, found) or "none"
+    unit = unit or _unit(profiles, roles.units) or "record"
     choices = Choices(
         path=_absolute(source),
-        text=text or found.text or _no_text(profiles),
-        id=found.id,
-        unit=None if unit == "record" else unit or found.unit,
+        text=text,
+        id=None if id_column == "none" else id_column,
+        unit=None if unit == "record" else unit,
         max_records=max_records,
-        labels=_confirmed(profiles, labels),
-        suggested={p.name: p.label_values for p in found.labels if p.name not in labels},
-        suggested_unit=found.possible_unit,
+        labels=confirmed,
+        unconfirmed=unconfirmed,
+        suggested={
+            profile.name: profile.label_values
+            for profile in found.labels
+            if profile.name not in {*unconfirmed, *confirmed, text, unit}
+        },
         epsilon=epsilon,
         delta=delta,
         public_data=public_data,
@@ -96,19 +112,17 @@ def init(  # noqa: PLR0913 - options are arguments
         choices=choices,
         profiles=profiles,
         suggestion=found,
-        decisions=_decisions(choices, profiles),
+        decisions=decisions(choices, profiles, found),
     )
     _write(draft, dataset_template(name, choices))
     if as_json:
-        typer.echo(json.dumps(_facts(name, draft), indent=2))
+        typer.echo(json.dumps(facts_of(name, draft), indent=2))
     else:
-        _print(name, draft)
+        show(name, draft)
 
 
 def _target(name: str, folder: Path | None, *, force: bool) -> Path:
     """Where the file goes: `<folder>/<name>/defs.yaml`."""
-    import re
-
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
         _refuse(
             f"Expected a name of lower-case letters, digits and underscores, got {name!r}. It "
@@ -130,7 +144,7 @@ def _absolute(source: str) -> str:
     return str(Path(source).expanduser().absolute())
 
 
-def _check_columns(profiles: list[ColumnProfile], named: list[str]) -> None:
+def _check_columns(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> None:
     known = [profile.name for profile in profiles]
     for name in named:
         if name and name not in known:
@@ -142,144 +156,87 @@ def _check_columns(profiles: list[ColumnProfile], named: list[str]) -> None:
             )
 
 
-def _no_text(profiles: list[ColumnProfile]) -> NoReturn:
-    names = ", ".join(profile.name for profile in profiles)
-    _refuse(
-        f"Expected a column of text among {names}, got none that reads like sentences. Name it "
-        "with --text; records without one become text with columns.object (docs/datasets.md)."
-    )
+def _public_labels(given: Sequence[str]) -> dict[str, list[str]]:
+    """Reads `COLUMN=A,B,C`; a value with a comma stands in double quotes."""
+    found: dict[str, list[str]] = {}
+    for text in given:
+        column, _, values = text.partition("=")
+        row = next(csv.reader([values], skipinitialspace=True), [])
+        listed = list(dict.fromkeys(value.strip() for value in row if value.strip()))
+        if not column.strip() or not listed:
+            _refuse(
+                f"Expected --public-labels COLUMN=A,B,C, got {text!r}. Name a label column and "
+                "the values that anybody may know."
+            )
+        found[column.strip()] = listed
+    return found
 
 
-def _confirmed(profiles: list[ColumnProfile], names: list[str]) -> dict[str, list[str]]:
-    """Values of the columns that the steward has named as labels."""
+def _to_confirm(profiles: Sequence[ColumnProfile], names: Sequence[str]) -> dict[str, list[str]]:
+    """Values found in the columns that are named as labels: a comment, until they are confirmed."""
     by_name = {profile.name: profile for profile in profiles}
     for name in names:
         if not by_name[name].label_values:
             _refuse(
                 f"Expected few values with many records each in label column {name!r}, got "
                 f"{by_name[name].distinct} distinct ones. Choose another column, or list the "
-                "public ones in public_facts.labels by hand."
+                f"public ones with --public-labels {name}=A,B,C."
             )
     return {name: by_name[name].label_values for name in names}
 
 
+def _text(profiles: Sequence[ColumnProfile], named: Sequence[str], found: Suggestion) -> str:
+    """The column named like a text; where values or other names speak against it, ask."""
+    if len(named) == 1 and _profile(profiles, named[0]).looks_like_text:
+        return named[0]
+    got = {0: "none named like one", 1: f"{', '.join(named)}, which does not read like sentences"}
+    hint = "" if found.text is None else f" Column {found.text!r} reads like sentences."
+    return _refuse(
+        f"Expected one column of text among {', '.join(profile.name for profile in profiles)}, got "
+        f"{got.get(len(named), ', '.join(named))}.{hint} Name it with --text COLUMN; records "
+        "without one become text with columns.object (docs/datasets.md)."
+    )
+
+
+def _id(profiles: Sequence[ColumnProfile], named: Sequence[str], found: Suggestion) -> str | None:
+    """The column named like an id; where its values repeat or several are named so, ask."""
+    if not named or (len(named) == 1 and _profile(profiles, named[0]).looks_like_id):
+        return next(iter(named), None)
+    got = "several" if len(named) > 1 else "values that repeat or are missing"
+    hint = "" if found.id is None else f" The values of {found.id!r} differ."
+    return _refuse(
+        f"Expected one column of ids that differ among {', '.join(named)}, got {got}.{hint} "
+        "Decide: --id COLUMN, or --id none."
+    )
+
+
+def _unit(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> str | None:
+    """The column named like a person; where some records lack it or several are named so, ask."""
+    if not named or (len(named) == 1 and _profile(profiles, named[0]).filled == 1):
+        return next(iter(named), None)
+    got = "several" if len(named) > 1 else "records without a value"
+    return _refuse(
+        f"Expected one column of persons among {', '.join(named)}, got {got}. Decide whose "
+        "presence is hidden: --unit COLUMN, or --unit record."
+    )
+
+
+def _profile(profiles: Sequence[ColumnProfile], name: str) -> ColumnProfile:
+    return next(profile for profile in profiles if profile.name == name)
+
+
 def _write(draft: Draft, content: str) -> None:
-    """Writes the file, and keeps it only if it is a valid declaration."""
+    """Writes the file, and keeps it only if it is valid once its labels are confirmed."""
     draft.path.parent.mkdir(parents=True, exist_ok=True)
     draft.path.write_text(content, encoding="utf-8")
-    problems = parse_dataset_file(draft.path)[1]
+    awaited = {f"public_facts.labels.{column}" for column in draft.choices.unconfirmed}
+    problems = [p for p in parse_dataset_file(draft.path)[1] if p.field not in awaited]
     if problems:
         draft.path.unlink()
         _refuse("\n".join(str(problem) for problem in problems))
 
 
-def _decisions(choices: Choices, profiles: list[ColumnProfile]) -> list[tuple[str, str]]:
-    """What only the steward can decide: what the file says now, and what to change."""
-    return [
-        ("Unit: whose presence is hidden", _unit_decision(choices)),
-        (
-            "Relation: what a neighbour is",
-            "add-remove: the dataset with and without the unit. It hides the number of records "
-            "too. Keep it unless that number is public.",
-        ),
-        ("Public facts: labels", _label_decision(choices)),
-        (
-            "Public facts: number of records",
-            "None declared, so it stays private. Methods that fine-tune need it: write "
-            "public_facts.records only if anybody may know it.",
-        ),
-        ("Budget: ε and δ for all that will ever be released", _budget_decision(choices, profiles)),
-        (
-            "Public base",
-            f"{choices.public_data}: the public text and model to build on. The demo base writes "
-            "like its own letters; name a model of your domain for real use (docs/operations.md).",
-        ),
-    ]
-
-
-def _unit_decision(choices: Choices) -> str:
-    if choices.unit is None:
-        hint = (
-            f" Column {choices.suggested_unit!r} repeats: if it is a person, make it the unit."
-            if choices.suggested_unit
-            else " If one person has several records, name their column in privacy_unit."
-        )
-        return f"One record.{hint}"
-    shares = [
-        f"{bound}: {kept_share(str(choices.path), choices.unit, bound):.0%}" for bound in (1, 5, 20)
-    ]
-    return (
-        f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "
-        f"Share of records kept by max_records: {', '.join(shares)}. A larger bound costs more "
-        "noise; one that follows from the data is better a round number."
-    )
-
-
-def _label_decision(choices: Choices) -> str:
-    if choices.labels:
-        return f"Columns {', '.join(choices.labels)}: their values are in the file, hence public."
-    if choices.suggested:
-        return (
-            f"Columns {', '.join(choices.suggested)} look like labels. Values that at least "
-            f"{LEAST_RECORDS_PER_LABEL} records share are in the file as a comment: confirm them "
-            "there (or --label COLUMN), and corpora have labels."
-        )
-    return "None found. Corpora will have no labels."
-
-
-def _budget_decision(choices: Choices, profiles: list[ColumnProfile]) -> str:
-    rows = max((profile.rows for profile in profiles), default=0)
-    said = f"ε = {declared(choices.epsilon)}, δ = {declared(choices.delta)}."
-    if choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS:
-        said += " δ is too large for so many records: at most 1 / (10 x number of records)."
-    return f"{said} Spent budget never comes back; `dpsynth plan` prices everything beforehand."
-
-
-def _role(profile: ColumnProfile, choices: Choices) -> str:
-    if profile.name == choices.text:
-        return "text"
-    if profile.name == choices.unit:
-        return "privacy unit"
-    if profile.name in choices.labels:
-        return "label (public)"
-    if profile.name in choices.suggested:
-        return "label? confirm its values"
-    if profile.name == choices.id:
-        return "id"
-    return "unit? decide" if profile.name == choices.suggested_unit else "not read"
-
-
-def _facts(name: str, draft: Draft) -> dict[str, Any]:
-    return {
-        "name": name,
-        "file": str(draft.path),
-        "columns": {profile.name: _role(profile, draft.choices) for profile in draft.profiles},
-        "decisions": [{"about": about, "now": now} for about, now in draft.decisions],
-    }
-
-
-def _print(name: str, draft: Draft) -> None:
-    console = Console(width=max(100, Console().width))
-    table = Table(
-        "column",
-        "filled",
-        "distinct",
-        "words",
-        "suggestion",
-        title=f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; for your eyes)",
-    )
-    for profile in draft.profiles:
-        numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
-        shown = ("", "", "") if profile.nested else numbers
-        table.add_row(profile.name, *shown, _role(profile, draft.choices))
-    console.print(table)
-    console.print("\nDecide, in the file:", style="bold")
-    for about, now in draft.decisions:
-        console.print(f"- {about}. {now}", highlight=False, markup=False)
-    console.print(f"\nWritten: {draft.path}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Next: dpsynth plan {name}", highlight=False)
-
-
-def _refuse(message: str) -> NoReturn:
+def _refuse(message: str) -> Any:
+    """Says why nothing is written, and ends."""
     Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(2)

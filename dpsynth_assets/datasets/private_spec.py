@@ -18,6 +18,7 @@ from dpsynth_assets.datasets.parts import (
     MethodSpec,
     PrivacyUnitSpec,
     PublicFactsSpec,
+    ReleaseGateSpec,
     SourceSpec,
     TopicHistogramSpec,
 )
@@ -79,6 +80,10 @@ class PrivateDatasetSpec(Declaration):
         default=None, description="Secrets of the records and their protection; none: no promise."
     )
     methods: list[MethodSpec] = Field(min_length=1, description="Corpora to be made (>= 1).")
+    release_gate: ReleaseGateSpec = Field(
+        default_factory=ReleaseGateSpec,
+        description="What may hold back a corpus beside the checks that read no private record.",
+    )
     evaluation: EvaluationSpec = Field(
         default_factory=EvaluationSpec, description="How corpora are scored."
     )
@@ -146,7 +151,8 @@ class PrivateDatasetSpec(Declaration):
                     f"public_facts.labels.{column}",
                     f"the public values of label column {column!r}",
                     "none",
-                    "List them: counts by label are noisy, the set of labels is not protected.",
+                    "Confirm those that `dpsynth init` left as a comment, or list them: counts by "
+                    "label are noisy, the set of labels is not protected.",
                 )
         for column in self.public_facts.labels:
             if column not in self.columns.labels:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 _TEMPLATE = """\
-# One private dataset. Everything written in this file is public.
+# One private dataset. Everything written in this file is public. Names of columns come from the
+# schema of the source; confirm what each is used for.
 # Check it with `dpsynth datasets check`; see what it would cost with `dpsynth plan`.
 type: dpsynth_assets.components.PrivateDataset
 
@@ -85,6 +86,19 @@ attributes:
 """
 
 
+_TO_CONFIRM = (
+    "    # TO CONFIRM: these values were found in the records. Whatever is listed becomes public:",
+    "    # drop values that are not, put the rest in place of `labels` above, and delete this",
+    "    # comment before anybody else sees the file. Until then the dataset is refused.",
+)
+_TO_CHOOSE = (
+    "    # TO CONFIRM OR DELETE: these columns look like labels, by values found in the records.",
+    "    # Whatever is listed becomes public: drop values that are not, put the rest in place of",
+    "    # `labels` above, name the column in columns.labels, and delete this comment before",
+    "    # anybody else sees the file.",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choices:
     """What is known of a dataset when its file is written. The file is public, and so is all this.
@@ -95,9 +109,10 @@ class Choices:
         id: Column that identifies a record.
         unit: Column of whoever is protected; None: one record is.
         max_records: Records used of one unit.
-        labels: Label column -> values that the steward has confirmed to be public.
-        suggested: Label column -> values written as a comment, for the steward to confirm.
-        suggested_unit: Column written as a comment beside the unit.
+        labels: Label column -> values that the steward has named as public.
+        unconfirmed: Label column that is used -> values found in the records, written as a comment.
+            The file is refused until the steward has confirmed them.
+        suggested: Column that may be a label -> values found in the records, as a comment.
         epsilon: Budget ε.
         delta: Budget δ.
         public_data: Name of the public base.
@@ -109,8 +124,8 @@ class Choices:
     unit: str | None = None
     max_records: int = 1
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unconfirmed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     suggested: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    suggested_unit: str | None = None
     epsilon: float = 4.0
     delta: float = 1e-6
     public_data: str = "demo"
@@ -124,10 +139,11 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
         choices: What is known of the dataset; None: nothing.
 
     Returns:
-        YAML that validates as it stands, given columns and a path that exist.
+        YAML that validates as it stands, given columns and a path that exist, but for labels that
+        are to be confirmed. Nothing outside comments depends on values of records.
     """
     known = choices or Choices()
-    labels = ", ".join(map(scalar, known.labels))
+    labels = ", ".join(map(scalar, [*known.labels, *known.unconfirmed]))
     return _TEMPLATE.format(
         name=name,
         padded_name=_padded(name, 26),
@@ -155,7 +171,7 @@ def scalar(value: str) -> str:
 
 def _unit(known: Choices) -> str:
     """The unit's block: in force where a column is chosen, else a comment to be decided on."""
-    column = known.unit or known.suggested_unit or "customer_id"
+    column = known.unit or "customer_id"
     mark = "" if known.unit else "# "
     records = known.max_records if known.unit else 5
     bound = _padded(f"{mark}  max_records: {records}", 32)
@@ -167,17 +183,19 @@ def _unit(known: Choices) -> str:
 
 
 def _values(known: Choices) -> str:
-    """Label values: confirmed ones in force, suggested ones as a comment."""
+    """Label values: named ones in force, those found in the records as a comment."""
     lines = [f"      {_label(name, values)}" for name, values in known.labels.items()]
+    if known.unconfirmed:
+        lines += [*_TO_CONFIRM, *_commented(known.unconfirmed)]
     if known.suggested:
-        lines += [
-            "    # These columns look like labels. Whatever is listed becomes public: drop values",
-            "    # that are not, put the rest in place of the line above, and name the column in",
-            "    # columns.labels.",
-            "    # labels:",
-            *(f"    #   {_label(name, values)}" for name, values in known.suggested.items()),
-        ]
+        lines += [*_TO_CHOOSE, *_commented(known.suggested)]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _commented(values_of: Mapping[str, Sequence[str]]) -> list[str]:
+    """Values in alphabetical order: by frequency they would tell more of the records."""
+    columns = (_label(name, sorted(values)) for name, values in values_of.items())
+    return ["    # labels:", *(f"    #   {column}" for column in columns)]
 
 
 def _label(name: str, values: Sequence[str]) -> str:

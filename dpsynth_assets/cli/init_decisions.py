@@ -1,0 +1,161 @@
+"""What `dpsynth init` tells the steward: suggested roles, and decisions that only they can make.
+
+For the steward's own terminal: numbers here follow from private records and go into no file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.cli.column_profiles import (
+    LEAST_RECORDS_PER_LABEL,
+    MOST_ROWS,
+    ColumnProfile,
+    Suggestion,
+    kept_share,
+)
+from dpsynth_assets.datasets.template import Choices
+from dpsynth_assets.privacy.rounded import declared
+
+LARGEST_DELTA_TIMES_RECORDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A dataset file to be written, and what its author is to be told."""
+
+    path: Path
+    choices: Choices
+    profiles: list[ColumnProfile]
+    suggestion: Suggestion
+    decisions: list[tuple[str, str]]
+
+
+def decisions(
+    choices: Choices, profiles: Sequence[ColumnProfile], found: Suggestion
+) -> list[tuple[str, str]]:
+    """What only the steward can decide: what the file says now, and what to change."""
+    return [
+        (
+            "Columns: what each of them holds",
+            "Text, id and unit were chosen by the names of columns, not by what is in them: check "
+            "the table above, and correct the file or use --text, --id, --unit.",
+        ),
+        ("Unit: whose presence is hidden", _unit_decision(choices, found)),
+        (
+            "Relation: what a neighbour is",
+            "add-remove: the dataset with and without the unit. It hides the number of records "
+            "too. Keep it unless that number is public.",
+        ),
+        ("Public facts: labels", _label_decision(choices)),
+        (
+            "Public facts: number of records",
+            "None declared, so it stays private. Methods that fine-tune need it: write "
+            "public_facts.records only if anybody may know it.",
+        ),
+        ("Budget: ε and δ for all that will ever be released", _budget_decision(choices, profiles)),
+        (
+            "Public base",
+            f"{choices.public_data}: the public text and model to build on. The demo base writes "
+            "like its own letters; name a model of your domain for real use (docs/operations.md).",
+        ),
+    ]
+
+
+def facts_of(name: str, draft: Draft) -> dict[str, Any]:
+    """The same as JSON values."""
+    return {
+        "name": name,
+        "file": str(draft.path),
+        "columns": {profile.name: _role(profile, draft) for profile in draft.profiles},
+        "decisions": [{"about": about, "now": now} for about, now in draft.decisions],
+    }
+
+
+def show(name: str, draft: Draft) -> None:
+    """Prints the columns, the decisions, and what comes next."""
+    console = Console(width=max(100, Console().width))
+    table = Table(
+        "column",
+        "filled",
+        "distinct",
+        "words",
+        "suggestion",
+        title=f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; for your eyes)",
+    )
+    for profile in draft.profiles:
+        numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
+        shown = ("", "", "") if profile.nested else numbers
+        table.add_row(profile.name, *shown, _role(profile, draft))
+    console.print(table)
+    console.print("\nDecide, in the file:", style="bold")
+    for about, now in draft.decisions:
+        console.print(f"- {about}. {now}", highlight=False, markup=False)
+    console.print(f"\nWritten: {draft.path}", highlight=False, markup=False, soft_wrap=True)
+    first = "confirm the label values in the file, then " if draft.choices.unconfirmed else ""
+    console.print(f"Next: {first}dpsynth plan {name}", highlight=False)
+
+
+def _unit_decision(choices: Choices, found: Suggestion) -> str:
+    if choices.unit is None:
+        repeated = found.unit or found.possible_unit
+        hint = (
+            f" Column {repeated!r} repeats: if it is a person, make it the unit (--unit)."
+            if repeated
+            else " If one person has several records, name their column in privacy_unit."
+        )
+        return f"One record.{hint}"
+    shares = [
+        f"{bound}: {kept_share(str(choices.path), choices.unit, bound):.0%}" for bound in (1, 5, 20)
+    ]
+    return (
+        f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "
+        f"Share of records kept by max_records: {', '.join(shares)}. A larger bound costs more "
+        "noise; one that follows from the data is better a round number."
+    )
+
+
+def _label_decision(choices: Choices) -> str:
+    said = []
+    if choices.labels:
+        said.append(f"Columns {', '.join(choices.labels)}: the values that you named are public.")
+    if choices.unconfirmed:
+        said.append(
+            f"Columns {', '.join(choices.unconfirmed)}: their values stand in the file as a "
+            "comment. Nothing runs before you confirm them there, or name them with "
+            "--public-labels COLUMN=A,B,C; whatever is listed becomes public."
+        )
+    if choices.suggested:
+        said.append(
+            f"Columns {', '.join(choices.suggested)} look like labels. Values that at least "
+            f"{LEAST_RECORDS_PER_LABEL} records share are in the file as a comment: confirm them "
+            "there, and corpora have labels; delete the comment before anybody else sees the file."
+        )
+    return " ".join(said) or "None found. Corpora will have no labels."
+
+
+def _budget_decision(choices: Choices, profiles: Sequence[ColumnProfile]) -> str:
+    rows = max((profile.rows for profile in profiles), default=0)
+    said = f"ε = {declared(choices.epsilon)}, δ = {declared(choices.delta)}."
+    if choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS:
+        said += " δ is too large for so many records: at most 1 / (10 x number of records)."
+    return f"{said} Spent budget never comes back; `dpsynth plan` prices everything beforehand."
+
+
+def _role(profile: ColumnProfile, draft: Draft) -> str:
+    choices, found = draft.choices, draft.suggestion
+    if profile.name == choices.text:
+        return "text"
+    if profile.name == choices.unit:
+        return "privacy unit"
+    if profile.name in choices.labels:
+        return "label (public)"
+    if profile.name in choices.unconfirmed or profile.name in choices.suggested:
+        return "label? confirm its values"
+    if profile.name == choices.id:
+        return "id"
+    return "unit? decide" if profile.name in (found.unit, found.possible_unit) else "not read"
