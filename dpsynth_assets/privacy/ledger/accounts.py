@@ -33,6 +33,7 @@ class CohortAccount:
         latest: Terms of the last entry.
         spent: Everything with an (ε, δ) cost, as the adaptive filter adds it.
         charges: Number of charges of each (asset, canonical event) with an (ε, δ) cost.
+        largest_budget: Largest ε that the terms of any of these charges allowed.
         this_month: What of it was charged in the month of the last charge.
         secret_charges: The same for releases under secret protection; never part of any ε.
         secret: Terms of the first release under secret protection; its occurrences hold for good.
@@ -49,6 +50,7 @@ class CohortAccount:
     latest: BudgetTerms
     spent: FilterSum = field(default_factory=FilterSum)
     charges: Charges = field(default_factory=Counter)
+    largest_budget: float = 0.0
     this_month: MonthSpend = field(default_factory=MonthSpend)
     secret_charges: Charges = field(default_factory=Counter)
     secret: SecretTerms | None = None
@@ -82,6 +84,7 @@ class CohortAccount:
         else:
             self.charges[entry.asset, entry.event_json] += 1
             self.spent.add(entry.event_json)
+            self.largest_budget = max(self.largest_budget, terms.epsilon)
             self.this_month.post(month, entry.asset, entry.event_json)
 
     def post_commit(self, entry: LedgerEntry) -> None:

@@ -32,7 +32,7 @@ from dpsynth_assets.privacy.ledger.plans import Charges
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
-FORMAT = 2
+FORMAT = 3
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -40,7 +40,7 @@ ENTRIES_BETWEEN = 500
 
 _OTHERS_MAY_WRITE = 0o022
 _PLAIN = ("cohort", "dataset", "adaptive", "plan_json", "reserved", "committed", "has_ex_post")
-_PLAIN += ("decisions",)
+_PLAIN += ("decisions", "largest_budget")
 
 
 class Checkpoint:

@@ -33,7 +33,9 @@ class HistoryLine:
         mechanism: By which mechanism.
         guarantee: What the release promises.
         epsilon_alone: ε of this release on its own; None where it has no event.
-        epsilon_cumulative: ε of the cohort with this charge; never a sum of single ε.
+        epsilon_cumulative: ε of the cohort with this charge; never a sum of single ε. A reading.
+        epsilon_guaranteed: ε that is guaranteed of the cohort with this charge.
+        delta: δ that goes with both.
         epsilon_remaining: What the terms in force left after it.
         ex_post_epsilon: Realised bound, kept apart. Depends on private data: internal use only.
         committed: Whether the release was stored.
@@ -48,6 +50,8 @@ class HistoryLine:
     guarantee: str
     epsilon_alone: float | None
     epsilon_cumulative: float
+    epsilon_guaranteed: float
+    delta: float
     epsilon_remaining: float | None
     ex_post_epsilon: float | None
     committed: bool
@@ -117,7 +121,7 @@ def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
     spend = cohort_spend(entry.cohort, account)
     alone = None
     if entry.event_json is not None and entry.guarantee != GuaranteeType.SECRET:
-        alone = epsilon_alone(entry.event_json, spend.delta, spend.accountant)
+        alone = epsilon_alone(entry.event_json, account.opened.delta, spend.accountant)
     return HistoryLine(
         seq=entry.seq,
         recorded_at=entry.recorded_at,
@@ -127,6 +131,8 @@ def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
         guarantee=entry.guarantee,
         epsilon_alone=alone,
         epsilon_cumulative=spend.epsilon,
+        epsilon_guaranteed=spend.guaranteed_epsilon,
+        delta=spend.delta,
         epsilon_remaining=spend.remaining_epsilon,
         ex_post_epsilon=None,
         committed=False,

@@ -11,6 +11,7 @@ from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
 from dpsynth_assets.privacy.ledger.allowances import month_epsilon
 from dpsynth_assets.privacy.ledger.charges import float_up
+from dpsynth_assets.privacy.ledger.guaranteed import FILTER, guaranteed
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -27,9 +28,12 @@ class CohortSpend:
     Attributes:
         cohort: Name of the cohort.
         dataset: Dataset it belongs to; empty where nothing was charged.
-        epsilon: ε of every reserve with an event, at `delta`, rounded up. Ex-post bounds are not
-            in it.
-        delta: δ of the cohort.
+        epsilon: ε of every reserve with an event, rounded up: the reading of an odometer, which
+            says what is left and is no guarantee (`guaranteed`). Ex-post bounds are not in it.
+        delta: δ that goes with every ε here: the cohort's, or twice that after a switch of
+            accountants.
+        guaranteed_epsilon: ε that is guaranteed of the same releases, rounded up.
+        basis: Why it is: `filter`, `plan` or `plan, then filter`.
         budget_epsilon: ε the terms allow; None where no terms are known.
         remaining_epsilon: Budget minus what is compared with it, rounded down: less than budget
             minus `epsilon` where sampled events are added at one order; None where no terms are
@@ -62,6 +66,8 @@ class CohortSpend:
     dataset: str = ""
     epsilon: float = 0.0
     delta: float = 0.0
+    guaranteed_epsilon: float = 0.0
+    basis: str = FILTER
     budget_epsilon: float | None = None
     remaining_epsilon: float | None = None
     accountant: str = ""
@@ -95,7 +101,8 @@ class DatasetSpend:
 
     Attributes:
         dataset: Name of the dataset.
-        epsilon: ε of the whole, rounded up.
+        epsilon: ε of the whole, rounded up: the reading of an odometer.
+        guaranteed_epsilon: ε that is guaranteed of the whole, rounded up.
         delta: δ of the whole, rounded up.
         composition: `parallel` (largest cohort) or `sequential` (sum over cohorts).
         total_guarantee: As of a cohort; no guarantee where cohorts protect different things.
@@ -104,6 +111,7 @@ class DatasetSpend:
 
     dataset: str
     epsilon: float
+    guaranteed_epsilon: float
     delta: float
     composition: str
     total_guarantee: str
@@ -145,12 +153,15 @@ def cohort_spend(
         epsilon if accountant == TIGHT else account.spent.filter_epsilon(known.delta, known.epsilon)
     )
     bounds = _ex_post_bounds(account)
+    holds = guaranteed(account)
     secret = known.secret or account.secret
     return CohortSpend(
         cohort=cohort,
         dataset=account.dataset,
         epsilon=epsilon,
-        delta=known.delta,
+        delta=holds.delta,
+        guaranteed_epsilon=holds.epsilon,
+        basis=holds.basis,
         budget_epsilon=known.epsilon,
         remaining_epsilon=remaining(known.epsilon, compared),
         accountant=accountant,
@@ -202,6 +213,7 @@ def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpe
     return DatasetSpend(
         dataset=dataset,
         epsilon=total([spend.epsilon for spend in spends] or [0.0]),
+        guaranteed_epsilon=total([spend.guaranteed_epsilon for spend in spends] or [0.0]),
         delta=total([spend.delta for spend in spends] or [0.0]),
         composition="parallel" if parallel else "sequential",
         total_guarantee=_joint_guarantee(mine),

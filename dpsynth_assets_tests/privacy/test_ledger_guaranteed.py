@@ -1,0 +1,68 @@
+"""What is guaranteed of a cohort is not what an odometer reads of it."""
+
+import pytest
+
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
+from dpsynth_assets.privacy.ledger.export import history
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+
+FIRST, SECOND = GaussianEvent(noise_multiplier=2.2), GaussianEvent(noise_multiplier=5.0)
+A, B = "tickets/a/corpus", "tickets/b/corpus"
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(sqlite_url(tmp_path))
+
+
+def charge(ledger, asset, event, terms, release="1"):
+    plan = [PlannedRelease(A, FIRST)] if terms.accountant == "tight" else None
+    ledger.reserve(make_request(asset=asset, event=event, release=release), terms, plan)
+
+
+def test_a_filter_guarantees_its_budget_and_reads_less(ledger):
+    charge(ledger, A, FIRST, make_terms(epsilon=4.0))
+    spend = ledger.spend("tickets")
+    assert (spend.guaranteed_epsilon, spend.delta, spend.basis) == (4.0, 1e-6, "filter")
+    assert spend.epsilon == epsilon_of([FIRST], 1e-6, "zcdp") < 4.0
+
+
+def test_the_largest_budget_counts_and_a_lowered_one_lowers_nothing(ledger):
+    charge(ledger, A, FIRST, make_terms(epsilon=8.0))
+    charge(ledger, B, SECOND, make_terms(epsilon=5.0))
+    assert ledger.spend("tickets", make_terms(epsilon=4.0)).guaranteed_epsilon == 8.0
+
+
+def test_a_plan_guarantees_its_charged_copies(ledger):
+    terms = make_terms(epsilon=9.0, accountant="tight")
+    charge(ledger, A, FIRST, terms)
+    spend = ledger.spend("tickets")
+    assert spend.basis == "plan"
+    assert spend.guaranteed_epsilon == spend.epsilon == epsilon_of([FIRST], 1e-6, "tight")
+    charge(ledger, A, FIRST, terms, release="2")
+    assert ledger.spend("tickets").guaranteed_epsilon == epsilon_of([FIRST] * 2, 1e-6, "tight")
+
+
+def test_after_a_switch_of_accountants_delta_is_doubled_everywhere(ledger):
+    charge(ledger, A, FIRST, make_terms(accountant="tight"))
+    assert ledger.spend("tickets").delta == 1e-6
+    charge(ledger, B, SECOND, make_terms())
+    spend = ledger.spend("tickets")
+    assert (spend.guaranteed_epsilon, spend.delta) == (make_terms().epsilon, 2e-6)
+    assert spend.basis == "plan, then filter"
+    assert ledger.dataset_spend("tickets").delta == 2e-6
+    assert [line.delta for line in history(ledger).lines] == [1e-6, 2e-6]
+
+
+def test_a_plan_dearer_than_every_budget_is_still_covered_after_a_switch(ledger, monkeypatch):
+    """Restated prices may pass the budget under which a plan was admitted."""
+    charge(ledger, A, FIRST, make_terms(accountant="tight"))
+    charge(ledger, B, SECOND, make_terms())
+    monkeypatch.setattr("dpsynth_assets.privacy.ledger.guaranteed.plan_epsilon", lambda *_: 1e3)
+    assert ledger.spend("tickets").guaranteed_epsilon == 1e3
+
+
+def test_nothing_charged_guarantees_zero(ledger):
+    assert ledger.spend("tickets", make_terms()).guaranteed_epsilon == 0.0
