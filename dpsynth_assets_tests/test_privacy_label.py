@@ -16,6 +16,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
 from dpsynth_assets.report.label import cohort_label, corpus_label
@@ -185,7 +186,7 @@ def test_an_edited_number_on_the_card_is_named(ledger, tmp_path):
     folder = tmp_path / "corpus"
     label = publish(folder, ledger, histogram_and_corpus(ledger))
     card = folder / "README.md"
-    shown = f"{label['guarantee']['epsilon']:.4g}"
+    shown = rounded_up(label["guarantee"]["epsilon"], ".4g")
     card.write_text(card.read_text().replace(f"ε = {shown}", "ε = 0.1", 1))
     assert [problem.split(":")[0] for problem in corpus_problems(folder, ledger.entries())] == [
         "README.md"

@@ -15,6 +15,7 @@ from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.card_check import corpus_problems
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules import refusal_of
@@ -121,7 +122,8 @@ def test_realised_ex_post_bound_is_nowhere_in_what_is_released(house):
     assert bound > 0
     for path in (house.home / "released").rglob("*"):
         if path.is_file() and path.suffix in {".json", ".md"}:
-            assert f"{bound:.4g}" not in path.read_text()
+            assert rounded_up(bound, ".4g") not in path.read_text()
+            assert rounded_down(bound, ".4g") not in path.read_text()
 
 
 def test_materialising_again_reuses_every_release_and_charges_nothing(house):
@@ -184,7 +186,7 @@ def test_every_card_and_the_statement_equal_the_ledger(house):
 def test_a_card_that_says_another_epsilon_fails_its_check(house):
     card = house.home / "released" / "letters" / "mean_uniform" / "README.md"
     text = card.read_text()
-    epsilon = f"{label_of(house, 'mean_uniform')['guarantee']['epsilon']:.4g}"
+    epsilon = rounded_up(label_of(house, "mean_uniform")["guarantee"]["epsilon"], ".4g")
     try:
         card.write_text(text.replace(f"ε = {epsilon}", "ε = 0.1"))
         assert corpus_problems(card.parent, ledger().entries())

@@ -19,6 +19,7 @@ from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, float_up
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
@@ -125,8 +126,10 @@ def test_the_refusal_says_what_is_asked_and_what_is_left(ledger):
     with pytest.raises(BudgetExceededError) as refusal:
         ledger.reserve(make_request(release="2"), make_terms(epsilon=6.0))
     told = ledger.preview(make_request(release="2"), make_terms(epsilon=6.0))
-    assert f"requested ε={told.requested_epsilon:.2f}" in str(refusal.value)
-    assert f"remaining ε={told.remaining_epsilon:.2f} of 6.00 (δ=1e-06)" in str(refusal.value)
+    assert f"requested ε={rounded_up(told.requested_epsilon, '.2f')}" in str(refusal.value)
+    assert f"remaining ε={rounded_down(told.remaining_epsilon, '.2f')} of 6.00 (δ=1e-06)" in str(
+        refusal.value
+    )
     assert told.refusal == str(refusal.value)
 
 

@@ -15,6 +15,7 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, PlannedRelease
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.months import month_after, month_at
 from dpsynth_assets.privacy.ledger.statement import dataset_spend
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -235,7 +236,7 @@ def test_show_tells_the_month_beside_the_total(ledger, tmp_path, capsys):
     show(ledger=sqlite_url(tmp_path), last=5)
     printed = capsys.readouterr().out
     assert "Monthly allowances" in printed
-    assert f"{worth(2):.4f}" in printed
+    assert declared(worth(2)) in printed
 
 
 def test_two_rules_may_not_part_one_dataset(ledger):
@@ -266,7 +267,7 @@ def test_show_tells_what_disjoint_cohorts_cost_together(ledger, tmp_path, capsys
     assert "in parallel: the largest cohort" in printed
     total = ledger.dataset_spend("tickets")
     assert total.epsilon == ledger.spend("tickets_2026_02").epsilon
-    assert f"{total.epsilon:.4f}" in printed
+    assert rounded_up(total.epsilon, ".4f") in printed
 
 
 def test_cohorts_of_two_rules_would_add_up():

@@ -13,6 +13,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.charges import float_up
+from dpsynth_assets.privacy.rounded import rounded_down
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     make_request,
@@ -59,7 +60,7 @@ def test_the_filter_refuses_what_the_best_order_would_admit_and_shows_its_own_nu
     with pytest.raises(BudgetExceededError) as refusal:
         ledger.reserve(training(1), terms)
     assert "at the one order of a filter of this budget" in str(refusal.value)
-    assert f"(ε={told.filter_epsilon:.4f}" in str(refusal.value)
+    assert f"(ε={rounded_down(told.filter_epsilon, '.4f')}" in str(refusal.value)
 
 
 def training(number):
