@@ -1,11 +1,19 @@
 """The release gate, as a pure decision and as blocking asset checks.
 
+The gate looks at the candidate, at what the dataset file declares and at the ledger, and at no
+private record: that a corpus was published, or held back, is post-processing of the candidate,
+which the ledger has paid for. Canaries are part of that: they are codes from a declared list, and
+given the list the answer follows from the candidate alone.
+
+A dataset file may ask for one check more, which compares the candidate with private text
+(`release_gate: {copied_spans: block}`). Its answers are exact and outside (ε, δ), so each is
+recorded in the ledger before it has an effect, and the privacy label counts them.
+
 Dagster's blocking checks stop downstream steps of the same run; the publishing step evaluates the
-same decision again, so a later run cannot go around it. Each outcome is one bit about private
-data, which docs/privacy.md names; no count, span or score leaves the gate.
+same decision again, so a later run cannot go around it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -13,50 +21,129 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import project_root
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import BudgetTerms, GateQuestion, Ledger
+from dpsynth_assets.privacy.ledger.terms import digest
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import DECIDING_GATE
 
 GATE: dict[str, str] = {
     "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
     "ledger_chain_valid": "Every ledger entry hashes to what the next entry recorded.",
     "corpus_not_empty": "The corpus has at least one row of text.",
     "no_canary": (
-        "No planted canary occurs in the corpus: a code that was hidden in the private records, so "
-        "that copying shows."
-    ),
-    "no_verbatim_private_span": (
-        "No long span that is particular to one or two private units occurs verbatim."
+        "No code of the declared list of canaries occurs in the corpus: codes that were hidden in "
+        "the private records, so that copying shows. No record is read for it."
     ),
 }
+
+NO_COPIED_SPAN = "no_copied_span"
+COPIED_SPANS_CODE = "1"
+"""Version of the comparison, as a decision's ledger entry names it."""
+
+_DECIDING_TEXT = (
+    "No long span that is particular to one or two private units occurs verbatim. The dataset file "
+    "lets this check decide, so its answer is an exact statement about private text, outside "
+    "(ε, δ): the ledger counts it. Asked only where all other checks hold."
+)
+
+
+def deciding_checks(spec: PrivateDatasetSpec) -> tuple[str, ...]:
+    """Checks that compare with private text and that the dataset file lets decide; mostly none."""
+    return (NO_COPIED_SPAN,) if spec.release_gate.copied_spans == "block" else ()
 
 
 def evaluate_gate(
     spec: PrivateDatasetSpec,
     budget: BudgetTerms,
     rows: pl.DataFrame,
-    public_corpus: pl.DataFrame,
+    public_corpus: pl.DataFrame | None,
     ledger: Ledger,
-    sensitive_store: SensitiveStore,
+    sensitive_store: SensitiveStore | None = None,
+    *,
+    deciding: Sequence[str] = (),
+    run_id: str = "",
 ) -> dict[str, bool]:
-    """Decides whether rows may be published; True per check name means it holds."""
-    from dpsynth_assets.attacks.overlap import has_verbatim_private_span
+    """Decides whether rows may be published; True per check name means it holds.
 
+    Args:
+        spec: The dataset.
+        budget: Its terms.
+        rows: The candidate.
+        public_corpus: Public text, whose spans a deciding check does not count as copied.
+        ledger: What was charged, and what was decided before.
+        sensitive_store: What a deciding check compares with. Not opened without one; None: only
+            what the ledger has recorded counts.
+        deciding: Of `deciding_checks`, those to be asked, after all others and if these hold.
+        run_id: Who asks.
+
+    Raises:
+        PrivacyError: There is no record of a decision, and no store to take it from.
+
+    **Privacy** Without a deciding check a function of the candidate, the declaration and the
+    ledger: post-processing. Every answer of a deciding check is exact, outside (ε, δ), and in the
+    ledger before this function returns it.
+    """
     texts = rows["text"].to_list() if "text" in rows.columns else []
-    private = sensitive_store.read_internal(spec.name, "source", purpose="release gate")
-    return {
+    outcome = {
         "budget_kept": ledger.spend(spec.name, budget).epsilon <= budget.epsilon,
         "ledger_chain_valid": ledger.verify().ok,
         "corpus_not_empty": any(text.strip() for text in texts),
         "no_canary": not _has_canary(spec, texts),
-        "no_verbatim_private_span": not has_verbatim_private_span(
-            texts,
-            private.records["text"].to_list(),
-            public_corpus["text"].to_list(),
-            private_units=private.records["unit_id"].to_list(),
-        ),
     }
+    for name in deciding:
+        if not all(outcome.values()):
+            outcome[name] = False  # Nothing is asked for a candidate that is held back anyway.
+            continue
+        question = GateQuestion(
+            cohort=spec.name,
+            check=name,
+            candidate=digest(texts),
+            release=str(rows["reservation"][0]),
+            code_version=COPIED_SPANS_CODE,
+            run_id=run_id,
+        )
+        outcome[name] = _decided(spec, question, texts, public_corpus, ledger, sensitive_store)
+    return outcome
+
+
+def _decided(
+    spec: PrivateDatasetSpec,
+    question: GateQuestion,
+    texts: list[str],
+    public_corpus: pl.DataFrame | None,
+    ledger: Ledger,
+    sensitive_store: SensitiveStore | None,
+) -> bool:
+    """What the ledger says about a candidate, after asking where it says nothing yet."""
+    if sensitive_store is None or public_corpus is None:
+        known = ledger.decision(question)
+        if known is None:
+            raise PrivacyError(
+                f"Expected a decision of the check {question.check} about this candidate in the "
+                "ledger, got none. Run the checks of its candidate_corpus first; they take it."
+            )
+        return known
+    return ledger.decide(question, lambda: not _copies(spec, texts, public_corpus, sensitive_store))
+
+
+def _copies(
+    spec: PrivateDatasetSpec,
+    texts: list[str],
+    public_corpus: pl.DataFrame,
+    sensitive_store: SensitiveStore,
+) -> bool:
+    from dpsynth_assets.attacks.overlap import has_verbatim_private_span
+
+    private = sensitive_store.read_internal(spec.name, "source", purpose="release gate").records
+    return has_verbatim_private_span(
+        texts,
+        private["text"].to_list(),
+        public_corpus["text"].to_list(),
+        private_units=private["unit_id"].to_list(),
+    )
 
 
 def _has_canary(spec: PrivateDatasetSpec, texts: list[str]) -> bool:
@@ -66,7 +153,7 @@ def _has_canary(spec: PrivateDatasetSpec, texts: list[str]) -> bool:
 
 
 def read_canaries(spec: PrivateDatasetSpec) -> list[str]:
-    """Canaries planted in the private source, one a line; none when none are declared."""
+    """The declared canaries, one a line; none when none are declared."""
     declared = spec.evaluation.canaries
     if declared is None:
         return []
@@ -82,27 +169,74 @@ def corpus_checks(
     budget: BudgetTerms,
     candidate_key: dg.AssetKey,
     public_corpus_key: dg.AssetKey,
-) -> dg.AssetChecksDefinition:
+) -> list[dg.AssetChecksDefinition]:
     """Blocking checks of one candidate corpus; each shows pass or fail and nothing else."""
+    if deciding_checks(spec):
+        return [_deciding_gate(spec, budget, candidate_key, public_corpus_key)]
+    return [_gate(spec, budget, candidate_key)]
+
+
+def _specs(candidate_key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
+    return [
+        dg.AssetCheckSpec(name=name, asset=candidate_key, blocking=True, description=text)
+        for name, text in GATE.items()
+    ]
+
+
+def _gate_name(candidate_key: dg.AssetKey) -> str:
+    return "__".join([*candidate_key.path, "gate"])
+
+
+def _results(candidate_key: dg.AssetKey, outcome: dict[str, bool]) -> Iterator[dg.AssetCheckResult]:
+    for name, passed in outcome.items():
+        yield dg.AssetCheckResult(check_name=name, asset_key=candidate_key, passed=passed)
+
+
+def _gate(
+    spec: PrivateDatasetSpec, budget: BudgetTerms, candidate_key: dg.AssetKey
+) -> dg.AssetChecksDefinition:
+    @dg.multi_asset_check(
+        name=_gate_name(candidate_key),
+        specs=_specs(candidate_key),
+        ins={"candidate": dg.AssetIn(candidate_key)},
+    )
+    def gate(candidate: pl.DataFrame, ledger: PrivacyLedger) -> Iterator[dg.AssetCheckResult]:
+        with private_section(f"The release gate of {spec.name}"):
+            outcome = evaluate_gate(spec, budget, candidate, None, ledger.open())
+        yield from _results(candidate_key, outcome)
+
+    return gate
+
+
+def _deciding_gate(
+    spec: PrivateDatasetSpec,
+    budget: BudgetTerms,
+    candidate_key: dg.AssetKey,
+    public_corpus_key: dg.AssetKey,
+) -> dg.AssetChecksDefinition:
+    """The gate with the checks that read private text, as the dataset file asks for it."""
+    asked = [
+        dg.AssetCheckSpec(
+            name=name,
+            asset=candidate_key,
+            blocking=True,
+            description=_DECIDING_TEXT,
+            additional_deps=[public_corpus_key],
+            metadata={DECIDING_GATE: "release_gate.copied_spans"},
+        )
+        for name in deciding_checks(spec)
+    ]
 
     @dg.multi_asset_check(
-        name="__".join([*candidate_key.path, "gate"]),
-        specs=[
-            dg.AssetCheckSpec(
-                name=name,
-                asset=candidate_key,
-                blocking=True,
-                description=text,
-                additional_deps=[public_corpus_key],
-            )
-            for name, text in GATE.items()
-        ],
+        name=_gate_name(candidate_key),
+        specs=[*_specs(candidate_key), *asked],
         ins={
             "candidate": dg.AssetIn(candidate_key),
             "public_corpus": dg.AssetIn(public_corpus_key),
         },
     )
     def gate(
+        context: dg.AssetCheckExecutionContext,
         candidate: pl.DataFrame,
         public_corpus: pl.DataFrame,
         ledger: PrivacyLedger,
@@ -110,10 +244,16 @@ def corpus_checks(
     ) -> Iterator[dg.AssetCheckResult]:
         with private_section(f"The release gate of {spec.name}"):
             outcome = evaluate_gate(
-                spec, budget, candidate, public_corpus, ledger.open(), sensitive_store
+                spec,
+                budget,
+                candidate,
+                public_corpus,
+                ledger.open(),
+                sensitive_store,
+                deciding=deciding_checks(spec),
+                run_id=context.run.run_id,
             )
-        for name, passed in outcome.items():
-            yield dg.AssetCheckResult(check_name=name, asset_key=candidate_key, passed=passed)
+        yield from _results(candidate_key, outcome)
 
     return gate
 

@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import dagster as dg
 import numpy as np
@@ -26,6 +26,8 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
     The base is DPSYNTH_STORE_URL/values, or `artifacts` under DPSYNTH_HOME. There is no field and
     hence no run config: a run cannot publish from values of another place.
     """
+
+    opens_private_data: ClassVar[bool] = False
 
     _base: str = PrivateAttr(default="")
 

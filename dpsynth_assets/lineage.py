@@ -3,13 +3,24 @@
 Rules: every asset says its privacy level; a released asset reaches a sensitive one only through a
 mechanism (which charges the ledger); nothing but internal assets depends on an internal one;
 a mechanism is never automated and never retried by policy, since each run may spend.
+
+Private data is also reached without an edge of the graph: through a resource. So a public or
+released asset that is no mechanism may require no resource that opens private data, nor may a check
+of one, since a check that fails holds back what comes after it. A resource class says by
+`opens_private_data` whether it does; one that does not say it counts as private. The exception is
+declared: an asset or check that decides about a release by reading private text names the field of
+the dataset file that asks for it (`tags.DECIDING_GATE`), and `deciding_gates` lists it.
+
+What a function reads by itself, from a path or a global, is not seen here.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
 
 from dpsynth_assets.tags import (
+    DECIDING_GATE,
     INTERNAL,
     MECHANISM,
     PRIVACY,
@@ -26,11 +37,33 @@ class PrivacyLineageError(dg.DagsterInvalidDefinitionError):
 
 def verify_privacy_lineage(defs: dg.Definitions) -> None:
     """Raises PrivacyLineageError that lists every violation of the rules above."""
-    problems = [*_level_problems(defs), *_flow_problems(defs), *_spending_problems(defs)]
+    problems = [
+        *_level_problems(defs),
+        *_flow_problems(defs),
+        *_resource_problems(defs),
+        *_check_problems(defs),
+        *_spending_problems(defs),
+    ]
     if problems:
         raise PrivacyLineageError(
             "The asset graph breaks the privacy lineage:\n" + "\n".join(f"  {p}" for p in problems)
         )
+
+
+def deciding_gates(defs: dg.Definitions) -> tuple[str, ...]:
+    """Names every declared asset and check that decides about a release by reading private text."""
+    graph = defs.resolve_asset_graph()
+    assets = [
+        key.to_user_string()
+        for key in graph.get_all_asset_keys()
+        if DECIDING_GATE in graph.get(key).tags
+    ]
+    checks = [
+        f"{key.asset_key.to_user_string()}: {key.name}"
+        for key in graph.asset_check_keys
+        if DECIDING_GATE in graph.get_check_spec(key).metadata
+    ]
+    return tuple(sorted([*assets, *checks]))
 
 
 def _level_problems(defs: dg.Definitions) -> list[str]:
@@ -76,6 +109,88 @@ def _unprotected_paths(graph: Any, key: dg.AssetKey) -> list[tuple[str, ...]]:
                 seen.add(parent)
                 stack.append((parent, step))
     return found
+
+
+def _resource_problems(defs: dg.Definitions) -> list[str]:
+    """Public and released assets whose code may open private data, and which are no mechanisms."""
+    graph = defs.resolve_asset_graph()
+    problems = []
+    for key in sorted(graph.get_all_asset_keys()):
+        node = graph.get(key)
+        level = node.tags.get(PRIVACY)
+        if level not in (PUBLIC, RELEASED) or not node.is_materializable:
+            continue
+        if (MECHANISM in node.tags and level == RELEASED) or DECIDING_GATE in node.tags:
+            continue
+        problems.extend(
+            f"{level} asset may read private data through a resource: "
+            f"{key.to_user_string()} <- {name}"
+            for name in _private_resources(node.assets_def)
+        )
+    return problems
+
+
+def _check_problems(defs: dg.Definitions) -> list[str]:
+    """Checks that tell of private data at a public or released asset, or block because of it."""
+    graph = defs.resolve_asset_graph()
+    problems = []
+    for key in sorted(graph.asset_check_keys, key=lambda each: (each.asset_key, each.name)):
+        spec, own = graph.get_check_spec(key), graph.get(key.asset_key)
+        level = own.tags.get(PRIVACY)
+        shown = level in (PUBLIC, RELEASED)
+        if DECIDING_GATE in spec.metadata or not (shown or spec.blocking):
+            continue
+        made_by = graph.assets_def_for_key(key)
+        reads = _private_parents(graph, key) if shown else []
+        if made_by is not own.assets_def:  # Else the asset's own rules hold for what it reads.
+            reads += _private_resources(made_by)
+        problems.extend(
+            f"{'blocking ' if spec.blocking else ''}check may read private data: {key.name} of "
+            f"{key.asset_key.to_user_string()} ({level}) <- {name}"
+            for name in reads
+        )
+    return problems
+
+
+def _private_resources(assets_def: dg.AssetsDefinition) -> list[str]:
+    """Keys of the required resources that open private data, or do not say that they do not."""
+    resources = assets_def.resource_defs  # Those of the definitions included, once resolved.
+    return [
+        key
+        for key in sorted(assets_def.required_resource_keys)
+        if key in resources
+        and not _is_default(key, resources[key])
+        and any(_opens(each) for each in _with_nested(resources[key]))
+    ]
+
+
+def _is_default(key: str, resource: Any) -> bool:
+    """Whether it is the IO manager that Dagster provides where none is bound."""
+    made_by = getattr(getattr(resource, "resource_fn", None), "__module__", "")
+    return key == "io_manager" and made_by.startswith("dagster.")
+
+
+def _opens(resource: Any) -> bool:
+    declared = getattr(resource, "configurable_resource_cls", type(resource))
+    return bool(getattr(declared, "opens_private_data", True))
+
+
+def _with_nested(resource: Any) -> Iterator[Any]:
+    """A resource, and those that it is made of."""
+    yield resource
+    for nested in (getattr(resource, "nested_resources", None) or {}).values():
+        yield from _with_nested(nested)
+
+
+def _private_parents(graph: Any, key: dg.AssetCheckKey) -> list[str]:
+    """Sensitive and internal assets that a check looks at beside its own asset."""
+    return [
+        parent.to_user_string()
+        for parent in sorted(graph.get(key).parent_entity_keys, key=str)
+        if isinstance(parent, dg.AssetKey)
+        and parent != key.asset_key
+        and graph.get(parent).tags.get(PRIVACY) in (SENSITIVE, INTERNAL)
+    ]
 
 
 def _spending_problems(defs: dg.Definitions) -> list[str]:

@@ -5,6 +5,11 @@ from typing import Any, Final
 PRIVACY: Final = "dpsynth/privacy"
 MECHANISM: Final = "dpsynth/mechanism"
 RELEASE: Final = "dpsynth/release"
+DECIDING_GATE: Final = "dpsynth/deciding_gate"
+"""Tag of an asset, or metadata of a check, that decides about a release by reading private text.
+
+Its value names the field of the dataset file that asks for it.
+"""
 
 PUBLIC: Final = "public"
 SENSITIVE: Final = "sensitive"

@@ -26,12 +26,12 @@ paraphrase, or repeat a span that public text composes.
 Memory holds 64-bit hashes of the spans of the synthetic corpus, and a block of the others.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpsynth_assets.attacks.word_spans import WordBlock, word_blocks
+from dpsynth_assets.attacks.word_spans import WordBlock, split_words, word_blocks
 
 SPAN_WORDS = 12
 MOST_UNITS = 2
@@ -115,8 +115,72 @@ def verbatim_share(
     )
     copies = np.zeros(len(texts), dtype=bool)
     for block in word_blocks(texts):
-        copies[_copying_texts(block, background, words, piece_words)] = True
+        copies[block.texts[_copied_starts(block, background, words, piece_words)]] = True
     return float(copies.mean()) if len(copies) else 0.0
+
+
+@dataclass(frozen=True)
+class CopiedSpan:
+    """Words of a synthetic text that it shares with one or two private units.
+
+    Attributes:
+        row: Index of the synthetic text.
+        words: The words, folded and in order: at least `SPAN_WORDS`, spans that overlap as one.
+    """
+
+    row: int
+    words: tuple[str, ...] = field(repr=False)
+
+
+def copied_spans(
+    texts: Sequence[str],
+    private_texts: Sequence[str],
+    public_texts: Sequence[str],
+    *,
+    private_units: Sequence[str] | None = None,
+) -> list[CopiedSpan]:
+    """Lists every span that `has_verbatim_private_span` finds, for the steward's eyes.
+
+    Args:
+        texts: The synthetic corpus.
+        private_texts: Private records.
+        public_texts: Documents whose spans are no leak.
+        private_units: Unit of each private record; None counts each record as a unit.
+
+    Returns:
+        Spans by row and place; empty where nothing is copied.
+
+    **Privacy** Internal: computed from private records without noise, and quotes them.
+    """
+    units = _unit_numbers(private_units, len(private_texts))
+    background = _Background(
+        private_texts=private_texts, units=units, public_texts=public_texts, most_units=MOST_UNITS
+    )
+    return [
+        CopiedSpan(row, tuple(split_words(texts[row])[first:last]))
+        for block in word_blocks(texts)
+        for row, first, last in _runs(
+            block, _copied_starts(block, background, SPAN_WORDS, PIECE_WORDS)
+        )
+    ]
+
+
+def _runs(block: WordBlock, starts: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Joins spans that overlap: row, first word and end of each run, counted within its text."""
+    openings = np.searchsorted(block.texts, block.texts[starts])
+    run: list[int] | None = None
+    for start, row, opening in zip(
+        starts.tolist(), block.texts[starts].tolist(), openings.tolist(), strict=True
+    ):
+        first, last = start - opening, start - opening + SPAN_WORDS
+        if run is not None and run[0] == row and first <= run[2]:
+            run[2] = last
+            continue
+        if run is not None:
+            yield run[0], run[1], run[2]
+        run = [row, first, last]
+    if run is not None:
+        yield run[0], run[1], run[2]
 
 
 def near_duplicate_share(
@@ -150,10 +214,10 @@ def near_duplicate_share(
     return close / len(features)
 
 
-def _copying_texts(
+def _copied_starts(
     block: WordBlock, background: _Background, words: int, piece_words: int
 ) -> np.ndarray:
-    """Finds the texts of a block that hold a particular span."""
+    """Finds the first words of a block's particular spans: int64 (S,), in order."""
     hashes, starts = block.spans(words)
     candidates = np.unique(hashes)
     holders, public = _holders(candidates, words, background)
@@ -161,7 +225,7 @@ def _copying_texts(
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
     if len(suspects) == 0:
         return suspects
-    return block.texts[suspects[~_composed(block, suspects, background, words, piece_words)]]
+    return suspects[~_composed(block, suspects, background, words, piece_words)]
 
 
 def _composed(

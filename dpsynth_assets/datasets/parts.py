@@ -257,6 +257,18 @@ class MethodSpec(Declaration):
         return self.name or self.method
 
 
+class ReleaseGateSpec(Declaration):
+    """What may hold back a corpus beside the checks that look at no private record."""
+
+    copied_spans: Literal["show", "block"] = Field(
+        default="show",
+        description="What happens where a corpus repeats a long span of one or two private units. "
+        "show: the steward sees it in `copied_spans`, internal, and nothing is held back. block: "
+        "the corpus is not published; whether one is published then answers a question about "
+        "private text exactly, outside (ε, δ), and the ledger and the label count every answer.",
+    )
+
+
 class EvaluationSpec(Declaration):
     """How corpora are scored. Scores stay internal: they are computed from private text."""
 

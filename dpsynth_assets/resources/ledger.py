@@ -1,6 +1,6 @@
 """The privacy ledger as a Dagster resource. It lives outside Dagster's own storage."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 import dagster as dg
 from pydantic import PrivateAttr
@@ -15,6 +15,8 @@ class PrivacyLedger(dg.ConfigurableResource):
     Its place is DPSYNTH_LEDGER_URL, or SQLite under DPSYNTH_HOME. It has no field, hence no run
     config: a run cannot charge another ledger than that of its installation.
     """
+
+    opens_private_data: ClassVar[bool] = False
 
     _url: str = PrivateAttr(default="")
 

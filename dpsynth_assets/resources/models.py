@@ -1,7 +1,7 @@
 """Models as a Dagster resource: loaded on first use, once per process."""
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dagster as dg
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class Models(dg.ConfigurableResource):
     """Gives the text embedder and the language model that a public base made or named."""
+
+    opens_private_data: ClassVar[bool] = False
 
     def text_embedder(self, manifest: dict[str, Any]) -> "TextEmbedder":
         """The embedder that the asset `text_embedder` describes."""

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 import dagster as dg
 
@@ -25,6 +26,8 @@ def show_in_terminal(bar: TerminalBar) -> None:
 
 class Progress(dg.ConfigurableResource):
     """Reports progress; messages carry public facts only."""
+
+    opens_private_data: ClassVar[bool] = False
 
     log_every_seconds: float = 10.0
 

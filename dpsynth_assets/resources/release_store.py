@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import dagster as dg
 import polars as pl
@@ -48,6 +48,8 @@ class ReleaseStore(dg.ConfigurableResource):
     Its place is DPSYNTH_STORE_URL/releases (s3://, gs:// with the extras `s3`, `gcs`), or
     `artifacts/releases` under DPSYNTH_HOME; it has no field, hence no run config.
     """
+
+    opens_private_data: ClassVar[bool] = False
 
     _root: str = PrivateAttr(default="")
 

@@ -1,10 +1,26 @@
 """A graph that would let private data reach a release unaccounted must not load."""
 
+import ast
+from pathlib import Path
+from typing import ClassVar
+
 import dagster as dg
 import pytest
 
-from dpsynth_assets.lineage import PrivacyLineageError, verify_privacy_lineage
-from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PUBLIC, RELEASED, SENSITIVE
+import dpsynth_assets
+from dpsynth_assets.definitions import defs
+from dpsynth_assets.lineage import PrivacyLineageError, deciding_gates, verify_privacy_lineage
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.tags import (
+    DECIDING_GATE,
+    INTERNAL,
+    MECHANISM,
+    PRIVACY,
+    PUBLIC,
+    RELEASED,
+    SENSITIVE,
+)
 
 
 def asset(name, level, deps=(), mechanism=None, **options):
@@ -12,7 +28,7 @@ def asset(name, level, deps=(), mechanism=None, **options):
     if mechanism:
         tags[MECHANISM] = mechanism
 
-    @dg.asset(name=name, deps=list(deps), tags=tags, **options)
+    @dg.asset(name=name, deps=list(deps), tags=tags | options.pop("more_tags", {}), **options)
     def body():
         return None
 
@@ -97,3 +113,140 @@ def test_mechanism_with_a_retry_policy_is_refused():
 def test_mechanism_whose_output_is_not_released_is_refused():
     with pytest.raises(PrivacyLineageError, match="must be tagged released"):
         verify(asset("histogram", SENSITIVE, mechanism="laplace"))
+
+
+# What an asset or a check reads through a resource
+
+
+class Through(dg.ConfigurableResource):
+    """A harmless wrapper of a resource that is not."""
+
+    opens_private_data: ClassVar[bool] = False
+    inner: SensitiveStore
+
+
+class Silent(dg.ConfigurableResource):
+    """Says nothing about private data."""
+
+
+RESOURCES = {
+    "sensitive_store": SensitiveStore(),
+    "renamed": SensitiveStore(),
+    "through": Through(inner=SensitiveStore()),
+    "silent": Silent(),
+    "by_function": dg.ResourceDefinition(lambda _: SensitiveStore()),
+    "ledger": PrivacyLedger(),
+}
+PRIVATE = [name for name in RESOURCES if name != "ledger"]
+
+
+def verify_bound(*assets, checks=()):
+    verify_privacy_lineage(
+        dg.Definitions(assets=list(assets), asset_checks=list(checks), resources=RESOURCES)
+    )
+
+
+def check(name, of, resources=(), **options):
+    @dg.asset_check(name=name, asset=of, required_resource_keys=set(resources), **options)
+    def body():
+        return dg.AssetCheckResult(passed=True)
+
+    return body
+
+
+@pytest.mark.parametrize("level", [PUBLIC, RELEASED])
+@pytest.mark.parametrize("resource", PRIVATE)
+def test_what_is_shown_may_not_open_private_data_through_a_resource(level, resource):
+    reader = asset("corpus", level, required_resource_keys={resource})
+    with pytest.raises(PrivacyLineageError, match=f"corpus <- {resource}"):
+        verify_bound(reader)
+
+
+def test_a_resource_of_the_asset_itself_is_seen_as_well():
+    reader = asset(
+        "corpus",
+        RELEASED,
+        required_resource_keys={"own"},
+        resource_defs={"own": SensitiveStore().get_resource_definition()},
+    )
+    with pytest.raises(PrivacyLineageError, match="corpus <- own"):
+        verify_bound(reader)
+
+
+def test_mechanisms_and_internal_assets_open_private_data():
+    verify_bound(
+        asset("records", SENSITIVE, required_resource_keys={"sensitive_store"}),
+        asset(
+            "histogram",
+            RELEASED,
+            ["records"],
+            mechanism="laplace",
+            required_resource_keys={"sensitive_store", "ledger"},
+        ),
+        asset("corpus", RELEASED, ["histogram"], required_resource_keys={"ledger"}),
+        asset("report", INTERNAL, ["corpus"], required_resource_keys={"sensitive_store"}),
+    )
+
+
+def test_a_public_asset_that_calls_itself_a_mechanism_is_no_way_round():
+    reader = asset("model", PUBLIC, mechanism="x", required_resource_keys={"sensitive_store"})
+    with pytest.raises(PrivacyLineageError, match="model <- sensitive_store"):
+        verify_bound(reader)
+
+
+def test_a_deciding_gate_is_declared_and_listed():
+    gate = asset(
+        "corpus",
+        RELEASED,
+        required_resource_keys={"sensitive_store"},
+        more_tags={DECIDING_GATE: "release_gate.copied_spans"},
+    )
+    decides = check(
+        "no_copied_span",
+        "corpus",
+        ["sensitive_store"],
+        blocking=True,
+        metadata={DECIDING_GATE: "release_gate.copied_spans"},
+    )
+    verify_bound(gate, checks=[decides])
+    declared = dg.Definitions(assets=[gate], asset_checks=[decides], resources=RESOURCES)
+    assert deciding_gates(declared) == ("corpus", "corpus: no_copied_span")
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("level", [PUBLIC, RELEASED])
+def test_a_check_of_what_is_shown_opens_no_private_data(level, blocking):
+    reads = check("copies", "corpus", ["sensitive_store"], blocking=blocking)
+    with pytest.raises(PrivacyLineageError, match=r"copies of corpus .* <- sensitive_store"):
+        verify_bound(asset("corpus", level), checks=[reads])
+
+
+def test_a_check_that_looks_at_private_records_beside_its_asset_is_refused():
+    looks = check("copies", "corpus", additional_deps=["records"])
+    with pytest.raises(PrivacyLineageError, match=r"copies of corpus .* <- records"):
+        verify_bound(asset("records", SENSITIVE), asset("corpus", RELEASED), checks=[looks])
+
+
+def test_a_check_of_an_internal_asset_reads_what_it_likes_and_blocks_nothing():
+    internal = asset("copied_spans", INTERNAL)
+    verify_bound(internal, checks=[check("copies", "copied_spans", ["sensitive_store"])])
+    blocks = check("copies", "copied_spans", ["sensitive_store"], blocking=True)
+    with pytest.raises(PrivacyLineageError, match=r"blocking check .* copied_spans"):
+        verify_bound(internal, checks=[blocks])
+
+
+def test_the_product_decides_nothing_by_private_text_unless_it_is_asked_to():
+    assert deciding_gates(defs()) == ()
+
+
+def test_no_asset_or_check_makes_a_store_of_its_own():
+    """A store that is no resource would be read unseen; `finished` only removes files."""
+    root = Path(dpsynth_assets.__file__).parent
+    for path in [*root.glob("assets/*.py"), root / "checks.py"]:
+        made = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("SensitiveStore", "SensitiveStore.at")
+        ]
+        assert not made or path.name == "finished.py", path

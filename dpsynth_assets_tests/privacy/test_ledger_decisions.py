@@ -32,13 +32,10 @@ def ledger(request, tmp_path):
 def question(reservation, candidate="c1", **changes):
     fields = {
         "cohort": "tickets",
-        "dataset": "tickets",
-        "asset": "tickets/mean/candidate_corpus",
         "check": "no_copied_span",
         "candidate": candidate,
         "release": reservation,
         "code_version": "1",
-        "data_version": "2026-01",
     }
     return GateQuestion(**fields | changes)
 
@@ -113,9 +110,10 @@ def test_two_processes_that_ask_at_once_get_the_first_answer(tmp_path):
 
 
 def test_a_candidate_that_nobody_paid_for_is_not_asked_about(ledger):
-    release(ledger)
-    with pytest.raises(PrivacyError, match="charged to cohort 'tickets'"):
-        ledger.decide(question("unknown"), never)
+    of_another_cohort = release(ledger, cohort="mail", dataset="mail")
+    for reservation in ("unknown", of_another_cohort):
+        with pytest.raises(PrivacyError, match="charged to cohort 'tickets'"):
+            ledger.decide(question(reservation), never)
 
 
 def test_a_checkpoint_keeps_decisions(tmp_path, monkeypatch):

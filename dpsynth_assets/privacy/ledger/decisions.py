@@ -21,24 +21,18 @@ class GateQuestion:
 
     Attributes:
         cohort: Cohort whose records are compared.
-        dataset: Dataset the cohort belongs to.
-        asset: Key of the candidate, e.g. `tickets/ctcl/candidate_corpus`.
         check: Name of the check that decides.
         candidate: SHA-256 of the candidate's texts in order.
         release: Reservation of the charge behind the candidate.
         code_version: Version of the check's code.
-        data_version: Declared version of the source.
         run_id: Who asked; not part of the identity of the question.
     """
 
     cohort: str
-    dataset: str
-    asset: str
     check: str
     candidate: str
     release: str
     code_version: str
-    data_version: str
     run_id: str = ""
 
     @property

@@ -85,38 +85,32 @@ def commit_entry(
 
 
 def decision_entry(
-    book: Book, question: GateQuestion, *, passed: bool, now: datetime | None = None
+    book: Book,
+    reserve: LedgerEntry,
+    question: GateQuestion,
+    *,
+    passed: bool,
+    now: datetime | None = None,
 ) -> LedgerEntry:
     """Writes what a gate answered, with its running number among those of the cohort.
 
-    Its key stands in for a reservation, so that the table holds one decision a question.
+    Cohort, asset and version of the data are those of the charge behind the candidate. The key of
+    the question stands in for a reservation, so that the table holds one decision a question.
     """
     count = book.accounts[question.cohort].decisions + 1
-    entry = LedgerEntry(
-        seq=0,
-        recorded_at="",
+    entry = reserve._replace(
         kind=DECISION,
         reservation=question.key,
         key=question.key,
-        cohort=question.cohort,
-        dataset=question.dataset,
-        asset=question.asset,
         mechanism=question.check,
         guarantee=str(GuaranteeType.NONE),
         event_json=None,
         parameters_json=decision_json(question, passed=passed, count=count),
         code_version=question.code_version,
-        data_version=question.data_version,
-        release="",
         run_id=question.run_id,
         terms_json=None,
         plan_digest=None,
         plan_json=None,
-        artifact_digest=None,
-        artifact_uri=None,
-        ex_post_epsilon=None,
-        previous_hash="",
-        hash="",
     )
     return _next_entry(book, entry, now)
 

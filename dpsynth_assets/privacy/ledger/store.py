@@ -162,17 +162,19 @@ class Ledger:
         known = self.decision(question)
         if known is not None:
             return known
-        if question.release not in self._refreshed().reserved:
+        with self._appending() as (appender, _):
+            reserve = appender.find_reserve(question.release)
+        if reserve is None or reserve.cohort != question.cohort:
             raise PrivacyError(
                 f"Expected a candidate that was charged to cohort {question.cohort!r}, got the "
-                f"reservation {question.release!r}. Materialise {question.asset} first."
+                f"reservation {question.release!r}. Materialise the candidate again."
             )
         self._database.allow_decisions()
         passed = answer()
         with self._appending() as (appender, book):
             if question.key not in book.decisions:  # Another process may have asked meanwhile.
-                entry = decision_entry(book, question, passed=passed, now=self._clock())
-                appender.append(entry)
+                now = self._clock()
+                appender.append(decision_entry(book, reserve, question, passed=passed, now=now))
         return bool(self.decision(question))
 
     def decision(self, question: GateQuestion) -> bool | None:
