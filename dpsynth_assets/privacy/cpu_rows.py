@@ -78,27 +78,30 @@ def sums_of_clipped(
     logits: np.ndarray,
     columns: "Sequence[np.ndarray | None]",
     rows: "Sequence[torch.Tensor | slice]",
-) -> np.ndarray:
-    """Adds up the clipped logits of each of G batches: (G, A) float64, exact.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Adds up clipped logits plus c over each of G batches: (G, A) float64, exact.
 
     Args:
         lattice: Of the clip.
         logits: (R, V) float32.
         columns: For each batch its (A,) int64 allowed tokens; None for all V.
         rows: For each batch its rows, as in `blocks_of_rows`.
+
+    Returns:
+        The sums, and (G,) int64 of how many rows each is.
     """
     tokens = logits.shape[1] if not len(columns) or columns[0] is None else len(columns[0])
     floor = np.full(tokens, lattice.lowest, dtype=np.float32)  # as fast as a number is slow
     sums = np.empty((len(rows), tokens))
 
-    def add_up(batch: int) -> None:
+    def add_up(batch: int) -> int:
         total = sums[batch]
         used = sum_of_units(lattice, logits, columns[batch], rows[batch], floor=floor, out=total)
         total *= lattice.unit  # whole numbers below 2^53 and a power of two: exact
-        total -= used * lattice.clip_bound
+        return used
 
-    side_by_side(add_up, range(len(rows)), logits.size)
-    return sums
+    used = side_by_side(add_up, range(len(rows)), logits.size)
+    return sums, np.array(used, dtype=np.int64)
 
 
 def sum_of_units(

@@ -8,6 +8,7 @@ Shape letters: R rows, n rows of one batch, V vocabulary, A allowed tokens, G ac
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,11 @@ from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_log
 from dpsynth_assets.privacy.cpu_rows import is_plain, side_by_side
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median_box import private_median_box, rank_window
+from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
     check_shapes,
-    draw_tokens,
     rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -50,7 +51,8 @@ class MedianTokenMechanism:
     (proof in `rank_window`), so each coordinate of a neighbour's median lies in [left, right].
     γ(Z, x) is the exact supremum of |log P(x) − log P'(x)| over that box: never above the
     paper's Definition 4 for the same box, and right where the paper's is not: even |Z| under
-    replace-one, and |Z| < 3 (errata B-000.4 and B-000.5).
+    replace-one, and |Z| < 3 (errata B-000.4 and B-000.5). Medians of lattice numbers are compared
+    without rounding, tokens have exactly their probability, and γ is rounded up.
 
     **Source** Amin et al. 2025, Eq. (3), Definitions 3 and 4, Theorem 2.
     """
@@ -148,9 +150,19 @@ class MedianTokenMechanism:
         box_of = partial(self._private_box, private_logits, columns=columns)
         entries = private_logits.numel() if is_plain(private_logits) else 0
         boxes = torch.stack(side_by_side(box_of, rows_of, entries))
+        tokens = draw_tokens(boxes[:, 1], Fraction(self.temperature))  # [amin2025 A1:L8]
         boxes /= self.temperature
-        tokens = draw_tokens(boxes[:, 1].clone())  # [amin2025 A1:L8]
-        return tokens, _gamma_of(boxes, torch.from_numpy(tokens).to(boxes.device)).cpu().numpy()
+        gamma = _gamma_of(boxes, torch.from_numpy(tokens).to(boxes.device)).cpu().numpy()
+        return tokens, gamma + self._rounding_of_gamma(boxes.shape[2])
+
+    def _rounding_of_gamma(self, tokens: int) -> float:
+        """Bounds what float64 may take off a computed γ over `tokens` tokens.
+
+        γ is a difference of two log-probabilities, each a quotient less a log-sum-exp. With
+        u = 2^-53 quotients are off by u c/τ, a log-sum-exp by (A + 8) u + u (c/τ + ln A) besides:
+        (A + 3 c/τ + ln A + 8) u each, and twice that in the difference.
+        """
+        return (tokens + 4.0 * self.clip_bound / self.temperature + 64.0) * 2.0**-51
 
     def _private_box(
         self,

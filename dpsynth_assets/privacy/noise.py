@@ -1,9 +1,9 @@
 """The only sampler of privacy noise. Operating-system entropy, no seed.
 
 Integer noise comes from OpenDP, whose discrete Laplace and Gaussian samplers are exact (Canonne,
-Kamath, Steinke 2020). Categorical draws use one 53-bit uniform in float64, whose rounding moves
-a log-probability by at most about V · 2^-52 (6e-11 for V = 256k), far below any η. Only DP-SGD,
-whose gradients are too many for exact integers, adds floating-point noise (`gaussian_like`).
+Kamath, Steinke 2020). Tokens are drawn from words of entropy, as many as it takes for each token to
+have exactly its probability (`softmax_draws`). Only DP-SGD, whose gradients are too many for exact
+integers, adds floating-point noise (`gaussian_like`).
 """
 
 import math
@@ -69,6 +69,11 @@ def _fresh_uniforms(count: int) -> np.ndarray:
     return uniforms
 
 
+def secure_words(count: int) -> np.ndarray:
+    """Draws (count,) uint64, each number equally likely."""
+    return np.frombuffer(_entropy(8 * count), dtype=np.uint64)
+
+
 def _entropy(count: int) -> bytearray:
     """Fetches `count` random bytes; many of them as a ChaCha20 keystream.
 
@@ -128,23 +133,6 @@ def _integer_vectors() -> Any:
 
     enable_features("contrib")
     return vector_domain(atom_domain(T="i64"))
-
-
-def secure_categorical(scores: np.ndarray) -> int:
-    """Draws an index from softmax(scores) by inverse CDF in float64.
-
-    Args:
-        scores: (V,) finite numbers, already divided by the temperature.
-
-    Raises:
-        ValueError: If `scores` is empty or not finite.
-    """
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.size == 0 or not np.isfinite(scores).all():
-        raise ValueError("Expected at least one score and all finite, got none or a non-finite.")
-    cumulative = np.cumsum(np.exp(scores - scores.max()))
-    target = secure_uniform.random(1)[0] * cumulative[-1]
-    return int(min(np.searchsorted(cumulative, target, side="right"), scores.size - 1))
 
 
 def secure_bernoulli(probabilities: np.ndarray) -> np.ndarray:

@@ -26,12 +26,12 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
 from dpsynth_assets.privacy.next_token_laws import LAWS_PER_SUM, next_token_laws, sum_of_laws
 from dpsynth_assets.privacy.noise import discrete_laplace
+from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     allowed_tokens,
     check_public_logits,
     check_shapes,
-    draw_tokens,
     rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -343,7 +343,7 @@ def draw_public_tokens(
         raise ValueError(f"Expected 0 < temperature < inf, got {temperature}.")
     columns = allowed_tokens(public_logits, allowed)
     scores = public_logits if columns is None else public_logits.index_select(1, columns)
-    tokens = draw_tokens(scores.to(torch.float64, copy=True).div_(temperature))
+    tokens = draw_tokens(scores.to(torch.float64), Fraction(temperature))
     return tokens if columns is None else columns.cpu().numpy()[tokens]  # [amin2024 A1:L19]
 
 

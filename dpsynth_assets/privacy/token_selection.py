@@ -4,6 +4,7 @@ Shape letters: R rows (prompts of all batches), V vocabulary, A allowed tokens, 
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits, usable_rows
 from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, sums_of_clipped
 from dpsynth_assets.privacy.events import BoundedRangeEvent
-from dpsynth_assets.privacy.noise import secure_uniform
+from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -117,8 +118,9 @@ class MeanTokenMechanism:
         columns = allowed_tokens(private_logits, allowed)
         if self.public_top_k is not None:
             columns = self._support(private_logits, public_logits, active, columns)
-        private_scores = self.private_scores(private_logits, batch_of_row, active, columns)
-        drawn = draw_tokens(private_scores)  # [amin2024 A1:L15] [amin2025 A1:L8]
+        private_sums, _ = self._private_sums(private_logits, batch_of_row, active, columns)
+        divisor = self.expected_batch_size * Fraction(self.temperature)
+        drawn = draw_tokens(private_sums, divisor)  # [amin2024 A1:L15] [amin2025 A1:L8]
         if columns is None:
             return drawn
         tokens: np.ndarray = columns.expand(len(drawn), -1).cpu().numpy()
@@ -150,10 +152,28 @@ class MeanTokenMechanism:
         active: np.ndarray,
         columns: "torch.Tensor | None" = None,
     ) -> "torch.Tensor":
-        """Computes (G, A) float64 scores z̄/τ. Private: only a draw from them may leave.
+        """Computes (G, A) float64 scores z̄/τ, rounded. Private: only a draw from them may leave.
 
         `columns` are the allowed tokens, (A,) for all batches or (G, A) for each; None for all V.
+        """
+        import torch
+
+        sums, rows = self._private_sums(private_logits, batch_of_row, active, columns)
+        offsets = torch.from_numpy(rows * self.clip_bound).to(sums.device)
+        sums -= offsets.unsqueeze(1)
+        return sums.div_(self.expected_batch_size * self.temperature)
+
+    def _private_sums(
+        self,
+        private_logits: "torch.Tensor",
+        batch_of_row: "torch.Tensor",
+        active: np.ndarray,
+        columns: "torch.Tensor | None",
+    ) -> "tuple[torch.Tensor, np.ndarray]":
+        """Computes (G, A) float64 Σ (clip_c(z) + c) of each batch, and of how many rows each.
+
         Clipped logits are summed as integers on a lattice (`ClipLattice`): exactly, in any order.
+        The constant c of a row is in the sums of all its tokens, hence not in the softmax.
         """
         import torch
 
@@ -163,15 +183,15 @@ class MeanTokenMechanism:
         # [amin2024 A1:L14] [amin2025 A1:L7]
         if is_plain(private_logits):
             tokens = [each if each is None else each.numpy() for each in own]
-            sums = torch.from_numpy(
-                sums_of_clipped(lattice, private_logits.numpy(), tokens, rows_of)
-            )
-        else:
-            width = private_logits.shape[1] if columns is None else columns.shape[-1]
-            sums = private_logits.new_empty((len(rows_of), width), dtype=torch.float64)
-            for total, rows, allowed_here in zip(sums, rows_of, own, strict=True):
-                total.copy_(_sum_of_clipped(private_logits, rows, allowed_here, lattice))
-        return sums.div_(self.expected_batch_size * self.temperature)
+            sums, used = sums_of_clipped(lattice, private_logits.numpy(), tokens, rows_of)
+            return torch.from_numpy(sums), used
+        width = private_logits.shape[1] if columns is None else columns.shape[-1]
+        totals = private_logits.new_empty((len(rows_of), width), dtype=torch.float64)
+        counts = [
+            _sum_of_clipped(private_logits, rows, allowed_here, lattice, out=total)
+            for total, rows, allowed_here in zip(totals, rows_of, own, strict=True)
+        ]
+        return totals, np.array(counts, dtype=np.int64)
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 8·G·V + 24·V + 8·E + 32·R bytes.
@@ -212,19 +232,21 @@ def _sum_of_clipped(
     rows: "torch.Tensor | slice",
     columns: "torch.Tensor | None",
     lattice: ClipLattice,
-) -> "torch.Tensor":
-    """Adds up a batch's clipped logits: (A,) float64, exact. For any type on any device."""
-    import torch
+    out: "torch.Tensor",
+) -> int:
+    """Adds up a batch's clipped logits plus c into (A,) float64, exact; returns of how many rows.
 
-    tokens = private_logits.shape[1] if columns is None else len(columns)
-    total = torch.zeros(tokens, dtype=torch.float64, device=private_logits.device)
+    For any type on any device.
+    """
+    out.zero_()
     used, placed = 0, None
     for block, maximum in usable_rows(private_logits, columns, rows):
         reused = placed if placed is not None and placed.shape == block.shape else None
         placed = lattice.placed(block, lattice.shift_of(maximum), out=reused)
-        total += lattice.sum_units(placed)  # whole numbers below 2^53: exact
+        out += lattice.sum_units(placed)  # whole numbers below 2^53: exact
         used += len(block)
-    return total.mul_(lattice.unit).sub_(used * lattice.clip_bound)
+    out *= lattice.unit
+    return used
 
 
 def check_shapes(
@@ -317,18 +339,3 @@ def _sliced(rows: "torch.Tensor") -> "torch.Tensor | slice":
         return slice(0, 0)
     first, stop = int(rows[0]), int(rows[-1]) + 1
     return slice(first, stop) if stop - first == len(rows) else rows
-
-
-def draw_tokens(private_scores: "torch.Tensor") -> np.ndarray:
-    """Draws (G,) indices from softmax of each row of (G, A) float64 scores, which it overwrites.
-
-    Inverse CDF with one operating-system uniform a row; see `noise` for the rounding error.
-    """
-    import torch
-
-    uniforms = torch.from_numpy(secure_uniform.random(private_scores.shape[0]).copy())
-    private_scores -= private_scores.amax(dim=1, keepdim=True)
-    cumulative = torch.cumsum(private_scores.exp_(), dim=1, out=private_scores)
-    targets = uniforms.to(cumulative.device).unsqueeze(1) * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, targets, right=True).squeeze(1)
-    return drawn.clamp_(max=cumulative.shape[1] - 1).cpu().numpy()

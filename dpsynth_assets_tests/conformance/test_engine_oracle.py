@@ -20,10 +20,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
-from dpsynth_assets.privacy import clipping, sparse_vector
+from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.noise import secure_uniform
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
@@ -40,14 +39,14 @@ BATCHES, VOCABULARY, END, PAD = 5, 67, 1, 2
 
 
 class Streams:
-    """Seeded uniforms and Laplace integers, in the order in which they are asked for."""
+    """Seeded words and Laplace integers, in the order in which they are asked for."""
 
     def __init__(self, seed):
         self._uniform = np.random.default_rng(seed)
         self._laplace = np.random.default_rng(seed + 1)
 
-    def random(self, size):
-        return self._uniform.random(size)
+    def words(self, size):
+        return self._uniform.integers(0, 2**64, size, dtype=np.uint64)
 
     def laplace(self, values, scale):
         return [value + round(self._laplace.laplace(0.0, scale)) for value in values]
@@ -64,7 +63,7 @@ def log_softmax(row):
 def draw(scores, streams):
     """The first token at which the running sum of weights exceeds uniform times their total."""
     weights = [math.exp(score - max(scores)) for score in scores]
-    target = float(streams.random(1)[0]) * sum(weights)
+    target = float(streams.words(1)[0]) * 2.0**-64 * sum(weights)
     reached = 0.0
     for token, weight in enumerate(weights):
         reached += weight
@@ -196,7 +195,7 @@ PAIRS = [
 
 
 def patch_noise(monkeypatch, streams):
-    monkeypatch.setattr(secure_uniform, "random", streams.random)
+    monkeypatch.setattr(softmax_draws, "secure_words", streams.words)
     monkeypatch.setattr(sparse_vector, "discrete_laplace", streams.laplace)
 
 

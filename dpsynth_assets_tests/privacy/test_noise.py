@@ -20,7 +20,6 @@ from dpsynth_assets.privacy.noise import (
     discrete_laplace,
     gaussian_like,
     secure_bernoulli,
-    secure_categorical,
 )
 
 FALSE_ALARM = 1e-9
@@ -107,19 +106,13 @@ def test_integer_noise_has_its_stated_law(sampler, log_weight):
     assert chi_square(halved, log_weight(3.0)) < FALSE_ALARM
 
 
-@pytest.mark.statistical
-def test_categorical_draws_follow_the_softmax():
-    scores = np.array([0.0, 1.0, 2.0, -40.0])
-    observed = np.bincount([secure_categorical(scores) for _ in range(20_000)], minlength=4)
-    assert observed[3] == 0
-    expected = np.exp(scores[:3]) / np.exp(scores[:3]).sum() * 20_000
-    assert stats.chisquare(observed[:3], expected).pvalue > FALSE_ALARM
-
-
-@pytest.mark.parametrize("scores", [[], [math.nan, 0.0], [math.inf]])
-def test_categorical_refuses_scores_without_a_law(scores):
-    with pytest.raises(ValueError, match="finite"):
-        secure_categorical(np.array(scores))
+def test_words_are_whole_words_that_never_repeat():
+    drawn = noise.secure_words(20_000)
+    assert drawn.dtype == np.uint64
+    assert len(set(drawn.tolist())) == 20_000
+    ones = np.unpackbits(drawn.view(np.uint8)).mean()
+    assert abs(ones - 0.5) < 7 * 0.5 / math.sqrt(20_000 * 64)
+    assert noise.secure_words(0).shape == (0,)
 
 
 @pytest.fixture(params=[1 << 16, 7], ids=["one block", "many blocks"])

@@ -6,22 +6,34 @@ out here, since the real mechanism cannot be configured into them.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.audits.audit import EX_POST, Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_curve
 from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.privacy.softmax_draws import tokens_from_words
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
+
+if TYPE_CHECKING:
+    import torch
 
 VOCABULARY = 32
 EXTREME = 50.0
 BATCH_SIZES = (0, 1, 7, 64, 130)
 DRAWS = 20_000
+RARE_SUMS, RARE_DIVISOR = (99.0, -99.0, 0.0, 95.0), Fraction(4)
+"""Sums of 11 rows with c = 9, and s τ = 8 · 0.5: the rarest token has probability 2e-22."""
+
+UNIFORM_BITS = 128
 ADD_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_REMOVE, NeighboringRelation.REPLACE_ONE
+
+Draw = Callable[["torch.Tensor", Fraction, Callable[[int], np.ndarray]], np.ndarray]
+"""Undivided scores (1, V), their divisor and a source of uint64 words to (1,) tokens."""
 
 Scores = Callable[[np.ndarray], np.ndarray]
 """(n, V) logits of one batch to (V,) scores whose softmax is drawn from."""
@@ -127,7 +139,66 @@ def _draws(*, temperature: float = 1.0, greedy: bool = False) -> Finding:
     return Finding.of(audit_event_counts(count(DRAWS), count(0), DRAWS, curve))
 
 
+def _token_of(draw: Draw, uniform: int) -> int:
+    """Draws from `RARE_SUMS` with the bits of a uniform for entropy, and zeros after them."""
+    import torch
+
+    parts = iter([uniform >> place & (1 << 64) - 1 for place in range(UNIFORM_BITS - 64, -1, -64)])
+
+    def words(count: int) -> np.ndarray:
+        return np.array([next(parts, 0)] * count, dtype=np.uint64)
+
+    scores = torch.tensor([RARE_SUMS], dtype=torch.float64)
+    return int(draw(scores, RARE_DIVISOR, words)[0])
+
+
+def _first_uniform(draw: Draw, token: int) -> int:
+    """Finds by bisection the least uniform that draws this token or a later one."""
+    low, high = 0, 1 << UNIFORM_BITS
+    while low < high:
+        middle = (low + high) // 2
+        if _token_of(draw, middle) >= token:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _probabilities(draw: Draw) -> Finding:
+    """Compares each token's share of all uniforms with its probability in the softmax."""
+    edges = [_first_uniform(draw, token) for token in range(1, len(RARE_SUMS))]
+    edges = [0, *edges, 1 << UNIFORM_BITS]
+    shares = np.array(
+        [float(Fraction(width, edges[-1])) for width in np.diff(np.array(edges, dtype=object))]
+    )
+    weights = np.exp((np.array(RARE_SUMS) - max(RARE_SUMS)) / float(RARE_DIVISOR))
+    observed = np.abs(shares / (weights / weights.sum()) - 1.0)
+    return Finding(claimed=0.0, observed=float(observed.max()))
+
+
+def _by_one_uniform(
+    scores: "torch.Tensor", divisor: Fraction, words: Callable[[int], np.ndarray]
+) -> np.ndarray:
+    """Planted: inverse CDF in float64, as it is usually written."""
+    private_scores = scores.numpy()
+    uniforms = ((words(len(private_scores)) >> np.uint64(11)) + 0.5) * 2.0**-53
+    weights = np.exp((private_scores - private_scores.max()) / float(divisor))
+    reached = np.cumsum(weights, axis=1)
+    pairs = zip(reached, uniforms * reached[:, -1], strict=True)
+    return np.array([np.searchsorted(row, target, side="right") for row, target in pairs])
+
+
 AUDITS = (
+    Audit(
+        name="rare-tokens",
+        mechanism="token drawn from a softmax",
+        events=("bounded_range", EX_POST),
+        claim="A token has the probability of the softmax exactly, however rare it is.",
+        measure="largest relative error of a token's probability",
+        kind=AuditKind.EXACT,
+        observe=lambda: _probabilities(tokens_from_words),
+        planted={Bug.ONE_UNIFORM: lambda: _probabilities(_by_one_uniform)},
+    ),
     Audit(
         name="mean-token-range",
         mechanism="token drawn from the softmax of mean clipped logits",
