@@ -46,7 +46,10 @@ class Bug(StrEnum):
     UNCUT = "cut samples accounted as Poisson sampling"
     TIED_USE_FORGOTTEN = "second use of a tied parameter forgotten in its norm"
     CLIPPED_BY_PART = "clipped by micro-batch instead of by record"
+    ONE_UNIFORM = "token drawn by one uniform of 53 bits"
     SPREAD_VOTES = "votes of one record taken for votes of several"
+    ROUNDED_BY_PLACE = "nearest row by sums that round by the row's place"
+    MIXED_WITH_COMPANY = "embedding that follows the other texts of its call"
     TAKEN_IDS = "a replaced record takes an id that is in use, and two records go"
     PROMISE_UNCHECKED = "promise to secrets left out where no method protects them"
 
