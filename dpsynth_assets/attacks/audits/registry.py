@@ -15,6 +15,7 @@ from dpsynth_assets.attacks.audits import (
     promises,
     replaced_records,
     reuse,
+    rows,
     secrets,
     thresholds,
     token_draws,
@@ -48,6 +49,7 @@ AUDITS: tuple[Audit, ...] = (
     *accountants.AUDITS,
     *entropy.AUDITS,
     *reuse.AUDITS,
+    *rows.AUDITS,
 )
 
 
