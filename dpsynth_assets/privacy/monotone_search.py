@@ -12,6 +12,9 @@ TOLERANCE = 1e-3
 FINE_TOLERANCE = 1e-9
 """The same where one evaluation is cheap."""
 
+MIXED_TOLERANCE = 1e-4
+"""The same where the answer is known but for a few per cent, and one evaluation takes a while."""
+
 CEILING = 1e6
 """A noise multiplier or batch size above this is no plan."""
 

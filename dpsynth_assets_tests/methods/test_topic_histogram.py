@@ -15,7 +15,7 @@ from dpsynth_assets.methods.topic_histogram import (
     topic_histogram_event,
 )
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
-from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.events import DiscreteGaussianEvent
 from dpsynth_assets.privacy.histogram import release_histogram
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -146,8 +146,9 @@ def test_noise_has_the_asked_size(model):
 def test_the_price_follows_relation_and_unit(model, relation, max_records, sensitivity):
     declared = terms(relation, max_records)
     event = topic_histogram_event(10.0, declared)
-    assert isinstance(event, GaussianEvent)
-    assert event.noise_multiplier == pytest.approx(10.0 / sensitivity)
+    assert isinstance(event, DiscreteGaussianEvent)
+    assert (event.noise_std, event.shift) == (10.0, max_records)
+    assert float(event.rho) == pytest.approx(sensitivity**2 / 200)
     release = release_topic_histogram(
         private_inputs(["good"], [0]), model, declared, noise_std=10.0
     )

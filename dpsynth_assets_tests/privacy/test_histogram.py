@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
+from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplaceEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import (
     histogram_event,
@@ -44,8 +44,8 @@ def test_events_state_noise_relative_to_the_sensitivity(relation, l1, l2):
         laplace = histogram_event(noise="laplace", **arguments)
         assert laplace == DiscreteLaplaceEvent(scale=10.0, sensitivity=l1 * records)
         gaussian = histogram_event(noise="gaussian", **arguments)
-        assert isinstance(gaussian, GaussianEvent)
-        assert gaussian.noise_multiplier == pytest.approx(10.0 / (l2 * records))
+        assert gaussian == DiscreteGaussianEvent(noise_std=10.0, shift=records, count=l1)
+        assert float(gaussian.rho) == pytest.approx((l2 * records) ** 2 / 200)
 
 
 def test_release_carries_its_cost_and_every_bin():

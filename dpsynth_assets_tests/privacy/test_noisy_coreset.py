@@ -13,7 +13,7 @@ from scipy import stats
 
 from dpsynth_assets.privacy import histogram, noisy_coreset
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent
+from dpsynth_assets.privacy.events import ComposedEvent, DiscreteGaussianEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.noisy_coreset import CoresetMechanism, coreset_noise
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -51,16 +51,18 @@ def noiseless(monkeypatch):
     [
         (ADD_REMOVE, 1, 1, 1),
         (ZERO_OUT, 3, 3, 3),
-        (REPLACE_ONE, 1, math.sqrt(2), 2),
-        (REPLACE_ONE, 2, 2 * math.sqrt(2), 4),
+        (REPLACE_ONE, 1, 1, 2),
+        (REPLACE_ONE, 2, 2, 4),
     ],
 )
 def test_every_level_and_the_sums_are_charged(relation, unit, count_shift, sum_shift):
     event = make(hyperplanes=np.ones((5, 3)), relation=relation, max_records_per_unit=unit).event
     assert isinstance(event, ComposedEvent)
-    *levels, sums = (each.noise_multiplier for each in event.events)
-    assert levels == [pytest.approx(4.0 / count_shift)] * 5
-    assert sums == pytest.approx(2.0 / sum_shift)
+    *levels, sums = event.events
+    counts = 2 if relation is REPLACE_ONE else 1
+    level = DiscreteGaussianEvent(noise_std=4.0, shift=count_shift, count=counts)
+    assert levels == [level] * 5
+    assert sums.noise_multiplier == pytest.approx(2.0 / sum_shift)
 
 
 @pytest.mark.parametrize("records", [0, 1, 300])
@@ -224,6 +226,8 @@ def test_vectors_of_another_shape_are_refused(shape):
         make().release(np.zeros(shape))
 
 
-def test_an_event_holds_plain_gaussians_alone():
+def test_an_event_holds_counts_and_one_gaussian():
     event = replace(make(), relation=REPLACE_ONE).event
-    assert all(isinstance(each, GaussianEvent) for each in event.events)
+    *levels, sums = event.events
+    assert all(isinstance(each, DiscreteGaussianEvent) for each in levels)
+    assert isinstance(sums, GaussianEvent)

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import GaussianEvent, flatten
+from dpsynth_assets.privacy.events import DiscreteGaussianEvent, flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -46,8 +46,9 @@ def voting(noise_std=8.0, iterations=3, votes=1, relation=ADD_REMOVE, records=1)
 def test_ten_rounds_cost_what_the_papers_notebook_prints(records, noise_std, epsilon):
     delta = 1 / (records * math.log(records))
     assert gaussian_epsilon(math.sqrt(10) / noise_std, delta) == pytest.approx(epsilon, abs=2e-6)
-    event = voting(noise_std, 10).event
-    assert epsilon_of([event], delta, "tight") == pytest.approx(epsilon, abs=2e-6)
+    # The notebook prices whole votes as continuous noise: up to 4e-4 too little.
+    whole = epsilon_of([voting(noise_std, 10).event], delta, "tight")
+    assert whole == pytest.approx(epsilon, rel=5e-4)
 
 
 @settings(deadline=None)
@@ -82,7 +83,9 @@ def test_the_sensitivity_is_attained_when_a_unit_votes_for_one_candidate(relatio
     assert np.linalg.norm(with_unit - without) == pytest.approx(distance)
     assert mechanism.l2_sensitivity == pytest.approx(distance)
     assert mechanism.l2_sensitivity >= distance
-    assert mechanism.round_event == GaussianEvent(noise_multiplier=8.0 / mechanism.l2_sensitivity)
+    counts = 2 if relation is REPLACE_ONE else 1
+    assert mechanism.round_event == DiscreteGaussianEvent(noise_std=8.0, shift=6, count=counts)
+    assert float(mechanism.round_event.rho) == pytest.approx(distance**2 / 128)
 
 
 def test_every_round_is_charged_and_no_other_is_released():
@@ -196,7 +199,9 @@ def test_calibrated_noise_spends_the_target_and_no_more(
         max_records_per_unit=records,
     )
     event = voting(noise_std, iterations, votes, relation, records).event
-    assert 1.0 - 1e-9 < epsilon_of([event], 1e-6, accountant) <= 1.0
+    # The cost of whole votes wavers by 1e-5 as losses move past ε: "no more" holds always.
+    least = 1e-4 if accountant == "tight" else 1e-9
+    assert 1.0 - least < epsilon_of([event], 1e-6, accountant) <= 1.0
 
 
 def test_integer_noise_is_never_below_one_vote():

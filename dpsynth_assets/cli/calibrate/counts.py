@@ -26,6 +26,7 @@ from dpsynth_assets.cli.account.printing import (
 )
 from dpsynth_assets.cli.calibrate.gaussian import classical_noise_std
 from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of
+from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.histogram import (
     histogram_event,
     l1_sensitivity,
@@ -80,6 +81,7 @@ def _least_scales(
     return {
         "sensitivity": sensitivity,
         "scale": scale_for(epsilon, delta, noise, relation, max_records, "tight"),
+        "scale_continuous_noise": max(1.0, sensitivity / gaussian_mu(epsilon, delta)),
         "scale_zcdp": max(1.0, sensitivity / math.sqrt(2.0 * zcdp_rho(epsilon, delta))),
         "scale_classical": classical_noise_std(sensitivity, epsilon, delta),
         "classical_formula_applies": epsilon <= 1.0,

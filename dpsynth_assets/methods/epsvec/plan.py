@@ -9,8 +9,8 @@ from dpsynth_assets.methods.base import CohortTerms, MethodPlan
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.feasibility import refusal_of, sampling_probability_of
 from dpsynth_assets.methods.plan_cache import remembered
-from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of, zcdp_epsilon, zcdp_rho
-from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
+from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier, integer_noise_std
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import (
     POST_PROCESSING,
@@ -22,6 +22,7 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, l2_sensitivity
+from dpsynth_assets.privacy.monotone_search import MIXED_TOLERANCE, least_noise
 from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity
@@ -147,8 +148,7 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
         target_epsilon: ε the method may cost alone at δ.
 
     **Source** EPSVec, Algorithm 2 and section 4.5, which adds ε by basic composition; μ² of two
-    Gaussian releases adds up (errata B-003.2). The histogram's noise is on whole counts and enters
-    as the Gaussian that dominates it.
+    Gaussian releases adds up (errata B-003.2), but for what whole counts add to the histogram's.
     """
     parameters: dict[str, Any] = config.model_dump(mode="json")
     refusal = refusal_of(config, terms, target_epsilon)
@@ -158,7 +158,7 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
     words = []
     room = _squared_mu(target_epsilon, terms) * _BELOW
     if config.noisy_shots:
-        std = shots_noise_std(config, terms, room)
+        std = shots_noise_std(config, terms, target_epsilon, room)
         stages[SHOTS] = shots_event(std, terms)
         parameters["shots_noise_std"] = std
         words.append(f"discrete Gaussian of standard deviation {std:.3g} on each candidate's count")
@@ -203,8 +203,20 @@ def shots_event(noise_std: float, terms: CohortTerms) -> Event:
     )
 
 
-def shots_noise_std(config: EpsVecConfig, terms: CohortTerms, room: float) -> float:
-    """Standard deviation of a count's noise (records) for its share of μ² = `room`, at least 1."""
+def shots_noise_std(
+    config: EpsVecConfig, terms: CohortTerms, target_epsilon: float, room: float
+) -> float:
+    """Standard deviation of a count's noise (records), at least 1.
+
+    Alone it takes the target; beside vectors its share of μ² = `room`, as continuous noise would.
+    """
+    if not config.use_vectors and terms.accountant == "tight":
+        return integer_noise_std(
+            lambda noise_std: [shots_event(noise_std, terms)],
+            target_epsilon=target_epsilon,
+            delta=terms.delta,
+            accountant=terms.accountant,
+        )
     share = config.shots_share if config.use_vectors else 1.0
     moved = l2_sensitivity(terms.relation, terms.unit.max_records)
     return max(1.0, moved / math.sqrt(room * share))
@@ -218,9 +230,14 @@ def _planned_noise(
     shots: Event | None,
 ) -> VectorNoise:
     """The least noise of the vectors beside the histogram."""
-    left = room - _squared_mu_of(shots, terms)
+    left = room - (2.0 * float(shots.rho) if shots is not None else 0.0)
     chance = sampling_probability_of(config, terms)
     multiplier = 1.0 / math.sqrt(left)
+    if chance == 1 and shots is not None and terms.accountant == "tight":
+        multiplier = remembered(
+            _cache_key(terms, chance, target_epsilon, left),
+            lambda: _multiplier_beside(shots, multiplier, target_epsilon, terms.delta),
+        )
     if chance < 1:
         multiplier = remembered(
             _cache_key(terms, chance, target_epsilon, left),
@@ -234,12 +251,16 @@ def _planned_noise(
     )
 
 
-def _squared_mu_of(shots: Event | None, terms: CohortTerms) -> float:
-    """μ² that the histogram takes: of the Gaussian that dominates its integer noise, or 2 ρ."""
-    if shots is None:
-        return 0.0
-    mu = gaussian_mu_of([shots]) if terms.accountant == "tight" else None
-    return 2.0 * float(shots.rho) if mu is None else mu**2
+def _multiplier_beside(
+    shots: Event, continuous: float, target_epsilon: float, delta: float
+) -> float:
+    """The least multiplier beside integer noise: a little above the one beside continuous noise."""
+
+    def fits(multiplier: float) -> bool:
+        events = [shots, GaussianEvent(noise_multiplier=multiplier)]
+        return epsilon_of(events, delta, "tight") <= target_epsilon
+
+    return least_noise(fits, continuous, tolerance=MIXED_TOLERANCE)
 
 
 def _sampled_multiplier(

@@ -83,7 +83,7 @@ def test_the_noise_that_is_charged_is_drawn_and_the_most_voted_are_kept(cases, n
         noise_std=4.5,
     )  # fmt: skip
     assert noiseless == [4.5]
-    assert release.cost.event.noise_multiplier == 4.5
+    assert release.cost.event.noise_std == 4.5
     assert release.value.leading(2)[0] == ("bread warm", "old hall")
     assert release.value.leading(1)[1] == ("hall quiet",)
     assert sum(map(len, release.value.ranked)) == len(TEXTS)

@@ -63,7 +63,8 @@ def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, account
     terms = make_terms(relation=relation, accountant=accountant, unit=unit)
     plan = plan_of(make_config(label_shares=shares), terms, epsilon=1.5)
     assert plan.epsilon <= 1.5
-    assert plan.epsilon == pytest.approx(1.5, rel=1e-9)
+    # Whole votes: the cost wavers a little, and a mixed plan is found to 1e-4.
+    assert plan.epsilon == pytest.approx(1.5, rel=1e-4 if accountant == "tight" else 1e-9)
     assert epsilon_of([plan.event], terms.delta, accountant) == plan.epsilon
     stages = epsilon_of(list(plan.stages.values()), terms.delta, accountant)
     assert stages == pytest.approx(plan.epsilon, rel=1e-12)
@@ -72,18 +73,19 @@ def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, account
 def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
     terms, plan = make_terms(), plan_of(make_config(iterations=7), epsilon=1.0)
     mu = math.sqrt(7) / plan.parameters["noise_std"]
-    assert gaussian_epsilon(mu, terms.delta) == pytest.approx(1.0, rel=1e-9)
+    assert gaussian_epsilon(mu, terms.delta) == pytest.approx(1.0, rel=1e-4)
     assert len(flatten(plan.stages[STAGE])) == 7
     user = make_terms(unit=PrivacyUnit(column="customer", max_records=4))
     more = plan_of(make_config(iterations=7), user, epsilon=1.0)
-    assert more.parameters["noise_std"] == pytest.approx(4 * plan.parameters["noise_std"])
+    assert more.parameters["noise_std"] == pytest.approx(4 * plan.parameters["noise_std"], rel=1e-4)
 
 
 def test_the_histogram_of_labels_takes_its_share_of_rho():
     config = make_config(label_shares="released", label_budget_share=0.25)
     plan = plan_of(config, make_terms(accountant="zcdp"))
-    labels, votes = (1 / e.noise_multiplier**2 for e in (
-        plan.stages[LABEL_STAGE], flatten(plan.stages[STAGE])[0]))  # fmt: skip
+    labels, votes = (
+        float(event.rho) for event in (plan.stages[LABEL_STAGE], flatten(plan.stages[STAGE])[0])
+    )
     assert labels / (labels + config.iterations * votes) == pytest.approx(0.25)
     assert [stage.name for stage in METHOD.stages(config, make_terms())] == [LABEL_STAGE, STAGE]
 
