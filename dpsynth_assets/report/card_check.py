@@ -10,7 +10,7 @@ import polars as pl
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
-from dpsynth_assets.report.label import cohort_label, corpus_label
+from dpsynth_assets.report.label import CODE, SCHEMA, cohort_label, corpus_label
 
 LABEL_FILE = "privacy_label.json"
 CARD_FILE = "README.md"
@@ -25,7 +25,7 @@ def corpus_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
         entries: All ledger entries, in order.
     """
     label, problems = _read_label(folder)
-    if label is None:
+    if label is None or (problems := _version_problem(label)):
         return problems
     try:
         seen = _as_of(label, entries)
@@ -40,7 +40,7 @@ def corpus_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
 def statement_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
     """Lists how a cohort's published statement differs from the ledger; empty if they agree."""
     label, problems = _read_label(folder)
-    if label is None:
+    if label is None or (problems := _version_problem(label)):
         return problems
     try:
         seen = _as_of(label, entries)
@@ -80,6 +80,19 @@ def _read_label(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     except (OSError, ValueError, KeyError, TypeError):
         return None, [f"{LABEL_FILE}: expected a privacy label, got none that can be read."]
     return label, []
+
+
+def _version_problem(label: dict[str, Any]) -> list[str]:
+    """One line where another version wrote the label, whose claims may be corrected since."""
+    composition = label.get("composition")
+    code = composition.get("code") if isinstance(composition, dict) else None
+    written = label.get("schema"), code
+    if written == (SCHEMA, CODE):
+        return []
+    return [
+        f"{LABEL_FILE}: composition and card: expected {SCHEMA} by {CODE}, got {written[0]} by "
+        f"{code}: written by another version. Publish again, which charges nothing."
+    ]
 
 
 def _as_of(label: dict[str, Any], entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:

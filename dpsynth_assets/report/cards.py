@@ -80,16 +80,26 @@ def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str
 
 
 def cohort_line(cohort: Mapping[str, Any]) -> str:
-    """One sentence on the cohort's DP total; releases of other kinds make it void and say so."""
-    total = (
+    """What holds for the cohort's DP releases, what was spent, and what makes a DP total void.
+
+    Args:
+        cohort: The section of that name of a label; of schema 1, it knows only what was spent.
+    """
+    spent = (
         f"ε = {rounded_up(cohort['epsilon'], '.4g')} of {declared(cohort['budget_epsilon'])} at "
-        f"δ = {rounded_up(cohort['delta'])} "
-        "over its DP releases."
+        f"δ = {rounded_up(cohort['delta'])} over its DP releases."
     )
+    if "epsilon_guaranteed" in cohort:
+        spent = (
+            f"guaranteed ({cohort['basis']}): ε = "
+            f"{rounded_up(cohort['epsilon_guaranteed'], '.4g')} at δ = "
+            f"{rounded_up(cohort['delta'])} over its DP releases; "
+            f"spent so far (odometer reading, a diagnostic): {spent}"
+        )
     if cohort["guarantee"] == "dp":
-        return total
+        return spent
     return (
-        f"{total} It also made releases of another kind, which no DP total covers: as a whole it "
+        f"{spent} It also made releases of another kind, which no DP total covers: as a whole it "
         f"has {cohort['guarantee']}."
     )
 
@@ -111,32 +121,56 @@ def _guarantee_lines(label: Mapping[str, Any]) -> list[str]:
     guarantee = label["guarantee"]
     lines = [f"- Guarantee: {guarantee['definition']}."]
     if "epsilon" in guarantee:
-        covered = "everything charged to the cohort"
-        if label["subject"]["kind"] == "corpus":
-            covered = "this release and those it builds on"
-        lines.append(
-            f"- ε = {rounded_up(guarantee['epsilon'], '.4g')} at δ = "
-            f"{rounded_up(guarantee['delta'])} for {covered} "
-            f"({guarantee['accountant']} accounting)."
-        )
+        lines += _epsilon_lines(label)
     if "posterior" in guarantee:
         lines += _secret_lines(guarantee, label.get("detectors", ()))
-    if "privacy_profile" in guarantee:
-        points = ", ".join(
-            f"({declared(point['epsilon'])}, {rounded_up(point['delta'], '.1e')})"
-            for point in guarantee["privacy_profile"]
-            if point["delta"] < 1
-        )
-        lines.append(f"- The same, as (ε, δ) along the privacy profile: {points}.")
-    if "gaussian_dp_mu" in guarantee:
-        lines.append(f"- As Gaussian DP: μ = {rounded_up(guarantee['gaussian_dp_mu'], '.4g')}.")
     return [
         *lines,
+        *_curve_lines(guarantee.get("spent", guarantee)),
         f"- Privacy unit: {label['privacy_unit']}.",
         f"- Neighbouring relation: {label['neighboring_relation']}: "
         f"{label['neighboring_relation_definition']}.",
         f"- Random numbers: {label['random_numbers']}.",
     ]
+
+
+def _epsilon_lines(label: Mapping[str, Any]) -> list[str]:
+    """ε and δ with what they rest on; for a cohort, what was spent beside what is guaranteed."""
+    guarantee = label["guarantee"]
+    whole = label["subject"]["kind"] == "cohort"
+    covered = "everything charged to the cohort" if whole else "this release and those it builds on"
+    lines = [
+        f"- ε = {rounded_up(guarantee['epsilon'], '.4g')} at δ = {rounded_up(guarantee['delta'])} "
+        f"for {covered} ({guarantee['accountant']} accounting)."
+    ]
+    if "basis" in guarantee:
+        lines.append(f"- Basis of this ε: {guarantee['basis']}.")
+    if "delta_is_doubled" in guarantee:
+        lines.append(f"- This δ is {guarantee['delta_is_doubled']}.")
+    if "spent" in guarantee:
+        spent = guarantee["spent"]
+        lines.append(
+            f"- Spent so far: ε = {rounded_up(spent['epsilon'], '.4g')} of "
+            f"{declared(guarantee['budget_epsilon'])}, {spent['is']}."
+        )
+    return lines
+
+
+def _curve_lines(curve: Mapping[str, Any]) -> list[str]:
+    """(ε, δ) at other points, and μ."""
+    lines = []
+    if "privacy_profile" in curve:
+        points = ", ".join(
+            f"({declared(point['epsilon'])}, {rounded_up(point['delta'], '.1e')})"
+            for point in curve["privacy_profile"]
+            if point["delta"] < 1
+        )
+        which = "What was spent" if "is" in curve else "The same"
+        lines.append(f"- {which}, as (ε, δ) along the privacy profile: {points}.")
+    if "gaussian_dp_mu" in curve:
+        mu = rounded_up(curve["gaussian_dp_mu"], ".4g")
+        lines.append(f"- As Gaussian DP: μ = {mu}.")
+    return lines
 
 
 _ADJACENCY = {
@@ -238,7 +272,7 @@ def _audit_line(audit: Mapping[str, Any]) -> str:
 
 def _head(cohort: Mapping[str, Any]) -> str:
     if cohort["ledger_head"] is None:
-        return "head withheld, since it seals ex-post bounds computed from private data"
+        return "head withheld, since it seals values computed from private data without noise"
     return f"head `{cohort['ledger_head']}`"
 
 

@@ -9,39 +9,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets.privacy.accounting import epsilon_of_fixed, privacy_profile
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import (
-    Event,
-    GaussianEvent,
-    MixtureGaussianEvent,
     event_to_json,
     flatten,
-    is_post_processing,
 )
-from dpsynth_assets.privacy.gaussian_dp import compose_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry, SecretTerms
-from dpsynth_assets.privacy.ledger.accounts import Book
+from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.guaranteed import SWITCHED, charged_copies
+from dpsynth_assets.privacy.ledger.schema import DECISION
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
-from dpsynth_assets.privacy.ledger.terms import TIGHT
 from dpsynth_assets.privacy.pld import DISCRETIZATION
+from dpsynth_assets.report.label_assumptions import assumptions, exact_sums_of_training
 from dpsynth_assets.report.label_embeddings import embedding_assumptions
+from dpsynth_assets.report.label_guarantee import Charged, guarantee_of
 from dpsynth_assets.report.label_texts import (
     COMPOSITION,
-    DEFINITIONS,
     RELATIONS,
     SELECTION,
-    assumptions,
-    exact_sums_of_training,
+    definition,
     is_recall,
     mechanism_sentence,
     not_protected,
     not_summed,
 )
 
-SCHEMA = "dpsynth/privacy-label/1"
-PROFILE_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+SCHEMA = "dpsynth/privacy-label/2"
+"""2 since version 0.2.0: what is guaranteed of a cohort stands beside what was spent."""
+
+CODE = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
+"""Who writes a label, as `composition.code` says."""
 
 Label = dict[str, Any]
 
@@ -132,19 +131,23 @@ def _label(
     terms = charges[-1].terms
     if terms is None:
         raise PrivacyError("Expected terms in a ledger charge, got none. Verify the ledger.")
-    spend = _spend(entries, charges[-1].cohort)
+    account = _account(entries, charges[-1].cohort)
+    spend = cohort_spend(account.cohort, account)
     events = [entry.event for entry in charges if entry.event is not None]
     kinds = {str(entry.guarantee) for entry in charges}
-    whole = subject["kind"] == "cohort"
+    charged = Charged(
+        charges, terms, guarantee, spend, subject["kind"] == "cohort", charged_copies(account)
+    )
     return {
         "schema": SCHEMA,
         "subject": dict(subject),
-        "guarantee": _guarantee(charges, terms, guarantee, spend if whole else None),
+        "guarantee": guarantee_of(charged)
+        | {"definition": definition(guarantee, spend.gate_decisions)},
         "privacy_unit": terms.unit.describe(),
         "neighboring_relation": str(terms.relation),
         "neighboring_relation_definition": RELATIONS[terms.relation],
         "mechanisms": [_mechanism(entry, terms) for entry in charges],
-        "composition": _composition(spend if whole else None, terms),
+        "composition": _composition(charged),
         "public_facts": [
             *spend.public_facts,
             "every parameter named in this label, and the dataset file",
@@ -158,8 +161,8 @@ def _label(
             *embedding_assumptions(charges),
         ],
         "selection": SELECTION,
-        "not_protected": not_protected(kinds, terms.unit.describe()),
-        "not_summed": not_summed(kinds),
+        "not_protected": not_protected(kinds, terms.unit.describe(), spend.gate_decisions),
+        "not_summed": not_summed(kinds, spend.gate_decisions),
         "random_numbers": (
             "operating-system entropy for every private draw; no seed exists. Public steps "
             "(clusters, public text, hashes of record ids) are seeded and disclosed"
@@ -173,85 +176,6 @@ def _detectors(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the detectors of secrets miss, measured on planted ones; nothing where none were run."""
     recall = [dict(result) for result in audits if is_recall(result)]
     return {"detectors": recall} if recall else {}
-
-
-def _guarantee(
-    charges: Sequence[LedgerEntry],
-    terms: BudgetTerms,
-    guarantee: GuaranteeType,
-    whole: CohortSpend | None,
-) -> dict[str, Any]:
-    events = [entry.event for entry in charges if entry.event is not None]
-    stated: dict[str, Any] = {"type": str(guarantee), "definition": DEFINITIONS[guarantee]}
-    if terms.secret is not None:
-        dp = guarantee is GuaranteeType.DP
-        stated["dp_guarantee"] = "stated here: records were paid for too" if dp else "none"
-        stated |= _secret(charges, events, terms)
-    dp_events = [event for event in events if not isinstance(event, MixtureGaussianEvent)]
-    if guarantee is GuaranteeType.SECRET:  # What is written for nothing has no ε to show.
-        dp_events = [event for event in dp_events if not is_post_processing(event)]
-    if (guarantee is not GuaranteeType.DP and whole is None) or not dp_events:
-        return stated
-    accountant = terms.accountant if whole is None else whole.accountant
-    epsilon = (
-        epsilon_of_fixed(dp_events, terms.delta, accountant) if whole is None else whole.epsilon
-    )
-    name = "epsilon" if guarantee is GuaranteeType.DP else "epsilon_of_its_dp_releases_alone"
-    stated |= {
-        name: epsilon,
-        "delta": terms.delta,
-        "accountant": accountant,
-        "privacy_profile": _profile(dp_events, accountant),
-    }
-    atoms = [atom for event in dp_events for atom in flatten(event)]
-    if all(isinstance(atom, GaussianEvent) for atom in atoms):
-        stated["gaussian_dp_mu"] = compose_mu(
-            [1 / atom.noise_multiplier for atom in atoms if isinstance(atom, GaussianEvent)]
-        )
-    return stated
-
-
-def _secret(
-    charges: Sequence[LedgerEntry], events: Sequence[Event], terms: BudgetTerms
-) -> dict[str, Any]:
-    """(p, r) of the composed dominating pairs, DP releases after group privacy included.
-
-    One bound serves all kinds of secrets; each kind has a prior of its own at which it is read. It
-    is 1 where nothing bounds it: with ex-post releases, and outside a fixed plan.
-    """
-    from dpsynth_assets.privacy.secret_protection import posterior_of_events
-
-    secret = terms.secret
-    if secret is None:
-        return {}
-    unbounded = terms.accountant != TIGHT or _weakest(charges) is GuaranteeType.EX_POST
-    reached = {
-        prior: 1.0
-        if unbounded
-        else posterior_of_events(events, prior, occurrences=secret.occurrences)
-        for prior in dict.fromkeys(prior for prior, _ in secret.bounds)
-    }
-    named = next((dict(e.parameters) for e in charges if "secrets" in e.parameters), {})
-    declared = [{"kind": "declared", "prior": p, "posterior": r} for p, r in secret.bounds]
-    return {
-        "prior": secret.prior,
-        "posterior": reached[secret.prior],
-        "occurrences": secret.occurrences,
-        "secret_adjacency": named.get("secret_adjacency", ""),
-        "kinds": [
-            {**kind, "promised": kind["posterior"], "posterior": reached[kind["prior"]]}
-            for kind in named.get("secrets", declared)
-            if kind["prior"] in reached
-        ],
-    }
-
-
-def _profile(events: Sequence[Event], accountant: str) -> list[dict[str, float]]:
-    deltas = privacy_profile(events, PROFILE_EPSILONS, accountant)
-    return [
-        {"epsilon": epsilon, "delta": float(delta)}
-        for epsilon, delta in zip(PROFILE_EPSILONS, deltas, strict=True)
-    ]
 
 
 def _mechanism(entry: LedgerEntry, terms: BudgetTerms) -> dict[str, Any]:
@@ -271,44 +195,50 @@ def _mechanism(entry: LedgerEntry, terms: BudgetTerms) -> dict[str, Any]:
     }
 
 
-def _composition(whole: CohortSpend | None, terms: BudgetTerms) -> dict[str, Any]:
-    accountant = terms.accountant if whole is None else whole.accountant
+def _composition(charged: Charged) -> dict[str, Any]:
+    accountant = charged.accountant
     return {
         "accountant": accountant,
-        "rule": COMPOSITION[accountant],
+        "rule": COMPOSITION[SWITCHED if charged.switched else accountant],
         "library": f"dp_accounting {importlib.metadata.version('dp_accounting')}",
-        "code": f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}",
+        "code": CODE,
         "discretization": DISCRETIZATION if accountant == "tight" else None,
-        "rounding": "every bound is rounded up",
+        "rounding": "every bound is rounded up, where it is computed and where it is written",
     }
 
 
 def public_head(entries: Sequence[LedgerEntry]) -> str | None:
     """Hash of the last entry, where it may be published; None where it may not.
 
-    A realised ex-post bound is a column of its commit and so is sealed by every later hash. It is
-    a function of private data without noise, and a hash of it would let a guess be checked.
+    A realised ex-post bound is a column of its commit and so is sealed by every later hash, and so
+    is the answer of a gate that read private text. They are functions of private data without
+    noise, and a hash of them would let a guess be checked.
     """
-    if any(entry.ex_post_epsilon is not None for entry in entries):
+    if any(e.ex_post_epsilon is not None or e.kind == DECISION for e in entries):
         return None
     return entries[-1].hash
 
 
-def _spend(entries: Sequence[LedgerEntry], cohort: str) -> CohortSpend:
-    """What a cohort had spent when the last of these entries was written."""
+def _account(entries: Sequence[LedgerEntry], cohort: str) -> CohortAccount:
+    """A cohort's account when the last of these entries was written."""
     book = Book()
     for entry in entries:
         book.post(entry)
-    return cohort_spend(cohort, book.accounts[cohort])
+    return book.accounts[cohort]
 
 
 def _cohort(spend: CohortSpend, entries: Sequence[LedgerEntry]) -> dict[str, Any]:
+    """The whole cohort: `epsilon_guaranteed` holds, `epsilon` is what its odometer reads."""
     return {
         "name": spend.cohort,
+        "epsilon_guaranteed": spend.guaranteed_epsilon,
+        "basis": spend.basis,
         "epsilon": spend.epsilon,
         "delta": spend.delta,
         "budget_epsilon": spend.budget_epsilon,
+        "remaining_epsilon": spend.remaining_epsilon,
         "guarantee": spend.total_guarantee,
+        "gate_decisions": spend.gate_decisions,
         "as_of_entry": entries[-1].seq,
         "ledger_head": public_head(entries),
     }

@@ -1,11 +1,12 @@
 """The sentences of a privacy label. Each is a fact about code in this package, said once."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     ComposedEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
@@ -16,7 +17,7 @@ from dpsynth_assets.privacy.events import (
     is_post_processing,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.privacy.ledger.guaranteed import FILTER, PLAN, SWITCHED
 from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -58,29 +59,53 @@ COMPOSITION = {
         "a plan fixed before the first charge: privacy-loss distributions convolved, token draws "
         "by the optimal adaptive composition of bounded-range mechanisms"
     ),
+    SWITCHED: (
+        "first a plan fixed before the first charge, then the filter, which counts the plan's "
+        "charges too. Each bounds the outcomes under which it was the last rule with the cohort's "
+        "δ, so that both together hold with twice that"
+    ),
 }
+
+BASIS = {
+    FILTER: (
+        "a filter: ε of the largest budget under which any release was admitted, whichever "
+        "releases were chosen after seeing others, if the budget was not raised because of them"
+    ),
+    PLAN: (
+        "a plan fixed before the first charge: ε of its charged copies, exact; the budget holds "
+        "for all copies that may still follow"
+    ),
+    SWITCHED: (
+        "a plan, then a filter: the larger of ε of the plan's charged copies and ε of the largest "
+        "budget, with δ doubled"
+    ),
+}
+"""Why what a cohort's label guarantees holds."""
+
+DOUBLED = (
+    "twice the cohort's δ: the cohort was switched from a plan to the filter, and which of the two "
+    "rules was the last may depend on what was released"
+)
+
+READING = (
+    "the reading of an odometer, a diagnostic: what the charges so far would cost had they been "
+    "fixed beforehand. It says how much of the budget is left, and is no guarantee"
+)
+
+OF_A_CORPUS = {
+    "zcdp": (
+        "these releases alone, read as a set that was fixed beforehand; where one was chosen after "
+        "seeing another, what is guaranteed is the ε of the whole cohort"
+    ),
+    "tight": "these releases alone, of a plan that was fixed before the first charge",
+}
+"""What ε of one corpus rests on, by accountant."""
 
 RECALL = "detector_recall"
 """Middle of the names of results that say what detectors of secrets miss."""
 
 NOT_RUN = "not run"
 """Kind of an audit that concerns a release and of which no result with its settings is known."""
-
-GRADIENT_SUMS = {
-    False: (
-        "Training gradients are clipped and added up in float32 (Products.NATIVE): that one record "
-        "moves a sum by at most the clipping bound is not proved but assumed of rounding errors "
-        "that behave as if they were random, and 1/128 of the bound is kept back for them. What a "
-        "record's batch mates change in the last bits of its gradient is not covered. "
-        "`exact_sums: true` adds up in float64."
-    ),
-    True: (
-        "Training gradients are clipped and added up in float64 (Products.FLOAT64): that one "
-        "record moves a sum by at most the clipping bound is proved, rounding of the sum included. "
-        "What a record's batch mates change in the last bits of its gradient is not covered."
-    ),
-}
-"""What the sensitivity of DP-Adam rests on, by whether sums are exact."""
 
 SELECTION = (
     "Nothing is charged for choosing settings. The settings came from the dataset file; if they "
@@ -91,12 +116,27 @@ SELECTION = (
 
 def mechanism_sentence(event: Event) -> str:
     """Says in words what an accounting event did, with its public numbers."""
+    if is_post_processing(event):
+        return "written from the releases it names; reads nothing private and costs nothing"
+    if isinstance(event, ComposedEvent):
+        return "; ".join(mechanism_sentence(part) for part in event.events)
+    return _counted(event) or _sampled(event)
+
+
+def _counted(event: Event) -> str:
+    """Noise on counts, sums and token draws; empty for other events."""
     match event:
         case DiscreteLaplaceEvent():
             return (
                 "integer counts with discrete Laplace noise of scale "
                 f"{rounded_down(event.scale, '.4g')}; a unit "
                 f"moves them by at most {event.sensitivity} in L1"
+            )
+        case DiscreteGaussianEvent():
+            return (
+                "integer counts with discrete Gaussian noise of standard deviation "
+                f"{rounded_down(event.noise_std, '.4g')}; over all releases a unit moves "
+                f"{event.count} of them by at most {event.shift} each"
             )
         case GaussianEvent():
             return (
@@ -114,6 +154,12 @@ def mechanism_sentence(event: Event) -> str:
             return (
                 f"{event.count} adaptive releases, each pure {rounded_up(event.epsilon, '.4g')}-DP"
             )
+    return ""
+
+
+def _sampled(event: Event) -> str:
+    """Noise on samples, and mixtures for secrets; empty for other events."""
+    match event:
         case PoissonGaussianEvent():
             return (
                 f"{event.steps} Gaussian releases of noise multiplier "
@@ -136,64 +182,42 @@ def mechanism_sentence(event: Event) -> str:
                 "mixture of shifts of at "
                 f"most {rounded_up(event.shifts[-1], '.4g')} for the neighbours of one secret"
             )
-        case ComposedEvent():
-            if is_post_processing(event):
-                return "written from the releases it names; reads nothing private and costs nothing"
-            return "; ".join(mechanism_sentence(part) for part in event.events)
+    return ""
 
 
-def assumptions(atoms: Sequence[Event], exact_sums: Collection[bool] = ()) -> list[str]:
-    """What the proofs take for granted about arithmetic and about the machine.
+def definition(guarantee: GuaranteeType, decisions: int = 0) -> str:
+    """What a guarantee of this kind promises, and what publication told beside it.
 
     Args:
-        atoms: What was charged.
-        exact_sums: Of each training among it, whether gradients were added up exactly.
+        guarantee: The kind.
+        decisions: Decisions to publish that read private text, taken so far in the cohort.
     """
-    sentences = ["Operating-system random numbers are unpredictable."]
-    if any(isinstance(atom, BoundedRangeEvent) for atom in atoms):
-        sentences.append(
-            "A record's logits move by at most `logit_slack` when other rows of its forward pass "
-            "change, and a batch holds at most four times the records expected in it; the slack "
-            "is charged for all batches of a pass, and a test measures it for float32 on a CPU."
-        )
-    sampled = [
-        a for a in atoms if isinstance(a, PoissonGaussianEvent | TruncatedPoissonGaussianEvent)
-    ]
-    if any(a.steps > 1 for a in sampled):  # One step is a sampled mean, on an exact lattice.
-        sentences.append(
-            "The sampling that is charged is the sampling that runs: an independent draw for each "
-            "record and step, and noise in floating point."
-        )
-    sentences += [GRADIENT_SUMS[exact] for exact in sorted(set(exact_sums))]
-    if any(isinstance(atom, MixtureGaussianEvent) for atom in atoms):
-        sentences.append(
-            "No secret is in more records than was declared; one that is keeps a weaker bound. "
-            "Where the incidence of secrets is public, every occurrence was detected: a record in "
-            "which a secret was missed is sampled as if it held none."
-        )
-    return sentences
+    if not decisions:
+        return DEFINITIONS[guarantee]
+    return f"{DEFINITIONS[guarantee]}. {decided_by_private_text(decisions)}"
 
 
-def exact_sums_of_training(charges: Sequence[LedgerEntry]) -> list[bool]:
-    """Reads off the charges of each training whether gradients were added up exactly."""
-    return [
-        bool(entry.parameters.get("exact_sums", False))
-        for entry in charges
-        if entry.event is not None
-        and not is_post_processing(entry.event)
-        and "learning_rate" in entry.parameters
-    ]
+def decided_by_private_text(decisions: int) -> str:
+    """What a reader learns from a gate that compares corpora with private text; no full stop."""
+    return (
+        "Whether a corpus is published is not covered: the dataset file lets a comparison with the "
+        "private records decide. That a corpus is published tells for certain that no span of "
+        "twelve words of it, unless public text holds or composes it, occurs in the records of "
+        f"just one or two privacy units. Exact answers of this kind given so far: {decisions}, "
+        "each a line of the ledger; they are outside (ε, δ)"
+    )
 
 
-def not_protected(kinds: Collection[str], unit: str) -> list[str]:
-    """Plain sentences on what guarantees of these kinds leave open."""
+def not_protected(kinds: Collection[str], unit: str, decisions: int = 0) -> list[str]:
+    """Plain sentences on what guarantees of these kinds and `decisions` of a gate leave open."""
     sentences = [
         f"Facts that hold for many units: the guarantee hides the presence of {unit}, not trends.",
         "The set of labels and everything listed under public facts.",
         "Text that public documents or the public language model already contained.",
-        "The outcome of the release gate (canaries, verbatim spans): up to one bit a check.",
         "Running time, and whoever can read the machine.",
     ]
+    if decisions:
+        sentences.append(decided_by_private_text(decisions) + ".")
     if GuaranteeType.EX_POST in kinds:
         sentences.append("Anything in the worst case: the ex-post bound varies with the data.")
     if GuaranteeType.SECRET in kinds:
@@ -205,7 +229,7 @@ def not_protected(kinds: Collection[str], unit: str) -> list[str]:
     return sentences
 
 
-def not_summed(kinds: Collection[str]) -> list[str]:
+def not_summed(kinds: Collection[str], decisions: int = 0) -> list[str]:
     """What was deliberately left out of ε."""
     sentences = []
     if GuaranteeType.EX_POST in kinds:
@@ -217,7 +241,12 @@ def not_summed(kinds: Collection[str]) -> list[str]:
             "Secret protection: it composes as a dominating pair for each secret and is never "
             "added to ε."
         )
-    sentences.append("Outcomes of release gates and internal evaluation scores.")
+    if decisions:
+        sentences.append(
+            f"Decisions to publish that compared a corpus with private text ({decisions} so far): "
+            "exact answers have no ε."
+        )
+    sentences.append("Internal evaluation scores.")
     return sentences
 
 

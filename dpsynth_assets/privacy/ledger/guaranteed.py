@@ -12,8 +12,15 @@ copies is itself guaranteed, and so is the budget for every number of copies.
 from collections import Counter
 from dataclasses import dataclass
 
+from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
-from dpsynth_assets.privacy.ledger.plans import Charges, plan_copies, plan_epsilon, plan_rounds
+from dpsynth_assets.privacy.ledger.plans import (
+    Charges,
+    plan_copies,
+    plan_dp_events,
+    plan_epsilon,
+    plan_rounds,
+)
 
 FILTER = "filter"
 PLAN = "plan"
@@ -57,13 +64,26 @@ def guaranteed(account: CohortAccount) -> Guaranteed:
     return Guaranteed(epsilon=epsilon, delta=min(1.0, 2.0 * delta), basis=SWITCHED)
 
 
+def charged_copies(account: CohortAccount) -> tuple[Event, ...]:
+    """Events of the DP lines of all copies of the plan that hold its charges; none without one."""
+    copies = _copies(account)
+    if not copies or account.plan_json is None:
+        return ()
+    return plan_dp_events(account.plan_json) * copies
+
+
 def _planned_epsilon(account: CohortAccount) -> float | None:
     """ε of the copies of the plan that hold its charges; None where none of it was charged."""
-    if account.plan_json is None:
+    copies = _copies(account)
+    if not copies or account.plan_json is None:
         return None
+    return plan_epsilon(account.plan_json, copies, account.opened.delta)
+
+
+def _copies(account: CohortAccount) -> int:
+    """The smallest number of copies of the plan that holds all that was charged of it."""
+    if account.plan_json is None:
+        return 0
     lines = plan_copies(account.plan_json)
     charged: Charges = Counter({line: n for line, n in account.charges.items() if line in lines})
-    if not charged:
-        return None
-    copies = plan_rounds(charged, account.plan_json)
-    return plan_epsilon(account.plan_json, copies, account.opened.delta)
+    return plan_rounds(charged, account.plan_json)

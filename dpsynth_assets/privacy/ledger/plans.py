@@ -41,10 +41,15 @@ def plan_epsilon(plan_json: str, rounds: int, delta: float) -> float:
     **Privacy** Lines under secret protection are no part of it: their ε is infinite, so a cohort
     that released one has no DP total at all, and is shown so.
     """
-    events = [event for event in _plan_events(plan_json) if not is_secret(event)]
+    events = plan_dp_events(plan_json)
     if not events or rounds == 0:
         return 0.0
     return accounting.epsilon_of(events * rounds, delta, TIGHT)
+
+
+def plan_dp_events(plan_json: str) -> tuple[Event, ...]:
+    """Events of one copy of a plan that have an ε: all but those that bound a secret only."""
+    return tuple(event for event in _plan_events(plan_json) if not is_secret(event))
 
 
 def plan_posterior(plan_json: str, rounds: int, secret: SecretTerms) -> float:
