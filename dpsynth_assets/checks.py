@@ -88,7 +88,7 @@ def evaluate_gate(
     """
     texts = rows["text"].to_list() if "text" in rows.columns else []
     outcome = {
-        "budget_kept": ledger.spend(spec.name, budget).epsilon <= budget.epsilon,
+        "budget_kept": ledger.spend(spec.account, budget).epsilon <= budget.epsilon,
         "ledger_chain_valid": ledger.verify().ok,
         "corpus_not_empty": any(text.strip() for text in texts),
         "no_canary": not _has_canary(spec, texts),
@@ -98,7 +98,7 @@ def evaluate_gate(
             outcome[name] = False  # Nothing is asked for a candidate that is held back anyway.
             continue
         question = GateQuestion(
-            cohort=spec.name,
+            cohort=spec.account,
             check=name,
             candidate=digest(texts),
             release=str(rows["reservation"][0]),
@@ -171,39 +171,27 @@ def corpus_checks(
     public_corpus_key: dg.AssetKey,
 ) -> list[dg.AssetChecksDefinition]:
     """Blocking checks of one candidate corpus; each shows pass or fail and nothing else."""
-    if deciding_checks(spec):
-        return [_deciding_gate(spec, budget, candidate_key, public_corpus_key)]
-    return [_gate(spec, budget, candidate_key)]
-
-
-def _specs(candidate_key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
-    return [
-        dg.AssetCheckSpec(name=name, asset=candidate_key, blocking=True, description=text)
-        for name, text in GATE.items()
-    ]
-
-
-def _gate_name(candidate_key: dg.AssetKey) -> str:
-    return "__".join([*candidate_key.path, "gate"])
-
-
-def _results(candidate_key: dg.AssetKey, outcome: dict[str, bool]) -> Iterator[dg.AssetCheckResult]:
-    for name, passed in outcome.items():
-        yield dg.AssetCheckResult(check_name=name, asset_key=candidate_key, passed=passed)
+    asked = deciding_checks(spec)
+    deciding = [_deciding_gate(spec, budget, candidate_key, public_corpus_key)] if asked else []
+    return [_gate(spec, budget, candidate_key), *deciding]
 
 
 def _gate(
     spec: PrivateDatasetSpec, budget: BudgetTerms, candidate_key: dg.AssetKey
 ) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
-        name=_gate_name(candidate_key),
-        specs=_specs(candidate_key),
+        name="__".join([*candidate_key.path, "gate"]),
+        specs=[
+            dg.AssetCheckSpec(name=name, asset=candidate_key, blocking=True, description=text)
+            for name, text in GATE.items()
+        ],
         ins={"candidate": dg.AssetIn(candidate_key)},
     )
     def gate(candidate: pl.DataFrame, ledger: PrivacyLedger) -> Iterator[dg.AssetCheckResult]:
         with private_section(f"The release gate of {spec.name}"):
             outcome = evaluate_gate(spec, budget, candidate, None, ledger.open())
-        yield from _results(candidate_key, outcome)
+        for name, passed in outcome.items():
+            yield dg.AssetCheckResult(check_name=name, asset_key=candidate_key, passed=passed)
 
     return gate
 
@@ -214,28 +202,28 @@ def _deciding_gate(
     candidate_key: dg.AssetKey,
     public_corpus_key: dg.AssetKey,
 ) -> dg.AssetChecksDefinition:
-    """The gate with the checks that read private text, as the dataset file asks for it."""
-    asked = [
-        dg.AssetCheckSpec(
-            name=name,
-            asset=candidate_key,
-            blocking=True,
-            description=_DECIDING_TEXT,
-            additional_deps=[public_corpus_key],
-            metadata={DECIDING_GATE: "release_gate.copied_spans"},
-        )
-        for name in deciding_checks(spec)
-    ]
+    """The checks that read private text, as the dataset file asks for it: a step of their own."""
+    asked = deciding_checks(spec)
 
     @dg.multi_asset_check(
-        name=_gate_name(candidate_key),
-        specs=[*_specs(candidate_key), *asked],
+        name="__".join([*candidate_key.path, "deciding_gate"]),
+        specs=[
+            dg.AssetCheckSpec(
+                name=name,
+                asset=candidate_key,
+                blocking=True,
+                description=_DECIDING_TEXT,
+                additional_deps=[public_corpus_key],
+                metadata={DECIDING_GATE: "release_gate.copied_spans"},
+            )
+            for name in asked
+        ],
         ins={
             "candidate": dg.AssetIn(candidate_key),
             "public_corpus": dg.AssetIn(public_corpus_key),
         },
     )
-    def gate(
+    def deciding_gate(
         context: dg.AssetCheckExecutionContext,
         candidate: pl.DataFrame,
         public_corpus: pl.DataFrame,
@@ -250,12 +238,15 @@ def _deciding_gate(
                 public_corpus,
                 ledger.open(),
                 sensitive_store,
-                deciding=deciding_checks(spec),
-                run_id=context.run.run_id,
+                deciding=asked,
+                run_id=context.op_execution_context.run_id,
             )
-        yield from _results(candidate_key, outcome)
+        for name in asked:
+            yield dg.AssetCheckResult(
+                check_name=name, asset_key=candidate_key, passed=outcome[name]
+            )
 
-    return gate
+    return deciding_gate
 
 
 def card_check(corpus_key: dg.AssetKey, folder: Path) -> dg.AssetChecksDefinition:

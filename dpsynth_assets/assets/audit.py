@@ -154,10 +154,10 @@ def _privacy_statement(
     )
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
         book = ledger.open()
-        attacks = attacks_on_cohort(spec.name, book.entries())
+        attacks = attacks_on_cohort(spec.account, book.entries())
         audits = [*audit_results(planned_events(plan)), *attacks]
         audits += recall_results(spec.name) if spec.secrets is not None else []
-        label, text = statement(spec.name, book, audits)
+        label, text = statement(spec.account, book, audits)
         folder = home().released / spec.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
@@ -171,9 +171,8 @@ def _privacy_statement(
                 **written_files(folder / LABEL_FILE, folder / STATEMENT_FILE),
                 "dpsynth/privacy_label": dg.MetadataValue.json(label),
                 "dpsynth/epsilon_cumulative": float(cohort["epsilon"]),
-                "dpsynth/epsilon_remaining": max(
-                    0.0, float(cohort["budget_epsilon"]) - float(cohort["epsilon"])
-                ),
+                "dpsynth/epsilon_guaranteed": float(cohort["epsilon_guaranteed"]),
+                "dpsynth/epsilon_remaining": float(cohort["remaining_epsilon"]),
                 "dpsynth/delta": float(cohort["delta"]),
                 "dpsynth/cohort_guarantee": cohort["guarantee"],
                 "dpsynth/ledger_head": book.head(),

@@ -31,6 +31,7 @@ from dpsynth_assets.report.audit_trail import (
     AuditTrail,
     Finding,
     Spend,
+    decisions_of,
     entries_of,
     spends_of,
     to_csv,
@@ -74,6 +75,7 @@ def audit_trail(
     everything = ledger.entries()
     entries = entries_of(everything, cohort)
     names = {cohort, *(entry.cohort for entry in entries)}
+    names |= {entry.asset.partition("/")[0] for entry in entries}
     spends = spends_of(ledger, entries)
     events = list(materialised(instance, names))
     files = file_lineage(home().released, sorted(names), everything, events)
@@ -93,6 +95,7 @@ def audit_trail(
         spends=spends,
         files=files,
         findings=tuple(findings),
+        decisions=decisions_of(entries),
     )
 
 

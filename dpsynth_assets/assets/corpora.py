@@ -111,7 +111,7 @@ def corpus_request(
 ) -> ReleaseRequest:
     """What a method asks of the ledger; equal requests are one release."""
     return ReleaseRequest(
-        cohort=spec.name,
+        cohort=spec.account,
         dataset=spec.dataset,
         asset=f"{spec.name}/{planned.folder}/candidate_corpus",
         mechanism=planned.method.name,
@@ -313,7 +313,7 @@ def describe(planned: PlannedMethod) -> str:
 
 
 def _report_budget(report: Any, book: Ledger, plan: DatasetPlan) -> None:
-    spend = book.spend(plan.terms.cohort, plan.budget)
+    spend = book.spend(plan.terms.ledger_account, plan.budget)
     report(
         0.0,
         f"budget ε {rounded_up(spend.epsilon, '.2f')} of {declared(plan.budget.epsilon)} reserved",

@@ -1,6 +1,7 @@
 """Assets that every method of a dataset shares: records, embeddings, and the cluster histogram."""
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpsynth_assets.methods.planned import DatasetPlan, PlannedHistogram
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
+from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section
@@ -94,6 +96,9 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
             ensure_demo_corpora()
         with private_section(f"Reading dataset {spec.name!r}"):
             private = read_private_records(spec)
+            reader = Reader(cohort=spec.name, account=spec.account, dataset=spec.dataset)
+            texts = chain(private.records["text"], private.held_out["text"])
+            sensitive_store.refuse_shared_records(reader, texts)
             sensitive_store.write_records(spec.name, "source", private.records)
             sensitive_store.write_records(spec.name, "held_out", private.held_out)
         return dg.MaterializeResult(
@@ -168,7 +173,7 @@ def _cluster_histogram(
         release: str, run_id: str, centers_version: str, stated: Mapping[str, Any]
     ) -> ReleaseRequest:
         return ReleaseRequest(
-            cohort=spec.name,
+            cohort=spec.account,
             dataset=spec.dataset,
             asset=f"{spec.name}/{SHARED}/cluster_histogram",
             mechanism=f"two {planned.spec.noise} histograms over public clusters",

@@ -90,7 +90,7 @@ def _latest(
 ) -> LedgerEntry | None:
     """The charge of the model that was committed last."""
     asset = f"{spec.name}/{planned.folder}/{stage}"
-    entries = [entry for entry in ledger.entries(spec.name) if entry.asset == asset]
+    entries = [entry for entry in ledger.entries(spec.account) if entry.asset == asset]
     committed = {entry.reservation for entry in entries if entry.kind == "commit"}
     charges = [e for e in entries if e.kind == "reserve" and e.reservation in committed]
     return charges[-1] if charges else None

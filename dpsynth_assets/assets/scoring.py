@@ -240,7 +240,7 @@ def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str
 def _context(
     spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger, embedder_name: str
 ) -> dict[str, Any]:
-    spend = ledger.spend(spec.name, plan.budget)
+    spend = ledger.spend(spec.account, plan.budget)
     return {
         "cohort": spec.name,
         "privacy_unit": spec.unit.describe(),

@@ -328,7 +328,7 @@ def _facts(histogram: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _budget_line(book: Ledger, plan: DatasetPlan) -> str:
-    spend = book.spend(plan.terms.cohort, plan.budget)
+    spend = book.spend(plan.terms.ledger_account, plan.budget)
     return (
         f"budget ε {rounded_up(spend.epsilon, '.2f')} of {declared(plan.budget.epsilon)} reserved"
     )

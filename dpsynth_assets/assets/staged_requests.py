@@ -61,7 +61,7 @@ def staged_request(
 ) -> ReleaseRequest:
     """A request in the name of one asset of the method."""
     return ReleaseRequest(
-        cohort=spec.name,
+        cohort=spec.account,
         dataset=spec.dataset,
         asset=f"{spec.name}/{planned.folder}/{artifact}",
         mechanism=planned.method.name,

@@ -45,7 +45,7 @@ def _topic_histogram(
         release: str, run_id: str, inputs: Mapping[str, str], stated: Mapping[str, Any]
     ) -> ReleaseRequest:
         return ReleaseRequest(
-            cohort=spec.name,
+            cohort=spec.account,
             dataset=spec.dataset,
             asset=name,
             mechanism="gaussian histogram over public topics",

@@ -46,7 +46,7 @@ def pending_releases(
     from dpsynth_assets.methods.planning import plan_dataset
 
     plan = plan_dataset(spec)
-    charged = _charged(ledger.entries(plan.terms.cohort), release)
+    charged = _charged(ledger.entries(plan.terms.ledger_account), release)
     rows = _rows(plan)
     return [
         PendingRelease(each.asset, _price(each, plan.budget), rows.get(each.asset))
@@ -59,7 +59,7 @@ def show_pending(
     spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], ledger: Ledger, console: Console
 ) -> None:
     """Prints the price list and what remains of the budget."""
-    spend = ledger.spend(spec.name)
+    spend = ledger.spend(spec.account)
     table = Table(title=f"To be paid for by cohort {spec.name}", title_justify="left")
     for name in ("release", "ε alone", "rows"):
         table.add_column(name, overflow="fold")

@@ -27,6 +27,7 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
+from dpsynth_assets.datasets.shared_records import shared_record_problems
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.rounded import declared
 
@@ -148,7 +149,7 @@ def _write_demo_corpora(paths: Sequence[Path]) -> None:
 
 
 def _across(paths: Sequence[Path]) -> list[Problem]:
-    """Checks what one file alone cannot show: shared names, and public bases that nobody declares.
+    """Checks what one file alone cannot show: shared names and records, and unknown public bases.
 
     A dataset on a base that is not there would keep every other one from opening.
     """
@@ -156,7 +157,8 @@ def _across(paths: Sequence[Path]) -> list[Problem]:
     declared = [file for path in _declared_files() for file in parse_dataset_file(path)[0]]
     specs = [file.spec for file in (*files, *declared)]
     bases = {spec.name for spec in specs if isinstance(spec, PublicDataSpec)}
-    return repeated_names(files) + _unknown_bases(files, bases)
+    across = repeated_names(files) + shared_record_problems(files, declared)
+    return across + _unknown_bases(files, bases)
 
 
 def _unknown_bases(files: Sequence[DatasetFile], bases: Collection[str]) -> list[Problem]:

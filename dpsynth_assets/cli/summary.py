@@ -19,13 +19,14 @@ def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
     stores = home()
     reports = stores.reports / spec.name
     scores = reports / "metrics.json"
-    spend = Ledger(stores.ledger_url).spend(spec.name, budget_terms(spec))
+    spend = Ledger(stores.ledger_url).spend(spec.account, budget_terms(spec))
     return {
         "cohort": spec.name,
         "rows": json.loads(scores.read_text())["table"] if scores.exists() else [],
         "epsilon": float(spend.epsilon),
+        "epsilon_guaranteed": float(spend.guaranteed_epsilon),
         "budget_epsilon": spec.budget.epsilon,
-        "delta": spec.budget.delta,
+        "delta": spend.delta,
         "cohort_guarantee": spend.total_guarantee,
         "report": str(reports / "report.html"),
         "corpora": str(stores.released / spec.name),
@@ -39,9 +40,9 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         console.print(_table(summary))
     total = (
         f"Cohort {summary['cohort']}: ε = {rounded_up(summary['epsilon'], '.4g')} of "
-        f"{declared(summary['budget_epsilon'])} spent on DP releases at δ = "
-        f"{declared(summary['delta'])}; "
-        f"guarantee as a whole: {summary['cohort_guarantee']}."
+        f"{declared(summary['budget_epsilon'])} spent on DP releases (odometer reading); "
+        f"guaranteed: ε = {rounded_up(summary['epsilon_guaranteed'], '.4g')} at δ = "
+        f"{rounded_up(summary['delta'])}; guarantee as a whole: {summary['cohort_guarantee']}."
     )
     console.print(total, highlight=False)
     for name in ("report", "corpora", "ledger"):

@@ -36,6 +36,11 @@ class PrivateDatasetSpec(Declaration):
     name: Name = Field(description="Name of the cohort; first segment of its asset keys.")
     description: str = Field(default="", description="What the records are, in a sentence.")
     source: SourceSpec = Field(description="Where the records lie.")
+    shares_records_with: Name | None = Field(
+        default=None,
+        description="Private dataset whose records are among these: both are charged to its "
+        "account, under the same budget, unit and relation; none: no other file reads them.",
+    )
     cohorts: CohortsSpec | None = Field(
         default=None,
         description="How the source is parted into disjoint cohorts; none: it is one cohort.",
@@ -93,9 +98,14 @@ class PrivateDatasetSpec(Declaration):
     )
 
     @property
+    def account(self) -> str:
+        """The account of the ledger that pays: its own, or that of whom it shares records with."""
+        return self.shares_records_with or self.name
+
+    @property
     def dataset(self) -> str:
         """The dataset that the ledger counts the cohort to."""
-        return self.name
+        return self.account
 
     @property
     def partition(self) -> str | None:
@@ -250,6 +260,23 @@ class PrivateDatasetSpec(Declaration):
                 "A unit with records in several cohorts would pay in each: drop the column, or "
                 "drop cohorts.",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _account_can_be_shared(self) -> Self:
+        if self.shares_records_with is None:
+            return self
+        if self.shares_records_with == self.name:
+            refuse("shares_records_with", "another dataset", repr(self.name), "Drop it.")
+        if self.budget.accountant != "zcdp":
+            refuse(
+                "budget.accountant",
+                "zcdp where an account is shared",
+                str(self.budget.accountant),
+                "A fixed plan holds the releases of one file: write zcdp in both files.",
+            )
+        if self.cohorts is not None:
+            refuse("cohorts", "none where an account is shared", "some", "Drop one of the two.")
         return self
 
     @model_validator(mode="after")

@@ -51,6 +51,7 @@ class CohortTerms:
         secrets: What the dataset file promises to secrets; None where it names none.
         secret_share: Share of that promise which the planned method may use in one round, of its
             squared μ; None where nothing else tells of the secrets.
+        account: Account of the ledger that pays; empty: the cohort's own.
     """
 
     cohort: str
@@ -69,6 +70,12 @@ class CohortTerms:
     engine: EngineSpec = field(default_factory=EngineSpec)
     secrets: SecretPromise | None = None
     secret_share: float | None = None
+    account: str = ""
+
+    @property
+    def ledger_account(self) -> str:
+        """The account of the ledger that pays for the cohort."""
+        return self.account or self.cohort
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
     labels, label_texts = spec.composite_labels
     return CohortTerms(
         cohort=spec.name,
+        account=spec.account,
         relation=NeighboringRelation(spec.neighboring_relation),
         unit=spec.unit,
         epsilon=spec.budget.epsilon,

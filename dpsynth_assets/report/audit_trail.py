@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.export import history
-from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE
 
 RELEASED_STATE, CHARGED_STATE = "released", "charged only"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -35,9 +35,11 @@ class Spend:
         data_version: Declared version of the source.
         guarantee: What the release promises.
         epsilon_alone: ε of this release on its own; None where it has no event.
-        epsilon_cumulative: ε of the cohort with this charge, composed, never a sum of single ε.
+        epsilon_cumulative: ε of the cohort with this charge, composed, never a sum of single ε; the
+            reading of an odometer.
+        epsilon_guaranteed: ε that is guaranteed of the cohort with this charge.
         epsilon_remaining: What the terms in force left after it.
-        delta: δ of the cohort.
+        delta: δ that goes with them: the cohort's, twice that after a switch of accountants.
         reservation: Name of the charge.
         state: `released`, or `charged only` where the run died before its release was stored.
         artifact_digest: SHA-256 of the stored release; empty where there is none.
@@ -58,11 +60,43 @@ class Spend:
     guarantee: str
     epsilon_alone: float | None
     epsilon_cumulative: float
+    epsilon_guaranteed: float
     epsilon_remaining: float | None
     delta: float
     reservation: str
     state: str
     artifact_digest: str
+    entry_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateDecision:
+    """One decision to publish that compared a candidate with private text.
+
+    Attributes:
+        seq: Number of its ledger entry.
+        recorded_at: When it was taken, UTC; nothing followed from it before.
+        run_id: Dagster run that asked.
+        cohort: Whose records were compared.
+        asset: The candidate.
+        check: Which check decided.
+        count: Running number among the decisions of the cohort.
+        outcome: `pass` or `hold`: an exact answer about private text, in no ε.
+        candidate: SHA-256 of the candidate's texts.
+        reservation: Charge behind the candidate.
+        entry_hash: Hash of the ledger entry.
+    """
+
+    seq: int
+    recorded_at: str
+    run_id: str
+    cohort: str
+    asset: str
+    check: str
+    count: int
+    outcome: str
+    candidate: str
+    reservation: str
     entry_hash: str
 
 
@@ -117,6 +151,7 @@ class AuditTrail:
         spends: Charges, oldest first.
         files: Released files.
         findings: Disagreements; empty where ledger, event log, stores and files agree.
+        decisions: Decisions to publish that read private text, oldest first; mostly none.
     """
 
     cohort: str
@@ -125,6 +160,7 @@ class AuditTrail:
     spends: tuple[Spend, ...]
     files: tuple[FileLineage, ...]
     findings: tuple[Finding, ...]
+    decisions: tuple[GateDecision, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -133,8 +169,13 @@ class AuditTrail:
 
 
 def entries_of(entries: Iterable[LedgerEntry], cohort: str) -> list[LedgerEntry]:
-    """Entries of one cohort, or of every cohort of a dataset."""
-    return [entry for entry in entries if cohort in (entry.cohort, entry.dataset)]
+    """Entries of one cohort, of every cohort of a dataset, or of a file that shares an account."""
+    return [entry for entry in entries if cohort in (entry.cohort, entry.dataset, _folder(entry))]
+
+
+def _folder(entry: LedgerEntry) -> str:
+    """The dataset whose assets an entry is about: not its cohort's, where an account is shared."""
+    return entry.asset.partition("/")[0]
 
 
 def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ...]:
@@ -148,7 +189,7 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
         LedgerIntegrityError: The chain is broken.
     """
     charges = [entry for entry in entries if entry.kind == RESERVE]
-    stored = {e.reservation: e.artifact_digest or "" for e in entries if e.kind != RESERVE}
+    stored = {e.reservation: e.artifact_digest or "" for e in entries if e.kind == COMMIT}
     lines = {
         line.seq: line
         for cohort in sorted({entry.cohort for entry in charges})
@@ -170,14 +211,36 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             guarantee=entry.guarantee,
             epsilon_alone=lines[entry.seq].epsilon_alone,
             epsilon_cumulative=lines[entry.seq].epsilon_cumulative,
+            epsilon_guaranteed=lines[entry.seq].epsilon_guaranteed,
             epsilon_remaining=lines[entry.seq].epsilon_remaining,
-            delta=entry.terms.delta if entry.terms else 0.0,
+            delta=lines[entry.seq].delta,
             reservation=entry.reservation,
             state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
             artifact_digest=stored.get(entry.reservation, ""),
             entry_hash=entry.hash,
         )
         for entry in charges
+    )
+
+
+def decisions_of(entries: Iterable[LedgerEntry]) -> tuple[GateDecision, ...]:
+    """Tells every decision of a gate that read private text."""
+    return tuple(
+        GateDecision(
+            seq=entry.seq,
+            recorded_at=entry.recorded_at,
+            run_id=entry.run_id,
+            cohort=entry.cohort,
+            asset=entry.asset,
+            check=entry.mechanism,
+            count=entry.parameters["count"],
+            outcome=entry.parameters["outcome"],
+            candidate=entry.parameters["candidate"],
+            reservation=entry.parameters["release"],
+            entry_hash=entry.hash,
+        )
+        for entry in entries
+        if entry.kind == DECISION
     )
 
 

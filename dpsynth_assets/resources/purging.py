@@ -3,7 +3,9 @@
 What is removed: records, embeddings, internal tables, and plain files that a killed process left.
 What stays unless it is asked for: finished passes and checkpoints of a charge that is not committed
 yet (without them the next run pays again), and the contribution table (it holds hashes, and people
-may ask after the data is gone). Ledger, stored releases and reports are not in this store.
+may ask after the data is gone). Fingerprints of records that a paid release has read always stay:
+without them a second file over the same records would have a second budget. Ledger, stored releases
+and reports are not in this store.
 
 Removal unlinks files. On disks that keep old blocks, encrypt the store (`sealing.py`): without the
 key what is left there cannot be read.
@@ -16,7 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_assets.resources.owner_only import abandoned_plain_folders
+from dpsynth_assets.resources.fingerprints import Fingerprints
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, abandoned_plain_folders
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 AFTER_SUCCESS_VARIABLE = "DPSYNTH_PURGE_AFTER_SUCCESS"
@@ -57,7 +60,9 @@ def purge(
         is_open: Whether a reservation is charged and not committed.
         dry_run: Only say what would be removed.
     """
-    chosen = [path for path in _candidates(store.base, rule, is_open) if _is_due(path, rule)]
+    prints = Fingerprints(OwnerOnlyFiles(store.base), store.base)
+    candidates = [*_candidates(store.base, rule, is_open), *prints.removable(rule.dataset)]
+    chosen = [path for path in candidates if _is_due(path, rule)]
     if rule.dataset is None:
         chosen += abandoned_plain_folders()
     if not dry_run:
@@ -72,7 +77,7 @@ def purges_after_success() -> bool:
 
 
 def _candidates(base: Path, rule: PurgeRule, is_open: Callable[[str], bool]) -> Iterator[Path]:
-    datasets = [base / rule.dataset] if rule.dataset is not None else sorted(base.glob("*"))
+    datasets = [base / rule.dataset] if rule.dataset is not None else sorted(base.glob("[!.]*"))
     for folder in filter(Path.is_dir, datasets):
         for path in sorted(folder.iterdir()):
             if path.name == _UNFINISHED:

@@ -9,7 +9,7 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
@@ -21,10 +21,11 @@ from pydantic import PrivateAttr
 
 from dpsynth_assets.methods.base import PrivateInputs
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.resources.contributions import Contributions
+from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 
@@ -70,6 +71,21 @@ class SensitiveStore(dg.ConfigurableResource):
     def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
         """Stores canonical records (`record_id`, `unit_id`, `text`, `label`)."""
         self._write_table(dataset, f"{split}.parquet", records)
+
+    def refuse_shared_records(self, reader: Reader, texts: Iterable[str]) -> None:
+        """Keeps fingerprints of a cohort's texts, or refuses records that another account pays for.
+
+        Raises:
+            PrivacyError: A cohort of another account has read the same records; nothing was kept.
+        """
+        other = Fingerprints(self._files, self.base).admit(reader, texts)
+        if other is not None:
+            raise PrivacyError(
+                "source.path: expected records that no other account pays for, got some that "
+                f"cohort {other!r} has read: {reader.cohort!r} would spend a second budget on "
+                "them. Write `shares_records_with` in its dataset file, name other records, or, if "
+                f"nothing was released from {other!r}, run `dpsynth purge {other}`."
+            )
 
     def embeddings_version(self, dataset: str, split: Split) -> str | None:
         """Version of the texts and the model behind the stored embeddings; None without any."""
@@ -148,6 +164,7 @@ class SensitiveStore(dg.ConfigurableResource):
             )
         private = self._read(dataset, "source", with_embeddings=with_embeddings)
         self.contributions(dataset).note(reservation.id, private.records)
+        Fingerprints(self._files, self.base).note_paid(dataset)
         if not with_secrets:
             return private
         return replace(private, secrets=self._read_table(dataset, SECRETS))

@@ -77,7 +77,7 @@ def _requests(
 def _shared_request(spec: PrivateDatasetSpec, line: PlannedRelease) -> ReleaseRequest:
     """Stands for a shared histogram: only who pays, for what, and how much, decides admission."""
     return ReleaseRequest(
-        cohort=spec.name,
+        cohort=spec.account,
         dataset=spec.dataset,
         asset=line.asset,
         mechanism="shared histogram",

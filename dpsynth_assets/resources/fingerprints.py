@@ -1,0 +1,169 @@
+"""Keyed fingerprints of private texts: whether two cohorts with own budgets read the same records.
+
+A budget is kept for each account of the ledger. Two dataset files over one source, or one that was
+renamed, would have two, and what a record loses would be their sum. So the texts of every cohort
+leave fingerprints when its records are read, and a cohort of another account is compared with them.
+
+A fingerprint is 8 bytes of BLAKE2b of a text (letters in lower case, blanks as one), under a random
+key that never leaves the sensitive store. All of them are kept, sorted, 8 bytes a distinct text:
+with fewer than 10^7 texts on either side two different texts meet with probability below 10^-5.
+Texts of less than SHORTEST characters say nothing of a common source ("thank you") and have none.
+
+Two cohorts share records where MANY distinct texts, and one in a hundred of the smaller one, are in
+both; or at least FEW, where they are half of it. Less is taken for coincidence, and an edited text
+is another text: this finds an oversight. It does not stop whoever edits all texts for two budgets.
+
+**Privacy** What is said, and to the steward alone, is the name of the other cohort. Whether it is
+said follows from private records; it is no release, and no file that is shared holds it.
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+
+FOLDER = ".fingerprints"
+"""Name of the folder below the sensitive store; no dataset is called so."""
+
+SHORTEST = 20
+MANY, SHARE = 10, 0.01
+FEW, HALF = 3, 0.5
+
+_KEY, _LOCK = "key", "lock"
+_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A cohort whose records were read.
+
+    Attributes:
+        cohort: Its name.
+        account: The account of the ledger that pays for it.
+        dataset: The dataset that it is a part of: its cohorts are disjoint by a rule.
+    """
+
+    cohort: str
+    account: str
+    dataset: str
+
+
+class Fingerprints:
+    """The fingerprints of all cohorts of one store."""
+
+    def __init__(self, files: OwnerOnlyFiles, base: Path) -> None:
+        """Names the store's folder; their own is made when the first cohort is read."""
+        self._files, self._folder = files, base / FOLDER
+
+    def admit(self, reader: Reader, texts: Iterable[str]) -> str | None:
+        """Keeps the fingerprints of a cohort, unless another account's cohort shares its records.
+
+        Texts of an earlier reading are kept as well once a release was paid for: it rests on them.
+
+        Args:
+            reader: Whose records they are.
+            texts: Its texts, those held out included.
+
+        Returns:
+            Name of a cohort that shares records with it, in which case nothing was kept; or None.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._locked():
+            mine = self._prints(texts)
+            for other in self._readers():
+                apart = reader.account != other.account and reader.dataset != other.dataset
+                if apart and shares_records(mine, self._read(other.cohort)):
+                    return other.cohort
+            if self._paid(reader.cohort).exists() and self._place(reader.cohort).exists():
+                mine = np.union1d(mine, self._read(reader.cohort))
+            self._write(reader, mine)
+        return None
+
+    def note_paid(self, cohort: str) -> None:
+        """Notes that a paid release read the records of a cohort: its fingerprints then stay."""
+        if self._place(cohort).exists():
+            self._files.write(self._paid(cohort), lambda _: None)
+
+    def removable(self, cohort: str | None) -> list[Path]:
+        """Files of one cohort, or of all, on whose records no paid release rests."""
+        names = [reader.cohort for reader in self._readers()] if cohort is None else [cohort]
+        return [
+            path
+            for name in names
+            if not self._paid(name).exists()
+            for path in (self._place(name), self._described(name))
+            if path.exists()
+        ]
+
+    def _prints(self, texts: Iterable[str]) -> np.ndarray:
+        """Sorted distinct fingerprints, uint64 (n,)."""
+        key = self._key()
+        plain = {" ".join(text.lower().split()) for text in texts}
+        digests = b"".join(
+            hashlib.blake2b(text.encode(), digest_size=_BYTES, key=key).digest()
+            for text in plain
+            if len(text) >= SHORTEST
+        )
+        return np.unique(np.frombuffer(digests, dtype=">u8").astype(np.uint64))
+
+    def _write(self, reader: Reader, prints: np.ndarray) -> None:
+        def save(file: BinaryIO) -> None:
+            np.save(file, prints, allow_pickle=False)
+
+        content = json.dumps(asdict(reader)).encode()
+        self._files.write(self._place(reader.cohort), save)
+        self._files.write(self._described(reader.cohort), lambda file: file.write(content))
+
+    def _read(self, cohort: str) -> np.ndarray:
+        content = io.BytesIO(self._files.read(self._place(cohort)))
+        return np.asarray(np.load(content, allow_pickle=False), dtype=np.uint64)
+
+    def _readers(self) -> list[Reader]:
+        described = sorted(self._folder.glob("[!.]*.json"))
+        return [Reader(**json.loads(self._files.read(path))) for path in described]
+
+    def _key(self) -> bytes:
+        path = self._folder / _KEY
+        if not path.exists():
+            made = secrets.token_bytes(32)
+            self._files.write(path, lambda file: file.write(made), only_if_absent=True)
+        return self._files.read(path)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One cohort at a time is compared and kept: two that share records never both are."""
+        descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _place(self, cohort: str) -> Path:
+        return self._folder / f"{cohort}.npy"
+
+    def _described(self, cohort: str) -> Path:
+        return self._folder / f"{cohort}.json"
+
+    def _paid(self, cohort: str) -> Path:
+        return self._folder / f"{cohort}.paid"
+
+
+def shares_records(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether sorted distinct fingerprints have enough in common to be of the same records."""
+    smaller = min(len(first), len(second))
+    common = len(np.intersect1d(first, second, assume_unique=True))
+    return (common >= MANY and common >= SHARE * smaller) or (
+        common >= FEW and common >= HALF * smaller
+    )

@@ -1,0 +1,190 @@
+"""Copies of a source: fingerprints tell that two cohorts read the same records."""
+
+import json
+import stat
+
+import dagster as dg
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.corpora import corpus_request
+from dpsynth_assets.assets.dataset import dataset_definitions
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
+from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.errors import BudgetExceededError
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.resources.fingerprints import FOLDER, Fingerprints, Reader, shares_records
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.purging import PurgeRule, purge
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+SECRET = "Ottoline Brackenbury"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    return SensitiveStore()
+
+
+def letters(numbers):
+    return [f"{SECRET} wrote letter number {number} about a late train" for number in numbers]
+
+
+def declare(folder, name, texts, **changes):
+    source = folder / f"{name}.csv"
+    pl.DataFrame({"id": range(len(texts)), "text": texts}).write_csv(source)
+    base = {
+        "name": name,
+        "source": {"path": str(source)},
+        "budget": {"epsilon": 4, "delta": 1e-6},
+        "cluster_histogram": {},
+        "methods": [{"method": "mean_clustered"}],
+    }
+    return PrivateDatasetSpec.model_validate(base | changes)
+
+
+def read(spec, store):
+    """Materialises the asset that reads a cohort's records."""
+    definitions = dataset_definitions(spec, plan_dataset(spec))
+    (asset,) = [a for a in definitions.assets if a.key.path[-1] == "private_records"]
+    return dg.materialize([asset], resources={"sensitive_store": store}, raise_on_error=False)
+
+
+def failure(result):
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    return event.event_specific_data.error.cause or event.event_specific_data.error
+
+
+def stored(store, name):
+    return (store.base / name / "source.parquet").exists()
+
+
+@pytest.mark.parametrize("shared", [range(100), range(40, 140), range(95, 195)])
+def test_a_copy_under_another_name_is_refused_before_it_is_stored(tmp_path, store, shared):
+    assert read(declare(tmp_path, "one", letters(range(100))), store).success
+    copied = [text.upper().replace(" ", "  ") for text in letters(shared)]
+    if len(set(shared) & set(range(100))) < 10:
+        copied += letters(range(5))
+    result = read(declare(tmp_path, "two", copied), store)
+    assert not result.success
+    assert not stored(store, "two")
+    message = failure(result).message
+    assert "cohort 'one' has read" in message
+    assert "shares_records_with" in message
+    assert SECRET not in message
+    assert not any(character.isdigit() for character in message.split("source.path")[1])
+
+
+def test_the_first_cohort_is_not_harmed_by_the_refused_one(tmp_path, store):
+    one, two = (declare(tmp_path, name, letters(range(50))) for name in ("one", "two"))
+    assert read(one, store).success
+    assert not read(two, store).success
+    assert read(one, store).success
+
+
+def test_files_that_share_an_account_are_read(tmp_path, store):
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert read(
+        declare(tmp_path, "two", letters(range(50)), shares_records_with="one"), store
+    ).success
+
+
+def test_cohorts_of_one_dataset_are_disjoint_by_their_rule(tmp_path, store):
+    """Two months may hold the same form letters; no record is in both."""
+    declared = declare(
+        tmp_path, "mail", letters(range(30)), source={"path": str(tmp_path / "mail-*.csv")},
+        cohorts={"by": "file", "pattern": "mail-{year}.csv"},
+    )  # fmt: skip
+    for year in ("2025", "2026"):
+        texts = letters(range(30))
+        frame = pl.DataFrame({"id": range(30), "text": texts})
+        frame.write_csv(tmp_path / f"mail-{year}.csv")
+        assert read(CohortSpec.of(declared, year), store).success
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (letters(range(100)), [*letters(range(200, 300)), "thank you", "thank you very much"]),
+        (["thank you", "many thanks", "best regards"] * 9, ["thank you", "best regards"] * 9),
+        (letters(range(2)), letters(range(2))),
+        (letters(range(1500)), letters([*range(9), *range(2000, 3500)])),
+        ([], letters(range(5))),
+        ([], []),
+    ],
+)
+def test_a_few_common_texts_are_no_common_source(tmp_path, store, first, second):
+    prints = Fingerprints(OwnerOnlyFiles(store.base), store.base)
+    assert prints.admit(Reader(cohort="one", account="one", dataset="one"), first) is None
+    assert prints.admit(Reader(cohort="two", account="two", dataset="two"), second) is None
+
+
+@pytest.mark.parametrize(
+    ("common", "smaller", "alike"),
+    [(10, 1000, True), (10, 1001, False), (9, 900, False), (3, 6, True), (3, 7, False)],
+)
+def test_enough_in_common_is_stated(common, smaller, alike):
+    first = np.arange(smaller, dtype=np.uint64)
+    second = np.arange(smaller - common, 3 * smaller + 9, dtype=np.uint64)
+    assert shares_records(first, second) is alike
+    assert shares_records(second, first) is alike
+
+
+def test_fingerprints_are_keyed_and_for_their_owner_alone(tmp_path, store):
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    folder = store.base / FOLDER
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert SECRET.encode() not in path.read_bytes()
+    (folder / "key").unlink()
+    assert read(declare(tmp_path, "two", letters(range(50))), store).success, "another key"
+
+
+def test_what_a_paid_release_has_read_stays_remembered(tmp_path, store):
+    one, two = (declare(tmp_path, name, letters(range(50))) for name in ("one", "two"))
+    prints = Fingerprints(OwnerOnlyFiles(store.base), store.base)
+    assert read(one, store).success
+    prints.note_paid("one")
+    other = declare(tmp_path, "one", letters(range(900, 950)))
+    assert read(other, store).success
+    purge(store, PurgeRule(), lambda _: False)
+    assert not read(two, store).success
+
+
+def test_a_cohort_that_never_paid_makes_room_once_it_is_purged(tmp_path, store):
+    one, two = (declare(tmp_path, name, letters(range(50))) for name in ("one", "two"))
+    assert read(one, store).success
+    purge(store, PurgeRule(dataset="one"), lambda _: False)
+    assert not stored(store, "one")
+    assert read(two, store).success
+    assert not read(one, store).success
+
+
+def test_both_files_charge_one_account_up_to_its_budget(tmp_path):
+    """Each alone fits the budget; together they do not."""
+    terms = {
+        "methods": [{"method": "mean_clustered", "budget_share": 0.6}],
+        "budget": {"epsilon": 16, "delta": 1e-6},
+    }
+    one = declare(tmp_path, "one", letters(range(50)), **terms)
+    two = declare(tmp_path, "two", letters(range(50)), shares_records_with="one", **terms)
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+
+    def pay(spec):
+        plan = plan_dataset(spec)
+        request = corpus_request(spec, plan.methods[0], release="1")
+        return ledger.reserve(request, plan.budget, plan.releases)
+
+    pay(one)
+    spent = ledger.spend("one").epsilon
+    with pytest.raises(BudgetExceededError, match="overspend cohort 'one'"):
+        pay(two)
+    assert (ledger.spend("one").epsilon, ledger.spend("two").epsilon) == (spent, 0.0)
+    assert {entry.cohort for entry in ledger.entries()} == {"one"}
+    little = one.methods[0].model_copy(update={"budget_share": 0.3})
+    pay(two.model_copy(update={"methods": [little]}))
+    assert ledger.spend("one", budget_terms(one)).epsilon > spent
+    assert json.loads(ledger.entries()[-1].terms_json)["epsilon"] == 16.0

@@ -1,0 +1,137 @@
+"""Two dataset files over the same records: one account, or one line each and nothing charged."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.datasets import (
+    DatasetFileError,
+    load_dataset_files,
+    parse_dataset_file,
+)
+from dpsynth_assets.datasets.shared_records import shared_record_problems
+
+BUDGET = {"epsilon": 4.0, "delta": 1e-6}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    rows = "".join(f"{number},letter number {number} about trains\n" for number in range(20))
+    for name in ("letters.csv", "copy.csv"):
+        (folder / name).write_text(f"id,text\n{rows}")
+    return folder
+
+
+def declare(folder, name, source="letters.csv", **changes):
+    attributes = {
+        "name": name,
+        "source": {"path": source if "://" in source else str(folder / source)},
+        "budget": BUDGET,
+        "cluster_histogram": {},
+        "methods": [{"method": "mean_clustered"}],
+    }
+    document = {"type": "dpsynth_assets.components.PrivateDataset"}
+    file = folder / f"{name}.yaml"
+    file.write_text(json.dumps(document | {"attributes": attributes | changes}))
+    return file
+
+
+def problems_of(*paths):
+    return shared_record_problems([file for path in paths for file in parse_dataset_file(path)[0]])
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "300"})
+
+
+def test_two_files_over_one_source_are_one_line_each(folder):
+    files = [declare(folder, name) for name in ("one", "two")]
+    told = run("datasets", "check", *files)
+    assert told.exit_code == 1
+    lines = [line for line in told.output.splitlines() if "source.path" in line]
+    for file, other, line in zip(files, ("two", "one"), sorted(lines), strict=True):
+        assert line.startswith(f"{file}: source.path: expected records that no other account pays")
+        assert f"letters.csv, which {other!r}" in line
+        assert f"shares_records_with: {other}" in line
+
+
+def test_a_file_is_compared_with_all_that_are_declared(folder):
+    declare(folder, "one")
+    told = run("datasets", "check", declare(folder, "two"))
+    assert told.exit_code == 1
+    assert told.output.count("source.path") == 1
+
+
+def test_neither_of_them_is_planned_or_run(folder):
+    for name in ("one", "two"):
+        declare(folder, name)
+    with pytest.raises(DatasetFileError, match="no other account pays for"):
+        load_dataset_files([folder])
+    assert run("plan", "one").exit_code != 0
+
+
+@pytest.mark.parametrize("source", ["*.csv", "letters.*", "./letters.csv"])
+def test_other_names_of_the_same_file_are_seen(folder, source):
+    assert len(problems_of(declare(folder, "one"), declare(folder, "two", source))) == 2
+
+
+def test_other_files_and_other_addresses_are_no_problem(folder):
+    files = [
+        declare(folder, "one"),
+        declare(folder, "two", "copy.csv"),
+        declare(folder, "three", "hf://letters"),
+    ]
+    assert problems_of(*files) == []
+
+
+def test_a_shared_account_under_the_same_terms_holds(folder):
+    files = [declare(folder, "one"), declare(folder, "two", shares_records_with="one")]
+    assert problems_of(*files) == []
+    spec = parse_dataset_file(files[1])[0][0].spec
+    assert (spec.account, spec.dataset, spec.name) == ("one", "one", "two")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"budget": {"epsilon": 8, "delta": 1e-6}}, "budget.epsilon", "4.0, as 'one' has it"),
+        ({"budget": {"epsilon": 4, "delta": 1e-7}}, "budget.delta", "1e-06, as 'one' has it"),
+        ({"neighboring_relation": "replace-one"}, "neighboring_relation", "add-remove, as 'one'"),
+        (
+            {"privacy_unit": {"column": "id", "max_records": 2}},
+            "privacy_unit",
+            "as 'one' has it, got",
+        ),
+        ({"shares_records_with": "onne"}, "shares_records_with", "Did you mean 'one'?"),
+        (
+            {"budget": {"epsilon": 4, "delta": 1e-6, "accountant": "tight"}},
+            "budget.accountant",
+            "A fixed plan holds the releases of one file",
+        ),
+        ({"shares_records_with": "two"}, "shares_records_with", "expected another dataset"),
+    ],
+)
+def test_an_account_that_cannot_be_shared_so_is_one_line(folder, changes, field, words):
+    declare(folder, "one")
+    told = run(
+        "datasets", "check", declare(folder, "two", **{"shares_records_with": "one"} | changes)
+    )
+    assert told.exit_code == 1
+    (line,) = [line for line in told.output.splitlines() if f": {field}: expected" in line]
+    assert words in line
+
+
+def test_an_account_that_is_shared_already_is_not_passed_on(folder):
+    files = [
+        declare(folder, "one"),
+        declare(folder, "two", shares_records_with="one"),
+        declare(folder, "three", "copy.csv", shares_records_with="two"),
+    ]
+    (problem,) = problems_of(*files)
+    assert problem.got == "'two', which shares those of 'one'"
