@@ -119,18 +119,21 @@ def spend_metadata(
         **in_words(
             str(request.guarantee),
             cost.get("dpsynth/epsilon_with_inputs"),
-            delta=terms.delta,
+            delta=spend.delta,
             unit=terms.unit.describe(),
             budget=terms.epsilon,
             spent=spend.epsilon,
+            guaranteed=spend.guaranteed_epsilon,
             remaining=remaining,
         ),
         "dpsynth/guarantee": str(request.guarantee),
         **cost,
         "dpsynth/epsilon_cumulative": float(spend.epsilon),
+        "dpsynth/epsilon_guaranteed": float(spend.guaranteed_epsilon),
+        "dpsynth/guaranteed_by": spend.basis,
         "dpsynth/epsilon_remaining": remaining,
         **_secret(request.guarantee, spend),
-        "dpsynth/delta": terms.delta,
+        "dpsynth/delta": spend.delta,
         "dpsynth/accountant": terms.accountant,
         "dpsynth/neighboring_relation": str(terms.relation),
         "dpsynth/privacy_unit": terms.unit.describe(),
@@ -138,6 +141,8 @@ def spend_metadata(
         "dpsynth/reused": reservation.reused,
         "dpsynth/cohort_guarantee": spend.total_guarantee,
     }
+    if spend.restated:
+        metadata["dpsynth/restated"] = spend.restated
     if request.event is not None:
         metadata["dpsynth/accounting_event"] = dg.MetadataValue.json(event_to_json(request.event))
     return metadata
@@ -162,6 +167,7 @@ def in_words(
     unit: str,
     budget: float,
     spent: float,
+    guaranteed: float,
     remaining: float,
 ) -> dict[str, str]:
     """A release in two lines, for a reader to whom the numbers below them mean little.
@@ -169,10 +175,11 @@ def in_words(
     Args:
         guarantee: Its kind.
         epsilon: ε of the release with all it builds on; None where it has none.
-        delta: δ of the cohort.
+        delta: δ of the cohort, twice that after a switch of accountants.
         unit: Whose presence is hidden.
         budget: ε of the cohort's budget.
-        spent: ε of everything the cohort was charged, shown rounded up.
+        spent: What an odometer reads of everything the cohort was charged, shown rounded up.
+        guaranteed: ε that is guaranteed of the same, shown rounded up.
         remaining: What is left of the budget, shown rounded down.
     """
     held = f"not (ε, δ)-DP; its guarantee is {guarantee}"
@@ -182,7 +189,8 @@ def in_words(
         "dpsynth/in_words": held,
         "dpsynth/budget": (
             f"ε = {rounded_up(spent, '.2f')} of {declared(budget)} spent, "
-            f"{rounded_down(remaining, '.2f')} left"
+            f"{rounded_down(remaining, '.2f')} left; "
+            f"guaranteed: ε = {rounded_up(guaranteed, '.2f')}"
         ),
     }
 

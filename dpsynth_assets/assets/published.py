@@ -161,7 +161,7 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         for row in samples
     ]
     guarantee, cohort = label["guarantee"], label["cohort"]
-    remaining = max(0.0, cohort["budget_epsilon"] - cohort["epsilon"])
+    remaining = cohort["remaining_epsilon"]
     metadata: dict[str, Any] = in_words(
         guarantee["type"],
         guarantee.get("epsilon"),
@@ -169,6 +169,7 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         unit=label["privacy_unit"],
         budget=cohort["budget_epsilon"],
         spent=cohort["epsilon"],
+        guaranteed=cohort["epsilon_guaranteed"],
         remaining=remaining,
     )
     metadata["dpsynth/guarantee"] = guarantee["type"]
@@ -186,6 +187,7 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
     return metadata | {
         "dpsynth/epsilon_charged": 0.0,
         "dpsynth/epsilon_cumulative": cohort["epsilon"],
+        "dpsynth/epsilon_guaranteed": cohort["epsilon_guaranteed"],
         "dpsynth/epsilon_remaining": remaining,
         "dpsynth/cohort_guarantee": cohort["guarantee"],
         "dpsynth/privacy_unit": label["privacy_unit"],

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpsynth_assets.cli.ledger_recovery import accept, restore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import (
@@ -19,12 +20,15 @@ from dpsynth_assets.privacy.ledger import (
     CohortSpend,
     DatasetSpend,
     Ledger,
+    Witness,
     sqlite_path,
 )
 from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
 from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 
-app = typer.Typer(no_args_is_help=True, help="Show, verify and export the privacy ledger.")
+app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
+app.command()(restore)
+app.command()(accept)
 
 LedgerUrl = Annotated[
     str | None,
@@ -44,6 +48,12 @@ def open_ledger(url: str | None) -> Ledger:
     """Opens an existing ledger; looking at one never creates it."""
     url = url or home().ledger_url
     path = sqlite_path(url)
+    seen = Witness(home().witness).load() if path is not None and url == home().ledger_url else None
+    if path is not None and not path.exists() and seen is not None:
+        raise PrivacyError(
+            f"Expected the ledger with entry {seen.seq}, which this installation has seen, got no "
+            f"file at {path}: it was deleted or moved. Restore it: `dpsynth ledger restore FILE`."
+        )
     if path is not None and not path.exists():
         raise PrivacyError(
             f"Expected a ledger, got no file at {path}: nothing was charged yet. Run a release "
@@ -81,7 +91,11 @@ def verify(
     """
     url = ledger or home().ledger_url
     open_ledger(url)
-    report = Ledger(url, checkpoint=Checkpoint(home().root / "ledger", url)).verify(head)
+    checkpoint = Checkpoint(home().root / "ledger", url)
+    seen = Witness(home().witness).load() if ledger is None else None
+    report = Ledger(url, checkpoint=checkpoint).verify(
+        head or (None if seen is None else seen.hash)
+    )
     if as_json:
         typer.echo(json.dumps(asdict(report), indent=2))
     elif report.ok:
@@ -128,13 +142,16 @@ def _print_tables(told: History) -> None:
     for line in told.lines:
         charges.add_row(*_charge_row(line))
     totals = Table("cohort", "total guarantee", title="Totals", title_justify="left")
-    for name in ("ε spent", "of", "ε left", "δ"):
+    for name in ("ε guaranteed", "ε spent (reading)", "of", "ε left", "δ"):
         totals.add_column(name, justify="right")
-    for name in ("accountant", "released", "not summed"):
+    for name in ("guaranteed by", "accountant", "released", "not summed"):
         totals.add_column(name)
     for spend in told.cohorts:
         totals.add_row(*_total_row(spend))
     console.print(charges, totals)
+    for spend in told.cohorts:
+        if spend.restated:
+            console.print(f"Cohort {spend.cohort}: {spend.restated}.", highlight=False)
     if any(spend.monthly_epsilon is not None for spend in told.cohorts):
         console.print(_months(told.cohorts))
     if told.datasets:
@@ -159,7 +176,7 @@ def _months(cohorts: Sequence[CohortSpend]) -> Table:
 
 def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
     table = Table("dataset", "total guarantee", title="Datasets", title_justify="left")
-    for name in ("ε", "δ", "cohorts"):
+    for name in ("ε guaranteed", "ε spent (reading)", "δ", "cohorts"):
         table.add_column(name, justify="right")
     table.add_column("composed")
     for spend in datasets:
@@ -167,6 +184,7 @@ def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
         table.add_row(
             spend.dataset,
             spend.total_guarantee,
+            rounded_up(spend.guaranteed_epsilon, ".4f"),
             rounded_up(spend.epsilon, ".4f"),
             rounded_up(spend.delta),
             str(len(spend.cohorts)),
@@ -177,7 +195,8 @@ def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
 
 def _dataset_facts(spend: DatasetSpend) -> dict[str, object]:
     facts = {name: value for name, value in vars(spend).items() if name != "cohorts"}
-    facts["epsilon"] = "inf" if spend.epsilon == inf else spend.epsilon
+    for name in ("epsilon", "guaranteed_epsilon"):
+        facts[name] = "inf" if facts[name] == inf else facts[name]
     return {**facts, "cohorts": [cohort.cohort for cohort in spend.cohorts]}
 
 
@@ -210,10 +229,12 @@ def _total_row(spend: CohortSpend) -> list[str]:
     return [
         spend.cohort,
         spend.total_guarantee,
+        rounded_up(spend.guaranteed_epsilon, ".4f"),
         rounded_up(spend.epsilon, ".4f"),
         declared(spend.budget_epsilon),
         rounded_down(spend.remaining_epsilon, ".4f"),
         rounded_up(spend.delta),
+        spend.basis,
         spend.accountant,
         released,
         _not_summed(spend),

@@ -1,6 +1,6 @@
 """The audit trail as one self-contained page: verdict, spends, files, and how to check it."""
 
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.audit_trail import AuditTrail
 from dpsynth_assets.report.pages import (
     Block,
@@ -22,6 +22,8 @@ def audit_page(trail: AuditTrail) -> str:
     blocks += [Heading("Every spend", 2), _spends(trail)]
     blocks += [Heading("What each spend was asked for", 2), _requests(trail)]
     blocks += [Heading("Released files, back to what was charged", 2), _files(trail)]
+    if trail.decisions:
+        blocks += [Heading("Decisions that read private text", 2), *_decisions(trail)]
     blocks += [Heading("How to check this page", 2), Paragraph(_CHECK)]
     return to_html(title, blocks)
 
@@ -53,16 +55,20 @@ def _facts(trail: AuditTrail) -> Facts:
     if trail.spends:
         last = trail.spends[-1]
         items += [
-            ("ε spent", rounded_up(last.epsilon_cumulative, ".4f")),
+            ("ε guaranteed", rounded_up(last.epsilon_guaranteed, ".4f")),
+            (
+                "ε spent so far (odometer reading, a diagnostic)",
+                rounded_up(last.epsilon_cumulative, ".4f"),
+            ),
             ("ε remaining", rounded_down(last.epsilon_remaining, ".4f")),
-            ("δ", declared(last.delta)),
+            ("δ", rounded_up(last.delta)),
         ]
     return Facts(tuple(items))
 
 
 def _spends(trail: AuditTrail) -> TableBlock:
     header = ("entry", "when (UTC)", "run", "asset", "release", "mechanism", "guarantee", "state")
-    numbers = ("ε alone", "ε so far", "ε left")
+    numbers = ("ε alone", "ε so far (reading)", "ε guaranteed", "ε left")
     rows = tuple(
         (
             str(s.seq),
@@ -75,6 +81,7 @@ def _spends(trail: AuditTrail) -> TableBlock:
             s.state,
             rounded_up(s.epsilon_alone, ".4f"),
             rounded_up(s.epsilon_cumulative, ".4f"),
+            rounded_up(s.epsilon_guaranteed, ".4f"),
             rounded_down(s.epsilon_remaining, ".4f"),
         )
         for s in trail.spends
@@ -98,6 +105,26 @@ def _requests(trail: AuditTrail) -> TableBlock:
         for s in trail.spends
     )
     return TableBlock(header=header, rows=rows, numeric=(True, *([False] * 6)))
+
+
+def _decisions(trail: AuditTrail) -> list[Block]:
+    header = ("entry", "when (UTC)", "run", "candidate", "check", "number", "outcome", "texts")
+    rows = tuple(
+        (
+            str(d.seq),
+            d.recorded_at[:19],
+            d.run_id[:8],
+            d.asset,
+            d.check,
+            str(d.count),
+            d.outcome,
+            d.candidate[:_SHORT],
+        )
+        for d in trail.decisions
+    )
+    numeric = (True, False, False, False, False, True, False, False)
+    words = "Each is an exact answer about private text, outside of every ε on this page."
+    return [Paragraph(words), TableBlock(header=header, rows=rows, numeric=numeric)]
 
 
 def _files(trail: AuditTrail) -> TableBlock:

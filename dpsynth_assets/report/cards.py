@@ -86,20 +86,22 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
         cohort: The section of that name of a label; of schema 1, it knows only what was spent.
     """
     spent = (
-        f"ε = {rounded_up(cohort['epsilon'], '.4g')} of {declared(cohort['budget_epsilon'])} at "
-        f"δ = {rounded_up(cohort['delta'])} over its DP releases."
+        f"ε = {rounded_up(cohort['epsilon'], '.4g')} of {declared(cohort['budget_epsilon'])}"
     )
+    delta = f"at δ = {rounded_up(cohort['delta'])} over its DP releases"
+    total = f"{spent} {delta}."
     if "epsilon_guaranteed" in cohort:
-        spent = (
+        total = (
             f"guaranteed ({cohort['basis']}): ε = "
-            f"{rounded_up(cohort['epsilon_guaranteed'], '.4g')} at δ = "
-            f"{rounded_up(cohort['delta'])} over its DP releases; "
-            f"spent so far (odometer reading, a diagnostic): {spent}"
+            f"{rounded_up(cohort['epsilon_guaranteed'], '.4g')} {delta}; "
+            f"spent so far (odometer reading, a diagnostic): {spent}."
         )
+    if cohort.get("restated"):
+        total = f"{total} What was spent is {cohort['restated']}."
     if cohort["guarantee"] == "dp":
-        return spent
+        return total
     return (
-        f"{spent} It also made releases of another kind, which no DP total covers: as a whole it "
+        f"{total} It also made releases of another kind, which no DP total covers: as a whole it "
         f"has {cohort['guarantee']}."
     )
 

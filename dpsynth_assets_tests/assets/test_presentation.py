@@ -109,18 +109,18 @@ def test_a_public_base_outside_the_package_has_topics_and_generator_too(tmp_path
     assert {"public/elsewhere/topic_model", "public/elsewhere/conditional_generator"} <= keys
 
 
-FACTS = {"delta": 1e-6, "unit": "one record", "budget": 4.0}
+FACTS = {"delta": 1e-6, "unit": "one record", "budget": 4.0, "guaranteed": 3.98001}
 
 
 def test_what_is_spent_is_rounded_up_and_what_is_left_down():
     said = in_words("dp", 1.2301, spent=1.2301, remaining=2.7699, **FACTS)
     assert said["dpsynth/in_words"].startswith("(1.24, 1e-06)-DP for one record")
-    assert said["dpsynth/budget"] == "ε = 1.24 of 4 spent, 2.76 left"
+    assert said["dpsynth/budget"] == "ε = 1.24 of 4 spent, 2.76 left; guaranteed: ε = 3.99"
 
 
 def test_a_round_number_stays_as_it_is():
     said = in_words("dp", 1.1, spent=1.1, remaining=2.9, **FACTS)
-    assert said["dpsynth/budget"] == "ε = 1.10 of 4 spent, 2.90 left"
+    assert said["dpsynth/budget"] == "ε = 1.10 of 4 spent, 2.90 left; guaranteed: ε = 3.99"
 
 
 def test_no_epsilon_is_claimed_in_words_where_there_is_none():
