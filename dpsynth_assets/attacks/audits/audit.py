@@ -52,6 +52,9 @@ class Bug(StrEnum):
     MIXED_WITH_COMPANY = "embedding that follows the other texts of its call"
     TAKEN_IDS = "a replaced record takes an id that is in use, and two records go"
     PROMISE_UNCHECKED = "promise to secrets left out where no method protects them"
+    ROUNDED_TO_NEAREST = "bounds written to the nearest digit"
+    ONE_DELTA = "δ of one rule after a switch from a plan to the filter"
+    ODOMETER = "reading of an odometer stated as what is guaranteed"
 
 
 @dataclass(frozen=True, kw_only=True)
