@@ -1,8 +1,8 @@
-"""What share of pasted private spans the release gate finds, by their length.
+"""What share of pasted private spans the comparison finds, by their length.
 
     python benchmarks/copied_spans.py [--spans 300] [--records 2500]
 
-Spans of a real corpus's records are pasted into other records of it, which the gate then reads as
+Spans of a real corpus's records are pasted into other records of it, which is then read as
 a synthetic corpus. Records that hold no pasted span say how often it raises a false alarm. Needs
 the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project.
 """

@@ -10,7 +10,7 @@ import pytest
 
 from dpsynth_assets.assets.attack_gate import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.assets.attack_record import COPYING_MODEL, OWN_MODEL
-from dpsynth_assets.checks import GATE
+from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.paths import home
@@ -171,7 +171,7 @@ def test_gate_checks_of_every_candidate_passed_and_show_nothing_but_the_outcome(
     ]
     candidates = [check for check in checks if check.asset_key.path[-1] == "candidate_corpus"]
     gate = [check for check in candidates if check.check_name in GATE]
-    assert len(gate) == 5 * len(METHODS)
+    assert len(gate) == len(GATE) * len(METHODS)
     assert all(check.passed and not check.metadata for check in gate)
 
 
@@ -246,17 +246,27 @@ def test_candidate_with_a_planted_canary_is_not_published(house):
     assert published.stat().st_mtime_ns == before
 
 
-def test_candidate_that_copies_a_private_record_is_not_published(house):
+def test_copied_spans_warn_the_steward_and_lie_in_the_sensitive_store_alone(house):
+    outcomes = evaluations(house.result, NO_COPIED_SPAN)
+    assert len(outcomes) == len(METHODS)
+    assert {check.asset_key.path[-1] for check in outcomes} == {"copied_spans"}
+    assert all(check.passed and not check.blocking for check in outcomes)
     key = ["letters", "mean_clustered", "candidate_corpus"]
     path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
     clean = pl.read_parquet(path)
     leak = clean.head(1).with_columns(text=pl.lit(SECRET))
     try:
         pl.concat([clean, leak]).write_parquet(path)
-        result = house.run('key:"letters/mean_clustered/corpus"')
+        result = house.run('key:"letters/mean_clustered/copied_spans"')
     finally:
         clean.write_parquet(path)
-    assert not result.success
+    assert result.success
+    (warning,) = evaluations(result, NO_COPIED_SPAN)
+    assert (warning.passed, warning.severity) == (False, dg.AssetCheckSeverity.WARN)
+    spans = pl.read_parquet(
+        house.home / "sensitive" / "letters" / "mean_clustered_copied_spans.parquet"
+    )
+    assert spans["row"].to_list() == [clean.height]
 
 
 def test_report_scores_every_corpus_beside_floor_ceiling_and_real_data(house):

@@ -1,5 +1,6 @@
 """What the database itself refuses: to change, remove or skip an entry, or to take another kind."""
 
+import re
 from collections.abc import Sequence
 
 from sqlalchemy.engine import Connection
@@ -69,7 +70,7 @@ def widen_sqlite(connection: Connection, kinds: Sequence[str]) -> None:
     made = str(connection.exec_driver_sql(source).scalar_one())
     if all(f"'{kind}'" in made for kind in kinds):
         return
-    wider = made.replace(kinds_allowed(kinds[:2]), kinds_allowed(kinds))
+    wider = re.sub(r"kind IN \([^)]*\)", kinds_allowed(kinds), made)
     version = int(connection.exec_driver_sql("PRAGMA schema_version").scalar_one())
     connection.exec_driver_sql("PRAGMA writable_schema = ON")
     connection.exec_driver_sql(

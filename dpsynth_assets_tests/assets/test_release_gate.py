@@ -1,0 +1,215 @@
+"""Laws of publication: it reads no private record, unless a dataset file asks, and then it counts.
+
+About 12 s of CPU.
+"""
+
+import json
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.copied_spans import copied_spans_asset, spans_table
+from dpsynth_assets.assets.corpora import (
+    corpus_asset,
+    corpus_asset_checks,
+    corpus_request,
+)
+from dpsynth_assets.assets.published import released_rows_path
+from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
+from dpsynth_assets.lineage import deciding_gates, verify_privacy_lineage
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
+
+SECRET = "my claim number was lost by the clinic and nobody ever called me back about it"
+OTHERS = [f"an ordinary letter number {i} about trains and delays in the city" for i in range(40)]
+PUBLIC = pl.DataFrame({"text": ["mild weather and a calm sea"]})
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
+    texts = [*OTHERS, f"hello, {SECRET}, regards"]
+    ids = [str(number) for number in range(len(texts))]
+    table = {"record_id": ids, "unit_id": ids, "text": texts, "label": ["a"] * len(texts)}
+    SensitiveStore().write_records("letters", "source", pl.DataFrame(table))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(sqlite_url(tmp_path))
+
+
+def declared(**changes):
+    spec = letters(
+        columns={"labels": ["label"]},
+        public_facts={"labels": {"label": ["a", "b"]}},
+        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 4},
+        methods=[{"method": "mean_uniform", "settings": {"expected_batch_size": 64}}],
+        **changes,
+    )
+    return spec, plan_dataset(spec)
+
+
+BLOCK = {"release_gate": {"copied_spans": "block"}}
+
+
+def candidate(ledger, spec, plan, texts, release="first"):
+    """A paid candidate of these texts."""
+    (planned,) = plan.methods
+    request = corpus_request(spec, planned, release=release, inputs={"language_model": "m"})
+    reservation = ledger.reserve(request, plan.budget)
+    if not reservation.reused:
+        ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
+    rows = len(texts)
+    table = {"text": texts, "label": ["a"] * rows, "reservation": [reservation.id] * rows}
+    return pl.DataFrame(table)
+
+
+def publish(spec, plan, rows):
+    return corpus_asset(spec, plan, plan.methods[0])(rows, ledger=PrivacyLedger())
+
+
+def outcomes(spec, plan, rows):
+    """Results of the gate's checks, as a run makes them."""
+    gate, *others = corpus_asset_checks(spec, plan.budget, plan.methods[0])
+    results = list(gate(rows, ledger=PrivacyLedger()))
+    for deciding in (each for each in others if NO_COPIED_SPAN in _names(each)):
+        results += deciding(
+            dg.build_asset_check_context(),
+            rows,
+            PUBLIC,
+            ledger=PrivacyLedger(),
+            sensitive_store=SensitiveStore(),
+        )
+    return {result.check_name: result.passed for result in results}
+
+
+def _names(checks):
+    return {key.name for key in checks.check_keys}
+
+
+def warn(spec, plan, rows):
+    """What the internal comparison tells: its check, its metadata, and the table it keeps."""
+    asset = copied_spans_asset(spec, plan.methods[0])
+    told = asset(candidate_corpus=rows, public_corpus=PUBLIC, sensitive_store=SensitiveStore())
+    table = SensitiveStore().read_internal_table(
+        "letters", spans_table("mean_uniform"), purpose="internal evaluation"
+    )
+    return told, table
+
+
+# By default
+
+
+def test_a_candidate_that_copies_a_record_is_published_and_the_steward_is_told(ledger, home):
+    spec, plan = declared()
+    rows = candidate(ledger, spec, plan, ["a calm letter", f"well, {SECRET} again"])
+    assert outcomes(spec, plan, rows) == dict.fromkeys(GATE, True)
+    publish(spec, plan, rows)
+    assert released_rows_path("letters", "mean_uniform").exists()
+    told, table = warn(spec, plan, rows)
+    (result,) = told.check_results
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert table.rows() == [(1, SECRET)]
+    assert "claim" not in json.dumps({name: str(value) for name, value in told.metadata.items()})
+    assert [entry.kind for entry in ledger.entries()] == ["reserve", "commit"]
+
+
+def test_where_nothing_is_copied_the_steward_is_told_so(ledger):
+    spec, plan = declared()
+    told, table = warn(spec, plan, candidate(ledger, spec, plan, ["a calm letter"]))
+    assert told.check_results[0].passed
+    assert table.is_empty()
+    assert table.columns == ["row", "words"]
+
+
+def test_spans_that_overlap_are_one_and_texts_are_kept_apart(ledger):
+    spec, plan = declared()
+    cut = " ".join(SECRET.split()[:13])
+    rows = candidate(ledger, spec, plan, [f"{SECRET}. And more: {cut}.", cut, "calm"])
+    _, table = warn(spec, plan, rows)
+    assert table.rows() == [(0, SECRET), (0, cut), (1, cut)]
+
+
+def test_neither_the_corpus_nor_its_gate_can_open_a_private_record():
+    spec, plan = declared()
+    (planned,) = plan.methods
+    corpus = corpus_asset(spec, plan, planned)
+    gates = corpus_asset_checks(spec, plan.budget, planned)
+    for each in [corpus, *gates]:
+        assert "sensitive_store" not in each.required_resource_keys
+    assert all("private" not in key.path[-1] for key in corpus.dependency_keys)
+    assert deciding_gates(definitions_of(spec)) == ()
+
+
+# Where the dataset file asks for it
+
+
+def test_a_candidate_that_copies_is_held_back_and_the_answer_is_in_the_ledger(ledger):
+    spec, plan = declared(**BLOCK)
+    rows = candidate(ledger, spec, plan, [f"well, {SECRET} again"])
+    assert outcomes(spec, plan, rows) == dict.fromkeys(GATE, True) | {NO_COPIED_SPAN: False}
+    with pytest.raises(dg.Failure, match=NO_COPIED_SPAN):
+        publish(spec, plan, rows)
+    assert not released_rows_path("letters", "mean_uniform").exists()
+    decision = ledger.entries()[-1]
+    assert (decision.kind, decision.mechanism) == ("decision", NO_COPIED_SPAN)
+    assert decision.asset == "letters/mean_uniform/candidate_corpus"
+    assert decision.parameters["outcome"] == "hold"
+
+
+def test_publication_follows_the_ledger_alone_and_the_label_counts(ledger):
+    spec, plan = declared(**BLOCK)
+    held = candidate(ledger, spec, plan, [f"well, {SECRET} again"])
+    rows = candidate(ledger, spec, plan, ["a calm letter"], release="second")
+    with pytest.raises(dg.Failure, match="Expected a decision of the check no_copied_span"):
+        publish(spec, plan, rows)
+    outcomes(spec, plan, held)
+    assert outcomes(spec, plan, rows)[NO_COPIED_SPAN]
+    publish(spec, plan, rows)
+    folder = released_rows_path("letters", "mean_uniform").parents[1]
+    label = json.loads((folder / "privacy_label.json").read_text())
+    assert label["cohort"]["gate_decisions"] == 2
+    assert "given so far: 2" in label["guarantee"]["definition"]
+    assert "given so far: 2" in (folder / "README.md").read_text()
+
+
+def test_the_same_candidate_is_not_compared_twice(ledger, monkeypatch):
+    spec, plan = declared(**BLOCK)
+    rows = candidate(ledger, spec, plan, ["a calm letter"])
+    assert outcomes(spec, plan, rows)[NO_COPIED_SPAN]
+    monkeypatch.setattr(SensitiveStore, "read_internal", None)
+    assert outcomes(spec, plan, rows)[NO_COPIED_SPAN]
+    publish(spec, plan, rows)
+    publish(spec, plan, rows)
+    assert ledger.spend("letters").gate_decisions == 1
+
+
+def test_nothing_is_asked_about_a_candidate_that_is_held_back_anyway(ledger):
+    spec, plan = declared(**BLOCK)
+    rows = candidate(ledger, spec, plan, ["  "])
+    told = outcomes(spec, plan, rows)
+    assert not told["corpus_not_empty"]
+    assert not told[NO_COPIED_SPAN]
+    assert ledger.spend("letters").gate_decisions == 0
+
+
+def test_a_deciding_gate_is_declared_in_the_graph():
+    spec, _ = declared(**BLOCK)
+    verify_privacy_lineage(definitions_of(spec))
+    assert deciding_gates(definitions_of(spec)) == (
+        f"letters/mean_uniform/candidate_corpus: {NO_COPIED_SPAN}",
+    )
+
+
+@pytest.mark.parametrize("setting", [{"copied_spans": "yes"}, {"copied": "block"}, "block"])
+def test_a_setting_that_does_not_exist_is_refused(setting):
+    with pytest.raises(ValueError, match="release_gate"):
+        declared(release_gate=setting)
