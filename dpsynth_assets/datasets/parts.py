@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import PrivacyUnit
 
 LABEL_SEPARATOR = " | "
@@ -184,8 +185,8 @@ class BudgetSpec(Declaration):
         if self.monthly_epsilon is not None and self.monthly_epsilon > self.epsilon:
             refuse(
                 "monthly_epsilon",
-                f"at most budget.epsilon = {self.epsilon:g}",
-                f"{self.monthly_epsilon:g}",
+                f"at most budget.epsilon = {declared(self.epsilon)}",
+                declared(self.monthly_epsilon),
                 "Lower it, or drop it: the total bounds a month already.",
             )
         return self
@@ -196,7 +197,7 @@ class BudgetSpec(Declaration):
             refuse(
                 "delta",
                 f"0 < delta < {LARGEST_DELTA}",
-                f"{self.delta:g}",
+                declared(self.delta),
                 "Choose a public power of ten, at most 1 / (10 x number of records).",
             )
         return self
