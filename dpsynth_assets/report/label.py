@@ -159,6 +159,7 @@ def _label(
                 exact_sums_of_training(charges),
             ),
             *embedding_assumptions(charges),
+            *losses_of_ledger(entries),
         ],
         "selection": SELECTION,
         "not_protected": not_protected(kinds, terms.unit.describe(), spend.gate_decisions),
@@ -239,6 +240,7 @@ def _cohort(spend: CohortSpend, entries: Sequence[LedgerEntry]) -> dict[str, Any
         "remaining_epsilon": spend.remaining_epsilon,
         "guarantee": spend.total_guarantee,
         "gate_decisions": spend.gate_decisions,
+        **({"restated": spend.restated} if spend.restated else {}),
         "as_of_entry": entries[-1].seq,
         "ledger_head": public_head(entries),
     }

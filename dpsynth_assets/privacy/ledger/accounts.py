@@ -12,6 +12,7 @@ from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_f
 from dpsynth_assets.privacy.ledger.decisions import passed
 from dpsynth_assets.privacy.ledger.months import MonthSpend, month_of
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
+from dpsynth_assets.privacy.ledger.restated import restated_plan
 from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 
@@ -38,7 +39,8 @@ class CohortAccount:
         secret_charges: The same for releases under secret protection; never part of any ε.
         secret: Terms of the first release under secret protection; its occurrences hold for good.
         adaptive: Whether any charge was admitted by the adaptive filter.
-        plan_json: Plan pinned by the first fixed-plan entry.
+        plan_json: Plan pinned by the first fixed-plan entry, at its true price.
+        older_plan_json: The same as it was stored, where its price was another (`restated`).
         public_facts: Every public fact that some entry relied on.
         ex_post: Realised bounds of committed ex-post releases, by reservation; None if not stated.
         decisions: Number of decisions to publish that read private text; they are in no ε.
@@ -56,6 +58,7 @@ class CohortAccount:
     secret: SecretTerms | None = None
     adaptive: bool = False
     plan_json: str | None = None
+    older_plan_json: str | None = None
     public_facts: set[str] = field(default_factory=set)
     reserved: int = 0
     committed: int = 0
@@ -74,18 +77,26 @@ class CohortAccount:
         self.reserved += 1
         self.public_facts.update(terms.public_facts)
         self.has_ex_post |= entry.guarantee == GuaranteeType.EX_POST
-        self.plan_json = self.plan_json or entry.plan_json
-        if entry.event_json is None or is_free(entry.event_json):
+        self._pin(entry)
+        event_json = entry.priced_json
+        if event_json is None or is_free(event_json):
             return
         self.adaptive |= terms.accountant == ZCDP
         if entry.guarantee == GuaranteeType.SECRET:
-            self.secret_charges[entry.asset, entry.event_json] += 1
+            self.secret_charges[entry.asset, event_json] += 1
             self.secret = self.secret or terms.secret
         else:
-            self.charges[entry.asset, entry.event_json] += 1
-            self.spent.add(entry.event_json)
+            self.charges[entry.asset, event_json] += 1
+            self.spent.add(event_json)
             self.largest_budget = max(self.largest_budget, terms.epsilon)
-            self.this_month.post(month, entry.asset, entry.event_json)
+            self.this_month.post(month, entry.asset, event_json)
+
+    def _pin(self, entry: LedgerEntry) -> None:
+        """Keeps the plan of the first entry that has one."""
+        if self.plan_json is None and entry.plan_json is not None:
+            self.plan_json = restated_plan(entry.plan_json, entry.terms_json or "")
+            if self.plan_json != entry.plan_json:
+                self.older_plan_json = entry.plan_json
 
     def post_commit(self, entry: LedgerEntry) -> None:
         """Notes that a release was stored; nothing is refunded."""
@@ -110,6 +121,14 @@ class CohortAccount:
             return plan_epsilon(self.plan_json, rounds, self.opened.delta)
         return self.spent.epsilon(self.opened.delta)
 
+    @property
+    def epsilon_before_restating(self) -> float | None:
+        """ε that an older version stated of a plan's charges; None where it was right."""
+        if self.older_plan_json is None or self.plan_json is None or not self.follows_plan:
+            return None
+        rounds = plan_rounds(self.charges, self.plan_json)
+        return plan_epsilon(self.older_plan_json, rounds, self.opened.delta) if rounds else None
+
     def secret_posterior(self, secret: SecretTerms) -> float:
         """Largest probability of guessing a secret after everything charged, rounded up.
 
@@ -130,7 +149,8 @@ class CohortAccount:
 class Book:
     """All accounts, as of one entry of the chain.
 
-    `month` is the latest month that any entry was recorded in: it never goes back.
+    `month` is the latest month that any entry was recorded in: it never goes back. `older` says of
+    a charge that an older version priced what identifies it whatever its noise, and its true event.
     """
 
     seq: int = 0
@@ -141,7 +161,9 @@ class Book:
     reserved: dict[str, str] = field(default_factory=dict)
     committed: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     decisions: dict[str, bool] = field(default_factory=dict)
+    older: dict[str, tuple[str, str]] = field(default_factory=dict)
     by_key: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _older_released: dict[str, str] = field(default_factory=dict)
     _released: dict[str, str] = field(default_factory=dict)
 
     def post(self, entry: LedgerEntry) -> None:
@@ -161,7 +183,7 @@ class Book:
             self._post_reserve(entry)
         elif entry.kind == COMMIT:
             self.committed[entry.reservation] = (entry.artifact_digest, entry.artifact_uri)
-            self._released.setdefault(entry.key, entry.reservation)
+            self._note_released(entry.key, entry.reservation)
             self.accounts[entry.cohort].post_commit(entry)
         elif entry.kind == DECISION:
             self.decisions.setdefault(entry.key, passed(entry))
@@ -179,13 +201,23 @@ class Book:
         self.partitions.setdefault(entry.dataset, terms.partition)
         self.reserved[entry.reservation] = entry.key
         self.by_key[entry.key] = (*self.by_key.get(entry.key, ()), entry.reservation)
+        restated = entry.priced_json != entry.event_json or account.older_plan_json is not None
+        if restated and entry.priced_json is not None and not is_free(entry.priced_json):
+            same = entry.request().key_but_for_prices(terms.relation, terms.unit)
+            self.older[entry.reservation] = (same, entry.priced_json)
+
+    def _note_released(self, key: str, reservation: str) -> None:
+        """Remembers the first committed reservation of each key."""
+        self._released.setdefault(key, reservation)
+        if reservation in self.older:
+            self._older_released.setdefault(self.older[reservation][0], reservation)
 
     def look_up_again(self) -> None:
         """Makes what follows from `reserved` and `committed`, which are in order of entries."""
         for reservation, key in self.reserved.items():
             self.by_key[key] = (*self.by_key.get(key, ()), reservation)
         for reservation in self.committed:
-            self._released.setdefault(self.reserved[reservation], reservation)
+            self._note_released(self.reserved[reservation], reservation)
 
     def released(self, key: str) -> str | None:
         """The first committed reservation of this key.
@@ -194,6 +226,18 @@ class Book:
         first is the release for good, whichever of them commits later.
         """
         return self._released.get(key)
+
+    def released_before(self, key_but_for_prices: str) -> tuple[str, str] | None:
+        """The stored release of an older version that a request asks for with other noise.
+
+        Its plan was fitted to the budget at another price; what was paid for then is not paid again
+        because a plan would find other noise today.
+
+        Returns:
+            Its reservation, and what it cost as canonical JSON; None where there is none.
+        """
+        reservation = self._older_released.get(key_but_for_prices)
+        return None if reservation is None else (reservation, self.older[reservation][1])
 
     def open_reservations(self, key: str) -> list[str]:
         """Reservations of this key that were never committed, oldest first."""

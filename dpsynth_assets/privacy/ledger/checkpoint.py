@@ -32,14 +32,23 @@ from dpsynth_assets.privacy.ledger.plans import Charges
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
-FORMAT = 3
+FORMAT = 4
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
 """A process writes a new checkpoint once so many entries follow the last: 15 ms to verify."""
 
 _OTHERS_MAY_WRITE = 0o022
-_PLAIN = ("cohort", "dataset", "adaptive", "plan_json", "reserved", "committed", "has_ex_post")
+_PLAIN = (
+    "cohort",
+    "dataset",
+    "adaptive",
+    "plan_json",
+    "older_plan_json",
+    "reserved",
+    "committed",
+    "has_ex_post",
+)
 _PLAIN += ("decisions", "largest_budget")
 
 
@@ -116,6 +125,7 @@ def _json(book: Book) -> dict[str, Any]:
         "reserved": book.reserved,
         "committed": book.committed,
         "decisions": book.decisions,
+        "older": book.older,
         "accounts": [_account_json(account) for account in book.accounts.values()],
     }
 
@@ -131,6 +141,7 @@ def _book(stored: dict[str, Any]) -> Book:
         reserved=stored["reserved"],
         committed={name: (digest, uri) for name, (digest, uri) in stored["committed"].items()},
         decisions=stored["decisions"],
+        older={name: (same, event_json) for name, (same, event_json) in stored["older"].items()},
     )
     book.look_up_again()
     return book

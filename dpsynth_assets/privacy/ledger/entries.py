@@ -33,6 +33,7 @@ def reserve_entry(
     account = book.accounts.get(request.cohort)
     pinned = account is not None and account.plan_json is not None
     entry = LedgerEntry(
+    older = account.older_plan_json if account is not None else None
         seq=0,
         recorded_at="",
         kind=RESERVE,
@@ -50,7 +51,7 @@ def reserve_entry(
         release=request.release,
         run_id=request.run_id,
         terms_json=terms.to_json(),
-        plan_digest=None if fixed is None else digest(fixed),
+        plan_digest=None if fixed is None else digest(older or fixed),
         plan_json=None if pinned else fixed,
         artifact_digest=None,
         artifact_uri=None,

@@ -120,8 +120,8 @@ def _shared_datasets(book: Book, shown: Sequence[CohortAccount]) -> tuple[Datase
 def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
     spend = cohort_spend(entry.cohort, account)
     alone = None
-    if entry.event_json is not None and entry.guarantee != GuaranteeType.SECRET:
-        alone = epsilon_alone(entry.event_json, account.opened.delta, spend.accountant)
+    if entry.priced_json is not None and entry.guarantee != GuaranteeType.SECRET:
+        alone = epsilon_alone(entry.priced_json, account.opened.delta, spend.accountant)
     return HistoryLine(
         seq=entry.seq,
         recorded_at=entry.recorded_at,

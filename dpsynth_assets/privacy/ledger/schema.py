@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger.restated import request_but_for_prices, restated_event
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -68,22 +69,27 @@ class ReleaseRequest:
         What it rests on (`RESTS_ON`) is left out: a value that was paid for is not paid again
         because another machine would compute it otherwise.
         """
-        identity = {k: v for k, v in self.parameters.items() if k != RESTS_ON}
-        return digest(
-            {
-                "cohort": self.cohort,
-                "asset": self.asset,
-                "mechanism": self.mechanism,
-                "guarantee": self.guarantee,
-                "event": self.event_json,
-                "parameters": canonical_json(identity),
-                "code_version": self.code_version,
-                "data_version": self.data_version,
-                "relation": relation,
-                "unit": asdict(unit),
-                "release": self.release,
-            }
-        )
+        facts = self._identity(relation, unit)
+        return digest({**facts, "parameters": canonical_json(facts["parameters"])})
+
+    def key_but_for_prices(self, relation: NeighboringRelation, unit: PrivacyUnit) -> str:
+        """Identity of the release whatever its noise: what is asked of an older ledger."""
+        return request_but_for_prices(self._identity(relation, unit))
+
+    def _identity(self, relation: NeighboringRelation, unit: PrivacyUnit) -> dict[str, Any]:
+        return {
+            "cohort": self.cohort,
+            "asset": self.asset,
+            "mechanism": self.mechanism,
+            "guarantee": self.guarantee,
+            "event": self.event_json,
+            "parameters": {k: v for k, v in self.parameters.items() if k != RESTS_ON},
+            "code_version": self.code_version,
+            "data_version": self.data_version,
+            "relation": relation,
+            "unit": asdict(unit),
+            "release": self.release,
+        }
 
 
 @dataclass(frozen=True)
@@ -154,9 +160,16 @@ class LedgerEntry(NamedTuple):
     hash: str
 
     @property
+    def priced_json(self) -> str | None:
+        """What was charged, at its true price (`restated`), canonical JSON; None without an ε."""
+        if self.event_json is None:
+            return None
+        return restated_event(self.event_json, self.asset, self.terms_json or "")
+
+    @property
     def event(self) -> Event | None:
-        """What was charged, rebuilt from its constructor arguments."""
-        return None if self.event_json is None else event_from_json(json.loads(self.event_json))
+        """What was charged, rebuilt from its constructor arguments at its true price."""
+        return None if self.priced_json is None else event_from_json(json.loads(self.priced_json))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -170,14 +183,15 @@ class LedgerEntry(NamedTuple):
         return None if self.terms_json is None else BudgetTerms.from_json(self.terms_json)
 
     def request(self) -> ReleaseRequest:
-        """Rebuilds the request from which a reserve was written."""
+        """Rebuilds the request from which a reserve was written, its event as it was stored."""
+        stored = None if self.event_json is None else event_from_json(json.loads(self.event_json))
         return ReleaseRequest(
             cohort=self.cohort,
             dataset=self.dataset,
             asset=self.asset,
             mechanism=self.mechanism,
             guarantee=GuaranteeType(self.guarantee),
-            event=self.event,
+            event=stored,
             parameters=self.parameters,
             code_version=self.code_version,
             data_version=self.data_version,

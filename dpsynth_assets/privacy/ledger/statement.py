@@ -13,6 +13,7 @@ from dpsynth_assets.privacy.ledger.allowances import month_epsilon
 from dpsynth_assets.privacy.ledger.charges import float_up
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, guaranteed
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DP_TOTAL = "dp"
@@ -55,6 +56,8 @@ class CohortSpend:
         unit: Privacy unit in words.
         gate_decisions: Decisions to publish that read private text, on which ε says nothing.
         public_facts: Every declared public fact that some release relied on.
+        restated_from: ε that was stated of the same charges before version 0.2.0, when whole
+            counts were priced as continuous noise; None where nothing is restated.
         month: Month by the ledger's clock, e.g. "2026-11"; empty where nobody asked for it.
         month_epsilon: ε of what was charged in that month, as compared with its allowance; None
             without an allowance.
@@ -84,14 +87,33 @@ class CohortSpend:
     unit: str = ""
     gate_decisions: int = 0
     public_facts: tuple[str, ...] = ()
+    restated_from: float | None = None
     month: str = ""
     month_epsilon: float | None = None
     monthly_epsilon: float | None = None
     month_remaining_epsilon: float | None = None
 
+    @property
+    def restated(self) -> str:
+        """Says that ε was restated, and whether it passes the budget; empty where it was not."""
+        if self.restated_from is None:
+            return ""
+        over = self.budget_epsilon is not None and self.epsilon > self.budget_epsilon
+        beyond = f", beyond the budget of {declared(self.budget_epsilon)}" if over else ""
+        return (
+            f"restated: ε = {rounded_up(self.epsilon, '.6g')} instead of "
+            f"{rounded_up(self.restated_from, '.6g')}{beyond}, by the price of integer noise on "
+            "whole counts since version 0.2.0"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """JSON values; ρ as a float for reading, never for accounting; infinity as "inf"."""
-        values = {**vars(self), "rho": float_up(self.rho), "public_facts": list(self.public_facts)}
+        values = {
+            **vars(self),
+            "restated": self.restated,
+            "rho": float_up(self.rho),
+            "public_facts": list(self.public_facts),
+        }
         return {name: "inf" if value == math.inf else value for name, value in values.items()}
 
 
@@ -177,6 +199,7 @@ def cohort_spend(
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
         gate_decisions=account.decisions,
+        restated_from=account.epsilon_before_restating if accountant == TIGHT else None,
         public_facts=tuple(sorted(account.public_facts)),
         **_of_month(account, known, accountant, month),
     )

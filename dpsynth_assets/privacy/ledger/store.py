@@ -15,7 +15,7 @@ from dpsynth_assets.privacy.errors import (
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.accounts import Book
-from dpsynth_assets.privacy.ledger.admission import Admission, admit
+from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import Appender, Database
@@ -301,7 +301,8 @@ class Ledger:
 
 
 def _released(book: Book, request: ReleaseRequest, terms: BudgetTerms) -> Reservation:
-    name = book.released(request.key(terms.relation, terms.unit)) or ""
+    name, event = find_released(book, request, terms) or ("", request.event)
+    request = replace(request, event=event)
     artifact_digest, artifact_uri = book.committed[name]
     return Reservation(name, request, True, artifact_digest, artifact_uri)
 
