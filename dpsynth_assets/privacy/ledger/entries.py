@@ -32,8 +32,8 @@ def reserve_entry(
     fixed = plan_to_json(plan or ()) if terms.accountant == TIGHT else None
     account = book.accounts.get(request.cohort)
     pinned = account is not None and account.plan_json is not None
-    entry = LedgerEntry(
     older = account.older_plan_json if account is not None else None
+    entry = LedgerEntry(
         seq=0,
         recorded_at="",
         kind=RESERVE,
