@@ -30,6 +30,11 @@ class Home:
         return os.environ.get("DPSYNTH_LEDGER_URL", default)
 
     @property
+    def witness(self) -> Path:
+        """What this installation remembers of its ledger, apart from the ledger's own folder."""
+        return self.root / "witness"
+
+    @property
     def sensitive(self) -> Path:
         """Owner-only store of private intermediates."""
         return self.root / "sensitive"

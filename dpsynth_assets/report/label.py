@@ -31,6 +31,7 @@ from dpsynth_assets.report.label_texts import (
     SELECTION,
     definition,
     is_recall,
+    losses_of_ledger,
     mechanism_sentence,
     not_protected,
     not_summed,

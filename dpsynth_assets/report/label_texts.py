@@ -1,6 +1,6 @@
 """The sentences of a privacy label. Each is a fact about code in this package, said once."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.privacy.events import (
@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.events import (
     is_post_processing,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, PLAN, SWITCHED
 from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -248,6 +249,16 @@ def not_summed(kinds: Collection[str], decisions: int = 0) -> list[str]:
         )
     sentences.append("Internal evaluation scores.")
     return sentences
+
+
+def losses_of_ledger(entries: Sequence[LedgerEntry]) -> list[str]:
+    """States, for each loss that a person accepted, that what was lost is counted nowhere."""
+    return [
+        f"the ledger lost entries, and a person went on without them on {entry.recorded_at[:10]} "
+        f"({entry.parameters.get('because', '')}): what they charged is counted nowhere"
+        for entry in entries
+        if entry.kind == "recovery" and entry.parameters.get("action") == "accept"
+    ]
 
 
 def is_recall(result: Mapping[str, Any]) -> bool:

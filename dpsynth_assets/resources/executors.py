@@ -70,7 +70,6 @@ class _AliveExecutor(dg.Executor):
 
 def _holding_its_lock(inner: dg.ExecutorDefinition) -> dg.ExecutorDefinition:
     """The same executor; a run that is killed is known to be gone (`live_runs`)."""
-
     make: Any = inner.executor_creation_fn
     schema: Any = inner.config_schema
 

@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import PrivateAttr
 
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.ledger import Checkpoint, Ledger
+from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, Witness
 
 
 class PrivacyLedger(dg.ConfigurableResource):
@@ -30,4 +30,8 @@ class PrivacyLedger(dg.ConfigurableResource):
     def open(self) -> Ledger:
         """Connects to the ledger; creates it when it does not exist."""
         url = self._url or home().ledger_url
-        return Ledger(url, checkpoint=Checkpoint(home().root / "ledger", url))
+        return Ledger(
+            url,
+            checkpoint=Checkpoint(home().root / "ledger", url),
+            witness=Witness(home().witness),
+        )

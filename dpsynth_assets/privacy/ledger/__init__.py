@@ -6,7 +6,8 @@ written), `chain` (why it cannot be edited unseen), `charges`
 says), `decisions` (what a gate that reads private text answered), `accounts` (entries become sums),
 `allowances` (what a month may add), `conditions` and `admission` (may this be charged?), `entries`
 (what is written then),
-`database` (the table and its lock), `checkpoint` (what a machine need not verify again), `store`
+`database` (the table and its lock), `checkpoint` (what a machine need not verify again), `witness` (how a
+lost ledger is noticed), `store`
 (the `Ledger` others call), `statement` and `export` (what is shown).
 """
 
@@ -24,6 +25,7 @@ from dpsynth_assets.privacy.ledger.schema import (
 from dpsynth_assets.privacy.ledger.statement import CohortSpend, DatasetSpend
 from dpsynth_assets.privacy.ledger.store import Ledger
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
+from dpsynth_assets.privacy.ledger.witness import Seen, Witness
 
 __all__ = [
     "GENESIS",
@@ -40,6 +42,8 @@ __all__ = [
     "ReleaseRequest",
     "Reservation",
     "SecretTerms",
+    "Seen",
     "VerifyReport",
+    "Witness",
     "sqlite_path",
 ]

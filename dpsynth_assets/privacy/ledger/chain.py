@@ -14,7 +14,14 @@ from typing import cast
 
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.decisions import SeenDecisions
-from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, KINDS, RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import (
+    COMMIT,
+    DECISION,
+    KINDS,
+    RECOVERY,
+    RESERVE,
+    LedgerEntry,
+)
 
 GENESIS = "0" * 64
 """Hash before the first entry, and head of an empty ledger."""
@@ -117,6 +124,9 @@ def _content_problem(
         return None if known else "commits a release that was not reserved, or commits it twice"
     if entry.kind == DECISION:
         return decisions.problem(entry)
+    if entry.kind == RECOVERY:
+        charged = entry.event_json is not None or entry.terms_json is not None
+        return "is a recovery and holds a charge" if charged else None
     if entry.kind != RESERVE:
         return f"expected one of the kinds {', '.join(KINDS)}, got {entry.kind!r}"
     open_keys[entry.reservation] = entry.key

@@ -76,6 +76,12 @@ class Database:
         with self._readable(), self._engine.connect() as connection:
             yield from _select(connection, after, cohort)
 
+    def hash_at(self, seq: int) -> str | None:
+        """Hash of one entry; None where there is none of this number."""
+        query = sa.select(TABLE.c.hash).where(TABLE.c.seq == seq)
+        with self._readable(), self._engine.connect() as connection:
+            return cast("str | None", connection.execute(query).scalar_one_or_none())
+
     def count_charges(self, cohort: str | None = None) -> int:
         """How many reserves there are, of one cohort or of all."""
         query = sa.select(sa.func.count()).where(TABLE.c.kind == RESERVE)
@@ -95,8 +101,8 @@ class Database:
         with self._readable(), self._engine.connect() as connection:
             return set(connection.exec_driver_sql(source).scalars())
 
-    def allow_decisions(self) -> None:
-        """Lets a table that was made before 0.2.0 hold decisions; its rows stay as they are.
+    def allow_later_kinds(self) -> None:
+        """Lets a table that was made before 0.2.0 hold later kinds of entries; no row changes.
 
         Raises:
             PrivacyError: The ledger's role may not alter its table.
@@ -108,8 +114,8 @@ class Database:
                 widen(connection, KINDS)
             except sa.exc.ProgrammingError as error:
                 raise PrivacyError(
-                    "Expected a ledger table that takes decisions of a release gate, got one made "
-                    f"before 0.2.0 ({_reason(error)}). Let the table's owner run: "
+                    f"Expected a ledger table of the kinds {', '.join(KINDS)}, got one made before "
+                    f"0.2.0 ({_reason(error)}). Let the table's owner run: "
                     f"{triggers.widening(KINDS)}"
                 ) from None
 
@@ -165,6 +171,7 @@ class Appender:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.appended: LedgerEntry | None = None
 
     def read(self, after: int) -> Iterator[LedgerEntry]:
         """Yields entries with `seq` > `after`, in order."""
@@ -179,6 +186,7 @@ class Appender:
     def append(self, entry: LedgerEntry) -> None:
         """Writes one sealed entry."""
         self._connection.execute(TABLE.insert().values(**entry._asdict()))
+        self.appended = entry
 
 
 def _select(connection: Connection, after: int | None, cohort: str | None) -> Iterator[LedgerEntry]:

@@ -12,6 +12,7 @@ from dpsynth_assets.privacy.ledger.months import utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
     DECISION,
+    RECOVERY,
     RESERVE,
     LedgerEntry,
     PlannedRelease,
@@ -112,6 +113,38 @@ def decision_entry(
         terms_json=None,
         plan_digest=None,
         plan_json=None,
+    )
+    return _next_entry(book, entry, now)
+
+
+def recovery_entry(book: Book, parameters_json: str, now: datetime | None = None) -> LedgerEntry:
+    """Records that a person restored a lost ledger, or went on without what was lost."""
+    name = secrets.token_hex(16)
+    entry = LedgerEntry(
+        seq=0,
+        recorded_at="",
+        kind=RECOVERY,
+        reservation=name,
+        key=name,
+        cohort="",
+        dataset="",
+        asset="",
+        mechanism="",
+        guarantee=str(GuaranteeType.NONE),
+        event_json=None,
+        parameters_json=parameters_json,
+        code_version="",
+        data_version="",
+        release="",
+        run_id="",
+        terms_json=None,
+        plan_digest=None,
+        plan_json=None,
+        artifact_digest=None,
+        artifact_uri=None,
+        ex_post_epsilon=None,
+        previous_hash="",
+        hash="",
     )
     return _next_entry(book, entry, now)
 

@@ -14,7 +14,8 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 RESERVE = "reserve"
 COMMIT = "commit"
 DECISION = "decision"
-KINDS = (RESERVE, COMMIT, DECISION)
+RECOVERY = "recovery"
+KINDS = (RESERVE, COMMIT, DECISION, RECOVERY)
 
 RESTS_ON = "rests_on"
 """Parameter that says what a release's sensitivity rests on: facts, no part of its identity."""
@@ -129,7 +130,8 @@ class Reservation:
 class LedgerEntry(NamedTuple):
     """One row. A `reserve` charges for ever; a `commit` says where its release is stored.
 
-    A `decision` says what a release gate answered that read private text; it charges nothing.
+    A `decision` says what a release gate answered that read private text; it charges nothing. A
+    `recovery` says that a person restored a lost ledger, or accepted one without lost entries.
 
     A named tuple, since its order is the order of the columns and of the hashed JSON array.
     """

@@ -18,9 +18,14 @@ from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
-from dpsynth_assets.privacy.ledger.database import Appender, Database
+from dpsynth_assets.privacy.ledger.database import Appender, Database, sqlite_path
 from dpsynth_assets.privacy.ledger.decisions import GateQuestion
-from dpsynth_assets.privacy.ledger.entries import commit_entry, decision_entry, reserve_entry
+from dpsynth_assets.privacy.ledger.entries import (
+    commit_entry,
+    decision_entry,
+    recovery_entry,
+    reserve_entry,
+)
 from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     LedgerEntry,
@@ -34,7 +39,8 @@ from dpsynth_assets.privacy.ledger.statement import (
     cohort_spend,
     dataset_spend,
 )
-from dpsynth_assets.privacy.ledger.terms import BudgetTerms
+from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json
+from dpsynth_assets.privacy.ledger.witness import Seen, Witness
 
 
 class Ledger:
@@ -54,6 +60,7 @@ class Ledger:
         url: str,
         clock: Callable[[], datetime] = utc_now,
         checkpoint: Checkpoint | None = None,
+        witness: Witness | None = None,
     ) -> None:
         """Opens or creates the ledger.
 
@@ -61,11 +68,14 @@ class Ledger:
             url: SQLAlchemy URL. A missing SQLite file is created, for its owner only.
             clock: Says when an entry is recorded, and which month's allowance it takes.
             checkpoint: Where this machine keeps what it has verified; none: all is verified anew.
+            witness: What this installation remembers of its ledger; none: a lost one is unnoticed.
 
         Raises:
-            LedgerIntegrityError: The database cannot be read.
+            LedgerIntegrityError: The database cannot be read, or its file is gone.
             PrivacyError: The database is not available.
         """
+        self._witness = witness
+        self._refuse_missing_file(url)
         self._database = Database(url)
         self._clock = clock
         self._checkpoint = checkpoint
@@ -169,7 +179,7 @@ class Ledger:
                 f"Expected a candidate that was charged to cohort {question.cohort!r}, got the "
                 f"reservation {question.release!r}. Materialise the candidate again."
             )
-        self._database.allow_decisions()
+        self._database.allow_later_kinds()
         passed = answer()
         with self._appending() as (appender, book):
             if question.key not in book.decisions:  # Another process may have asked meanwhile.
@@ -253,6 +263,29 @@ class Ledger:
             problems += [ChainProblem(0, message)] if message else []
         return replace(report, ok=not problems, problems=tuple(problems))
 
+    def _holds(self, seen: Seen) -> bool:
+        known = self._book.seq == seen.seq
+        found = self._book.head if known else self._database.hash_at(seen.seq)
+        return found == seen.hash
+
+    def record_recovery(self, action: str, because: str, seen: Seen | None) -> LedgerEntry:
+        """Notes for good that a person restored this ledger, or accepted it without lost entries.
+
+        Args:
+            action: `restore` or `accept`.
+            because: The person's reason, public.
+            seen: The last entry that the installation saw before.
+
+        Returns:
+            The entry. Nothing is charged and nothing is refunded by it.
+        """
+        self._database.allow_later_kinds()
+        told = {"action": action, "because": because, "seen": None if seen is None else vars(seen)}
+        with self._appending() as (appender, book):
+            entry = recovery_entry(book, canonical_json(told), self._clock())
+            appender.append(entry)
+        return entry
+
     def head(self) -> str:
         """Hash of the last entry: note it down elsewhere as a witness for `verify`."""
         return self._refreshed().head
@@ -261,6 +294,7 @@ class Ledger:
         """The book up to the last entry, its chain verified."""
         with self._lock:
             self._post_new(self._database.read(after=max(self._book.seq - 1, 0)))
+            self._compare_with_witness()
             self._is_current = True
             if self._checkpoint and self._book.seq - self._kept >= ENTRIES_BETWEEN:
                 self._checkpoint.save(self._book)
@@ -275,7 +309,28 @@ class Ledger:
                 self._refreshed()
             with self._database.appending() as appender:
                 self._post_new(appender.read(after=max(self._book.seq - 1, 0)))
+                self._compare_with_witness()
                 yield appender, self._book
+            if self._witness is not None and (last := appender.appended) is not None:
+                self._witness.note(Seen(last.seq, last.hash, last.recorded_at))
+
+    def _refuse_missing_file(self, url: str) -> None:
+        """A new file is no beginning where an earlier ledger was seen."""
+        path = sqlite_path(url)
+        seen = None if self._witness is None else self._witness.load()
+        if seen is not None and path is not None and not path.exists():
+            raise LedgerIntegrityError(_lost(seen, f"no file at {path}"))
+
+    def _compare_with_witness(self) -> None:
+        """Refuses a ledger without the last entry that this installation saw."""
+        if self._witness is None:
+            return
+        seen, book = self._witness.load(), self._book
+        # Another process may have appended since this book was read: then the database knows more.
+        if seen is not None and not self._holds(seen):
+            raise LedgerIntegrityError(_lost(seen, f"a ledger of {book.seq} entries without it"))
+        if book.seq and (seen is None or seen.seq < book.seq):
+            self._witness.note(Seen(book.seq, book.head, ""))
 
     def _post_new(self, entries: Iterator[LedgerEntry]) -> None:
         """Posts entries after the last known one, which is read again to see that it is there."""
@@ -298,6 +353,15 @@ class Ledger:
             "Restore the newest one; if nothing is missing in it, as `dpsynth ledger verify --head "
             f"HASH` shows, delete {self._checkpoint.path}."
         )
+
+
+def _lost(seen: Seen, found: str) -> str:
+    when = f" of {seen.recorded_at}" if seen.recorded_at else ""
+    return (
+        f"Expected ledger entry {seen.seq}{when}, which this installation has seen, got {found}: "
+        "the ledger was deleted, replaced or rolled back. Nothing was charged. Restore it with "
+        "`dpsynth ledger restore FILE`, or go on without what is lost with `dpsynth ledger accept`."
+    )
 
 
 def _released(book: Book, request: ReleaseRequest, terms: BudgetTerms) -> Reservation:

@@ -1,0 +1,75 @@
+"""What an installation remembers of its ledger, kept apart from it, so that a lost one is noticed.
+
+A ledger that was deleted, emptied, restored from an older copy or replaced by another database
+verifies by itself: a hash chain shows no missing tail. The witness holds the number and the hash of
+the last entry that this installation saw. A ledger without that entry is not the one that was
+charged, and nothing is charged to it until a person has decided what to do.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The last entry that was seen.
+
+    Attributes:
+        seq: Its number, >= 1.
+        hash: Its hash.
+        recorded_at: When it was recorded, ISO 8601.
+    """
+
+    seq: int
+    hash: str
+    recorded_at: str
+
+
+class Witness:
+    """One installation's witness: a file for its owner alone, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        """Names the folder; it need not exist."""
+        self.path = folder / "ledger.json"
+
+    def load(self) -> Seen | None:
+        """What was seen last; None where nothing was, or where the file cannot be read."""
+        try:
+            stored = json.loads(self.path.read_text())
+            return Seen(int(stored["seq"]), str(stored["hash"]), str(stored["recorded_at"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def note(self, seen: Seen) -> None:
+        """Remembers an entry, unless a later one was noted by another process."""
+        with suppress(OSError), self._alone():
+            known = self.load()
+            if known is None or known.seq < seen.seq:
+                self._write(seen)
+
+    def replace(self, seen: Seen) -> None:
+        """Remembers an entry of another ledger: a person has accepted or restored it."""
+        with self._alone():
+            self._write(seen)
+
+    def _write(self, seen: Seen) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(vars(seen), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.path.parent / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

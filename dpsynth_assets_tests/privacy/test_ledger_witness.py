@@ -1,0 +1,188 @@
+"""A ledger that was lost, emptied or rolled back is noticed before anything is charged to it."""
+
+import shutil
+import sqlite3
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.ledger import Ledger, Witness
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    return tmp_path / "ledger" / "ledger.sqlite"
+
+
+def charge(release):
+    ledger = PrivacyLedger().open()
+    reservation = ledger.reserve(make_request(release=release), make_terms())
+    ledger.commit(reservation, artifact_digest="digest", artifact_uri="uri")
+    return ledger
+
+
+def lost():
+    with pytest.raises(LedgerIntegrityError) as raised:
+        charge("after the loss")
+    said = str(raised.value)
+    assert "\n" not in said
+    assert "Nothing was charged" in said
+    assert "dpsynth ledger restore" in said
+    return said
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["ledger", *map(str, arguments)])
+
+
+def test_a_deleted_ledger_is_noticed_and_no_new_one_is_made(place):
+    charge("1")
+    place.unlink()
+    assert "no file" in lost()
+    assert not place.exists()
+
+
+def test_a_deleted_folder_with_its_checkpoint_is_noticed(place):
+    charge("1")
+    shutil.rmtree(place.parent)
+    lost()
+
+
+def test_an_emptied_ledger_is_noticed(place):
+    charge("1")
+    place.write_bytes(b"")
+    assert "a ledger of 0 entries" in lost()
+
+
+@pytest.mark.parametrize("missing", ["one entry", "one release"])
+def test_an_older_copy_is_noticed(place, tmp_path, missing):
+    charge("1")
+    ledger, copy = PrivacyLedger().open(), tmp_path / "older.sqlite"
+    if missing == "one entry":
+        reservation = ledger.reserve(make_request(release="2"), make_terms())
+        shutil.copy(place, copy)
+        ledger.commit(reservation, artifact_digest="digest", artifact_uri="uri")
+    else:
+        shutil.copy(place, copy)
+        charge("2")
+    shutil.copy(copy, place)
+    lost()
+
+
+def test_another_database_behind_another_url_is_noticed(place, tmp_path, monkeypatch):
+    charge("1")
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", f"sqlite:///{tmp_path / 'other.sqlite'}")
+    lost()
+
+
+def test_a_ledger_that_moved_with_its_entries_is_used(place, tmp_path, monkeypatch):
+    charge("1")
+    moved = tmp_path / "moved.sqlite"
+    shutil.copy(place, moved)
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", f"sqlite:///{moved}")
+    charge("2")
+
+
+def test_processes_that_append_by_turns_see_no_loss(place):
+    first, second = PrivacyLedger().open(), PrivacyLedger().open()
+    for number in range(4):
+        ledger = (first, second)[number % 2]
+        ledger.reserve(make_request(release=str(number)), make_terms(epsilon=1000.0))
+        assert first.count_charges() == second.count_charges() == number + 1
+        first.head(), second.head()
+
+
+def test_a_copy_without_gaps_is_restored_and_recorded(place, tmp_path):
+    charge("1")
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(place, copy)
+    place.unlink()
+    assert command("restore", copy, "--because", "disk failed", "--yes").exit_code == 0
+    entries = charge("2").entries()
+    assert [entry.kind for entry in entries[:3]] == ["reserve", "commit", "recovery"]
+    assert entries[2].parameters["action"] == "restore"
+    assert PrivacyLedger().open().verify().ok
+    assert place.stat().st_mode & 0o077 == 0
+
+
+def test_an_older_copy_is_not_restored(place, tmp_path):
+    charge("1")
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(place, copy)
+    charge("2")
+    place.unlink()
+    refused = command("restore", copy, "--because", "disk failed", "--yes")
+    assert refused.exit_code != 0
+    assert not place.exists()
+
+
+def test_a_loss_is_accepted_by_a_person_alone_and_for_good(place):
+    charge("1")
+    place.unlink()
+    assert command("accept", "--because", "no copy exists", "--yes").exit_code == 0
+    entries = charge("2").entries()
+    assert entries[0].kind == "recovery"
+    assert entries[0].parameters["because"] == "no copy exists"
+    assert entries[0].parameters["seen"]["seq"] == 2
+    assert PrivacyLedger().open().verify().ok
+
+
+def test_nothing_is_accepted_where_nothing_is_missing(place):
+    charge("1")
+    refused = command("accept", "--because", "to be sure", "--yes")
+    assert refused.exit_code != 0
+    assert "nothing is missing" in str(refused.exception or refused.output)
+
+
+def test_a_reason_is_needed(place):
+    charge("1")
+    place.unlink()
+    assert command("accept", "--because", " ", "--yes").exit_code != 0
+
+
+def test_verify_names_what_is_missing(place, tmp_path):
+    charge("1")
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(place, copy)
+    charge("2")
+    shutil.copy(copy, place)
+    shown = command("verify")
+    assert shown.exit_code != 0
+
+
+def test_the_witness_is_for_its_owner_alone(place, tmp_path):
+    charge("1")
+    witness = Witness(tmp_path / "witness")
+    assert witness.load().seq == 2
+    assert witness.path.stat().st_mode & 0o077 == 0
+    assert witness.path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_table_of_the_version_before_takes_a_recovery(place, tmp_path):
+    charge("1")
+    with sqlite3.connect(place) as database:
+        made = database.execute("SELECT sql FROM sqlite_master WHERE type='table'").fetchone()[0]
+        version = database.execute("PRAGMA schema_version").fetchone()[0]
+        database.execute("PRAGMA writable_schema = ON")
+        older = made.replace(", 'decision', 'recovery'", "")
+        assert older != made
+        database.execute("UPDATE sqlite_master SET sql = ? WHERE type = 'table'", (older,))
+        database.execute(f"PRAGMA schema_version = {version + 1}")
+    Ledger(f"sqlite:///{place}").record_recovery("accept", "a test", None)
+    assert Ledger(f"sqlite:///{place}").verify().ok
+
+
+def test_labels_say_what_a_person_accepted(place):
+    from dpsynth_assets.report.label import cohort_label
+
+    charge("1")
+    place.unlink()
+    assert command("accept", "--because", "no copy exists", "--yes").exit_code == 0
+    label = cohort_label(charge("2").entries(), make_request().cohort)
+    assert any("no copy exists" in line for line in label["assumptions"])
