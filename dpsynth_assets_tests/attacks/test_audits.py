@@ -58,6 +58,7 @@ from dpsynth_assets.privacy import events
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     ComposedEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     GaussianEvent,
 )
@@ -250,11 +251,17 @@ def test_every_audit_has_a_bug_to_notice_and_every_bug_an_audit():
 
 def test_audits_for_a_composition_are_those_of_its_parts():
     both = ComposedEvent(
-        events=(GaussianEvent(noise_multiplier=1.0), BoundedRangeEvent(eta=1.0, count=2))
+        events=(DiscreteGaussianEvent(noise_std=2.0), BoundedRangeEvent(eta=1.0, count=2))
     )
-    assert event_types(both) == ("bounded_range", "gaussian")
+    assert event_types(both) == ("bounded_range", "discrete_gaussian")
     names = {audit.name for audit in audits_for([both])}
-    assert {"voting", "mean-token-range", "unseeded-noise", "one-draw-a-charge"} <= names
+    assert {
+        "voting",
+        "accountant-noisy-counts",
+        "mean-token-range",
+        "unseeded-noise",
+        "one-draw-a-charge",
+    } <= names
     assert not names & {"median-bound", "public-token-test", "dp-sgd-poisson"}
     assert "median-bound" in {audit.name for audit in audits_for([None])}
 

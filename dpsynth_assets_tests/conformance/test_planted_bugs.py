@@ -22,6 +22,7 @@ REQUIRED = {
     Bug.INTEGER_NOISE,
     Bug.RENOISED,
     Bug.PUBLIC_SEED,
+    Bug.CONTINUOUS_NOISE,
 }
 
 

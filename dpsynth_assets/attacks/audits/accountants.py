@@ -7,19 +7,23 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from dpsynth_assets.attacks.audits.attained import (
     binomial_epsilon,
     binomial_mixture,
+    counts_delta,
     cut_batch_pair,
     point,
     shuffled_epsilon,
     tail_epsilon,
 )
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
-from dpsynth_assets.privacy.accounting import ACCOUNTANTS, epsilon_of
+from dpsynth_assets.privacy.accounting import ACCOUNTANTS, epsilon_of, privacy_profile
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
+    GaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
     TruncatedPoissonGaussianEvent,
@@ -37,6 +41,18 @@ CUT: dict[str, Any] = {
 }
 
 
+COUNTED = tuple(
+    (noise_std, rounds, records, relation)
+    for noise_std in (1.0, 1.5, 3.0, 10.0)
+    for rounds, records in ((1, 1), (1, 3), (4, 1))
+    for relation in (NeighboringRelation.ADD_REMOVE, NeighboringRelation.REPLACE_ONE)
+)
+"""σ, releases, records of a unit and relation of the noisy counts whose δ is summed exactly."""
+
+LEAST_DELTA = 1e-12
+"""Smaller δ are not compared: what is kept back for rounding would hide any difference."""
+
+
 def reported_epsilon(*events: Event) -> float:
     """The smallest ε that any of our accountants reports: each of them must hold."""
     return min(epsilon_of(events, DELTA, accountant) for accountant in ACCOUNTANTS)
@@ -46,11 +62,10 @@ def _against(claimed: float, attained: float) -> Finding:
     return Finding(claimed=claimed, observed=attained)
 
 
-def _replaced_histogram(claimed: float | None = None) -> Finding:
-    """A replaced record moves a histogram by √2; σ = 1."""
+def _replaced_gaussian(claimed: float | None = None) -> Finding:
+    """A replaced record moves a sum by √2; σ = 1."""
     if claimed is None:
-        relation = NeighboringRelation.REPLACE_ONE
-        claimed = reported_epsilon(histogram_event(noise="gaussian", scale=1, relation=relation))
+        claimed = reported_epsilon(GaussianEvent(noise_multiplier=1.0 / math.sqrt(2.0)))
     return _against(claimed, tail_epsilon(point(math.sqrt(2.0), 1.0), point(0.0, 1.0), DELTA))
 
 
@@ -62,7 +77,7 @@ def _library_replace_one() -> Finding:
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = RdpAccountant(neighboring_relation=relation)
     accountant.compose(dp_accounting.GaussianDpEvent(1.0))
-    return _replaced_histogram(float(accountant.get_epsilon(DELTA)))
+    return _replaced_gaussian(float(accountant.get_epsilon(DELTA)))
 
 
 def _classical_gaussian() -> Finding:
@@ -91,6 +106,31 @@ def _library_integer_noise() -> Finding:
     accountant = RdpAccountant().compose(dp_accounting.PoissonSampledDpEvent(0.1, releases))
     attained = tail_epsilon(binomial_mixture(1, 0.1, 1.0, 1.0), point(0.0, 1.0), DELTA)
     return _against(float(accountant.get_epsilon(DELTA)), attained)
+
+
+def _counted(*, continuous: bool = False) -> Finding:
+    """The largest ratio of δ of noisy counts, summed over all integers, to what is charged."""
+    ratios = []
+    for noise_std, rounds, records, relation in COUNTED:
+        event = histogram_event(
+            noise="gaussian", scale=noise_std, relation=relation, max_records_per_unit=records
+        )
+        events: list[Event] = [event] * rounds
+        if continuous:
+            multiplier = 1.0 / math.sqrt(2.0 * rounds * float(event.rho))
+            events = [GaussianEvent(noise_multiplier=multiplier)]
+        epsilons = np.linspace(0.1, 6.0, 40).tolist()
+        charged = privacy_profile(events, epsilons, "tight")
+        shifts = [records] * rounds * relation.records_changed
+        exact = np.array([counts_delta(noise_std, shifts, epsilon) for epsilon in epsilons])
+        seen = exact > LEAST_DELTA
+        ratios.append(float((exact[seen] / np.asarray(charged)[seen]).max()))
+    return Finding(claimed=1.0, observed=max(ratios))
+
+
+def _counts_as_continuous() -> Finding:
+    """Planted: integer noise priced as a continuous Gaussian of the same σ, as before 0.2.0."""
+    return _counted(continuous=True)
 
 
 def _sampled_replaced(*, claimed_replaced: bool) -> Finding:
@@ -148,11 +188,21 @@ AUDITS = (
     _audit(
         "gaussian releases",
         "gaussian",
-        _replaced_histogram,
+        _replaced_gaussian,
         {
             Bug.WRONG_RELATION: _library_replace_one,
             Bug.CLASSICAL_GAUSSIAN: _classical_gaussian,
         },
+    ),
+    Audit(
+        name="accountant-noisy-counts",
+        mechanism="accountant of counts with discrete Gaussian noise",
+        events=("discrete_gaussian",),
+        claim="δ that is charged is no less than δ summed over all integers, at every ε.",
+        measure="largest ratio of exact to charged δ",
+        kind=AuditKind.EXACT,
+        observe=_counted,
+        planted={Bug.CONTINUOUS_NOISE: _counts_as_continuous},
     ),
     _audit(
         "sampled gradients",

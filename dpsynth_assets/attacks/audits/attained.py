@@ -5,6 +5,8 @@ probabilities are computed, not sampled, so an attained ε is a proof.
 Shape letters: K components of a mixture, M thresholds.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,3 +118,29 @@ def binomial_epsilon(eta: float, count: int, delta: float) -> float:
     return attained_epsilon(
         stats.binom.sf(at_least, count, likely), stats.binom.sf(at_least, count, 1 - likely), delta
     )
+
+
+def counts_delta(noise_std: float, shifts: Sequence[int], epsilon: float) -> float:
+    """Sums δ(ε) of integers that move by `shifts` under discrete Gaussian noise, one by one.
+
+    Args:
+        noise_std: σ of P(k) ∝ exp(−k²/(2σ²)).
+        shifts: How far each integer moves, > 0.
+        epsilon: ε >= 0.
+
+    Returns:
+        Σ (P(x) − e^ε Q(x))₊ over all integer vectors x, grouped by their log-likelihood ratio.
+    """
+    reach = math.ceil(12.0 * noise_std)
+    values = np.arange(-reach, reach + 1)
+    noise = np.exp(-(values**2) / (2.0 * noise_std**2))
+    noise /= noise.sum()
+    law = np.ones(1)
+    for shift in shifts:
+        spread = np.zeros(2 * reach * shift + 1)
+        spread[::shift] = noise
+        law = np.convolve(law, spread)
+    products = np.arange(len(law)) - len(law) // 2
+    losses = (sum(shift**2 for shift in shifts) + 2.0 * products) / (2.0 * noise_std**2)
+    kept = losses > epsilon
+    return float((law[kept] * -np.expm1(epsilon - losses[kept])).sum())

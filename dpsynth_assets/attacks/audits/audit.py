@@ -54,6 +54,7 @@ class Bug(StrEnum):
     PROMISE_UNCHECKED = "promise to secrets left out where no method protects them"
     ROUNDED_TO_NEAREST = "bounds written to the nearest digit"
     ONE_DELTA = "δ of one rule after a switch from a plan to the filter"
+    CONTINUOUS_NOISE = "integer noise priced as continuous noise"
     ODOMETER = "reading of an odometer stated as what is guaranteed"
 
 

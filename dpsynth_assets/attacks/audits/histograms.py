@@ -70,5 +70,5 @@ def _audit(noise: NoiseKind, relation: NeighboringRelation, event: str) -> Audit
 
 AUDITS = (
     _audit("laplace", ADD_REMOVE, "discrete_laplace"),
-    _audit("gaussian", REPLACE_ONE, "gaussian"),
+    _audit("gaussian", REPLACE_ONE, "discrete_gaussian"),
 )

@@ -44,8 +44,8 @@ AUDITS = (
     Audit(
         name="voting",
         mechanism="nearest-neighbour votes with discrete Gaussian noise",
-        events=("gaussian",),
-        claim="All rounds together tell neighbours apart no better than their Gaussian events.",
+        events=("discrete_gaussian",),
+        claim="All rounds together tell neighbours apart no better than their events.",
         measure="true-positive rate",
         kind=AuditKind.STATISTICAL,
         observe=_measure,
