@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import (
     DatasetFileError,
-    load_dataset_files,
     parse_dataset_file,
 )
 from dpsynth_assets.datasets.shared_records import shared_record_problems
@@ -71,9 +71,15 @@ def test_a_file_is_compared_with_all_that_are_declared(folder):
 def test_neither_of_them_is_planned_or_run(folder):
     for name in ("one", "two"):
         declare(folder, name)
-    with pytest.raises(DatasetFileError, match="no other account pays for"):
-        load_dataset_files([folder])
-    assert run("plan", "one").exit_code != 0
+    declare(folder, "other", "copy.csv")
+    for name in ("one", "two"):
+        told = run("plan", name)
+        assert told.exit_code != 0
+        assert isinstance(told.exception, DatasetFileError | SystemExit)
+        with pytest.raises(DatasetFileError, match="no other account pays for"):
+            find_cohort(name, to_spend=True)
+        assert find_cohort(name).name == name, "reports stay readable"
+    assert find_cohort("other").name == "other"
 
 
 @pytest.mark.parametrize("source", ["*.csv", "letters.*", "./letters.csv"])

@@ -15,6 +15,7 @@ from dpsynth_assets.assets.identity import dataset_key, version_of, version_of_t
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.assets.public import ensure_demo_corpora, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references, spend_metadata
 from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedHistogram
@@ -96,7 +97,12 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
             ensure_demo_corpora()
         with private_section(f"Reading dataset {spec.name!r}"):
             private = read_private_records(spec)
-            reader = Reader(cohort=spec.name, account=spec.account, dataset=spec.dataset)
+            reader = Reader(
+                cohort=spec.name,
+                account=spec.account,
+                dataset=spec.dataset,
+                places=tuple(sorted(source_places(spec.source.path))),
+            )
             texts = chain(private.records["text"], private.held_out["text"])
             sensitive_store.refuse_shared_records(reader, texts)
             sensitive_store.write_records(spec.name, "source", private.records)

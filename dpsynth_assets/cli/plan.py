@@ -21,7 +21,7 @@ def plan(
     """Price every declared release, and every other method, from public facts alone."""
     from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 
-    spec = find_cohort(cohort)
+    spec = find_cohort(cohort, to_spend=True)
     planned = plan_dataset(spec)
     facts = _facts(planned, spec.budget.rounds)
     facts |= _promises(spec, planned)

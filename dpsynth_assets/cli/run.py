@@ -37,7 +37,7 @@ def run(
 
     Shows what would be paid for and asks, unless everything selected was paid for before.
     """
-    spec = find_cohort(cohort)
+    spec = find_cohort(cohort, to_spend=True)
     console = Console(stderr=True)
     succeeded = _materialise(spec, select, release, console, yes=yes)
     summary = summarise(spec)

@@ -82,8 +82,7 @@ def load_dataset_files(folders: Sequence[Path]) -> list[DatasetFile]:
     """Loads every declaration below `folders`; files of other components are passed over.
 
     Raises:
-        DatasetFileError: With every problem of every file, or where two files share a name, or
-            records without sharing an account.
+        DatasetFileError: With every problem of every file, or where two files share a name.
     """
     loaded: list[DatasetFile] = []
     problems: list[Problem] = []
@@ -92,16 +91,9 @@ def load_dataset_files(folders: Sequence[Path]) -> list[DatasetFile]:
         loaded += files
         problems += found
     problems += repeated_names(loaded)
-    problems += _shared_records(loaded)
     if problems:
         raise DatasetFileError(problems)
     return loaded
-
-
-def _shared_records(files: Sequence[DatasetFile]) -> list[Problem]:
-    from dpsynth_assets.datasets.shared_records import shared_record_problems
-
-    return shared_record_problems(files)
 
 
 def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:

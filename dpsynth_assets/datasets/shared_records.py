@@ -74,11 +74,11 @@ def _of_account(
 def _of_source(
     file: DatasetFile, spec: PrivateDatasetSpec, others: Sequence[DatasetFile]
 ) -> Iterator[Problem]:
-    mine = _places(spec.source.path)
+    mine = source_places(spec.source.path)
     for other in others:
         if not isinstance(other.spec, PrivateDatasetSpec) or other.spec.name == spec.name:
             continue
-        if other.spec.account != spec.account and mine & _places(other.spec.source.path):
+        if other.spec.account != spec.account and mine & source_places(other.spec.source.path):
             yield _problem(
                 file,
                 "source.path",
@@ -90,7 +90,7 @@ def _of_source(
             return
 
 
-def _places(path: str) -> set[str]:
+def source_places(path: str) -> set[str]:
     """The files that a path names, by their real places; the path itself where there are none."""
     if "://" in path:
         return {path}

@@ -52,11 +52,17 @@ class Reader:
         cohort: Its name.
         account: The account of the ledger that pays for it.
         dataset: The dataset that it is a part of: its cohorts are disjoint by a rule.
+        places: Where its source lies, by real paths.
     """
 
     cohort: str
     account: str
     dataset: str
+    places: tuple[str, ...] = ()
+
+    def is_apart(self, other: "Reader") -> bool:
+        """Whether the two pay from accounts of their own, and no rule makes them disjoint."""
+        return self.account != other.account and self.dataset != other.dataset
 
 
 class Fingerprints:
@@ -82,8 +88,10 @@ class Fingerprints:
         with self._locked():
             mine = self._prints(texts)
             for other in self._readers():
-                apart = reader.account != other.account and reader.dataset != other.dataset
-                if apart and shares_records(mine, self._read(other.cohort)):
+                if not reader.is_apart(other):
+                    continue
+                same_place = set(reader.places) & set(other.places)
+                if same_place or shares_records(mine, self._read(other.cohort)):
                     return other.cohort
             if self._paid(reader.cohort).exists() and self._place(reader.cohort).exists():
                 mine = np.union1d(mine, self._read(reader.cohort))

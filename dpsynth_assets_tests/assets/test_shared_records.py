@@ -92,6 +92,15 @@ def test_files_that_share_an_account_are_read(tmp_path, store):
     ).success
 
 
+def test_the_same_place_is_told_whatever_it_holds(tmp_path, store):
+    texts = ["thank you", "yes"]
+    assert read(declare(tmp_path, "one", texts), store).success
+    two = declare(tmp_path, "two", texts, source={"path": str(tmp_path / "one.csv")})
+    result = read(two, store)
+    assert not result.success
+    assert "cohort 'one' has read" in failure(result).message
+
+
 def test_cohorts_of_one_dataset_are_disjoint_by_their_rule(tmp_path, store):
     """Two months may hold the same form letters; no record is in both."""
     declared = declare(
