@@ -17,11 +17,10 @@ STEPS_PER_ETA = 24
 """Grid points per η: within 0.5% of the optimum; twice as many would cost four times the time."""
 
 ROWS_PER_EXPECTED_ROW = 4.0
-"""Assumed bound on |Z| / expected_batch_size in the charge for numerical batch variance.
+"""Room of a forward pass for each row that is expected in it; more rows are cut into more passes.
 
 Only `logit_slack` uses it. Hashed batches have Poisson sizes: where s records are expected,
-P(|Z| > 4s) < 1e-9 for s >= 8. Where public facts allow more than s (labels of unknown sizes), the
-charge multiplies it by that load.
+P(|Z| > 4s) < 1e-9 for s >= 8, so that passes are hardly ever cut where batches follow counts.
 """
 
 _UP = 1.0 + 2.0**-48
@@ -85,7 +84,7 @@ def bounded_range_eta(  # noqa: PLR0913 - one argument for each fact η depends 
         logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
             pass change; 0 for batch-invariant inference.
         batches_per_pass: Batches that are decoded in one forward pass.
-        load: Most records expected in a batch, as a multiple of s, by public facts; >= 1.
+        load: Records of a full batch, as a multiple of s; >= 1. Passes have room for so many.
         contexts_changed: See `context_changes`.
 
     Raises:
@@ -94,8 +93,9 @@ def bounded_range_eta(  # noqa: PLR0913 - one argument for each fact η depends 
     **Privacy** A logit vector that comes or goes moves the scores by a vector in [−c/s, c/s]^V;
     the normaliser moves all log-probabilities alike, so the range is 2c/(sτ). Changes add up,
     within a batch and over batches. Slack: a row's clipped logits move in range by at most
-    2·logit_slack; the charge assumes at most ROWS_PER_EXPECTED_ROW · load · s rows in a batch. The
-    batches of a pass draw together: the ranges of their draws add up.
+    2·logit_slack. A record shares forward passes with at most P = `rows_per_pass` rows, whatever
+    the batches hold (`pass_rows` keeps to it), so at most P rows move. They may be of several
+    batches, which draw together: the ranges of their draws add up to 2·logit_slack·P/(sτ).
 
     **Source** Amin et al. 2024, Lemma 3 and Lemma 4; factor 2 for replace-one from errata B-000.
     """
@@ -113,7 +113,9 @@ def bounded_range_eta(  # noqa: PLR0913 - one argument for each fact η depends 
 def rows_slack(
     expected_batch_size: int, logit_slack: float, batches_per_pass: int, load: float
 ) -> float:
-    """Adds up how far logits of all rows of a pass may move: slack times rows, rounded up.
+    """Adds up how far logits of rows may move by one record: slack times P, rounded up.
+
+    P is the room of a forward pass: ROWS_PER_EXPECTED_ROW · load · s for each of its batches.
 
     Raises:
         ValueError: If an argument is outside its domain.

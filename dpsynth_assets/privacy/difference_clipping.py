@@ -50,7 +50,7 @@ class DifferenceTokenMechanism:
         max_records_per_unit: Records one privacy unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
         batches_per_pass: Batches decoded in one forward pass.
-        load: Most records expected in a batch, as a multiple of s, by public facts.
+        load: Records of a full batch, as a multiple of s (`bounded_range_eta`).
         contexts_changed: `toggle` or `replace` (`context_changes`).
 
     **Privacy** Normalisation and clip read one row and public values, so a vector that comes or

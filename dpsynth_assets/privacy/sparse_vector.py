@@ -67,7 +67,7 @@ def above_threshold_epsilon(
         logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
             pass change; 0 for batch-invariant inference.
         batches_per_pass: Batches decoded in one forward pass.
-        load: Most records expected in a batch, as a multiple of s, by public facts.
+        load: Records of a full batch, as a multiple of s (`bounded_range_eta`).
         contexts_changed: See `bounded_range.context_changes`.
 
     Raises:
@@ -78,9 +78,9 @@ def above_threshold_epsilon(
     another. Raise the threshold's noise by Δ (density: e^(Δ/σ)): whatever was "near" is near for
     the neighbour, however often it was asked, and the noise of the one "far" distance has to rise
     by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over batches.
-    Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most
-    ROWS_PER_EXPECTED_ROW · load · s rows. It does so in every batch of the pass, whose instances
-    add up (`_weight_elsewhere`).
+    Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most P rows, the room of a
+    forward pass (`forward_passes`). Whose batches they are is not known; the instances of all
+    batches of a pass add up (`_weight_elsewhere`).
 
     **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
     """
@@ -104,7 +104,7 @@ class PublicTokenTest:
         max_records_per_unit: Records one privacy unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change.
         batches_per_pass: Batches decoded in one forward pass.
-        load: Most records expected in a batch, as a multiple of s, by public facts.
+        load: Records of a full batch, as a multiple of s (`bounded_range_eta`).
         contexts_changed: `toggle` or `replace`.
 
     **Privacy** Floating-point Laplace noise leaks through its low bits, so distance and threshold
@@ -369,7 +369,7 @@ def distance_oracle(
 
 
 def _weight_of_change(expected_batch_size: int, logit_slack: float, load: float) -> Fraction:
-    """Bounds s·d's move when one logit vector changes: itself, and the slack of the others."""
+    """Weighs one changed logit vector and the slack of a batch's part of the P rows: s·d's move."""
     if expected_batch_size < 1:
         raise ValueError(f"Expected expected_batch_size >= 1, got {expected_batch_size}.")
     return 1 + Fraction(rows_slack(expected_batch_size, logit_slack, 1, load))
@@ -378,17 +378,21 @@ def _weight_of_change(expected_batch_size: int, logit_slack: float, load: float)
 def _weight_elsewhere(
     expected_batch_size: int, logit_slack: float, batches_per_pass: int, load: float
 ) -> Fraction:
-    """Bounds what the instances of a pass's other batches add to that weight.
+    """Bounds what slack adds to that weight in all batches of a pass together.
 
-    Their floored distances move by the slack of their rows and `_rounding_steps`, against noise of
-    at least σ·s·2^16 steps. Without slack their logits, and so their distances, stay the same.
+    Floored distances move by the slack of a batch's rows, by less than a step of flooring and by
+    `_rounding_steps`, against noise of at least σ·s·2^16 steps. Slack adds up over the batches to
+    that of P rows, in whichever they are. The record's own batch has its part of P in
+    `_weight_of_change`; where more of its rows move, fewer do elsewhere, and flooring may add one
+    step more. Without slack logits elsewhere, and so their distances, stay the same.
     """
     slack = rows_slack(expected_batch_size, logit_slack, batches_per_pass, load)
     if slack == 0 or batches_per_pass == 1:
         return Fraction(0)
-    in_one = Fraction(slack) / batches_per_pass * STEPS_PER_RECORD
-    steps = math.ceil(in_one) + _rounding_steps(expected_batch_size)
-    return (batches_per_pass - 1) * Fraction(steps, STEPS_PER_RECORD)
+    others = batches_per_pass - 1
+    moved = math.ceil(Fraction(slack) * others / batches_per_pass * STEPS_PER_RECORD)
+    steps = moved + others * (1 + _rounding_steps(expected_batch_size)) + 1
+    return Fraction(steps, STEPS_PER_RECORD)
 
 
 def _rounding_steps(expected_batch_size: int) -> int:

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy import clipping, next_token_laws, sparse_vector
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PureEvent
+from dpsynth_assets.privacy.forward_passes import rows_per_pass
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
@@ -117,15 +118,21 @@ def test_integer_noise_costs_exactly_the_stated_epsilon(size, sigma, relation, r
     st.sampled_from([1e-5, 1e-4, 0.25]),
     st.integers(2, 32),
     st.sampled_from([1.0, 2.5]),
+    st.data(),
 )
-def test_instances_of_a_passs_other_batches_are_paid_too(size, sigma, slack, batches, load):
+def test_instances_of_a_passs_other_batches_are_paid_too(size, sigma, slack, batches, load, data):
+    # The P rows that may move are of one batch, of all alike, or of any.
     settings = {"expected_batch_size": size, "noise_scale": sigma, "logit_slack": slack}
     tested = public_test(**settings, load=load, batches_per_pass=batches)
+    room = rows_per_pass(size, batches, load)
+    weights = data.draw(st.lists(st.integers(0, 5), min_size=batches, max_size=batches))
+    rows = [room * weight // max(1, sum(weights)) for weight in weights]
+    rows[0] += room - sum(rows)
     # Floors of distances that far apart, in steps, and what summation may add.
-    moved = math.ceil(4 * load * size * slack * STEPS_PER_RECORD) + tested.rounding_steps
-    own = tested.sensitivity_steps * 2 / tested.noise_steps
+    moved = [math.ceil(each * slack * STEPS_PER_RECORD) + tested.rounding_steps for each in rows]
+    moved[0] = math.ceil((1 + rows[0] * slack) * STEPS_PER_RECORD) + tested.rounding_steps
     assert tested.noise_steps == public_test(**settings, load=load).noise_steps
-    assert own + (batches - 1) * moved * 2 / tested.noise_steps <= tested.epsilon * (1 + 1e-12)
+    assert sum(moved) * 2 / tested.noise_steps <= tested.epsilon * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(("size", "enlarged"), [(8, 1e-4), (64, 4e-4), (255, 1.2e-3)])

@@ -47,6 +47,7 @@ class Bug(StrEnum):
     TIED_USE_FORGOTTEN = "second use of a tied parameter forgotten in its norm"
     CLIPPED_BY_PART = "clipped by micro-batch instead of by record"
     ONE_UNIFORM = "token drawn by one uniform of 53 bits"
+    UNBOUNDED_PASS = "as many rows in a forward pass as its batches hold"
     SPREAD_VOTES = "votes of one record taken for votes of several"
     ROUNDED_BY_PLACE = "nearest row by sums that round by the row's place"
     MIXED_WITH_COMPANY = "embedding that follows the other texts of its call"

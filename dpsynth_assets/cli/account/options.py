@@ -42,7 +42,7 @@ BatchesPerPass = Annotated[
 Load = Annotated[
     float,
     typer.Option(
-        help="Most records expected in a batch, as a multiple of s, by public facts; for the slack."
+        help="Room of a forward pass for each batch, as a multiple of 4 s rows; for the slack."
     ),
 ]
 LOGIT_SLACK = float(PrivatePredictionConfig.model_fields["logit_slack"].default)

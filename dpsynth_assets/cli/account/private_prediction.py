@@ -68,7 +68,7 @@ class PrivatePrediction:
         max_records_per_unit: Records one unit may contribute.
         logit_slack: Largest move of a row's logits when other rows change.
         batches_per_pass: Batches decoded in one forward pass.
-        load: Most records expected in a batch, as a multiple of s.
+        load: Records of a full batch, as a multiple of s; passes have room for four times as many.
         contexts_changed: `toggle` or `replace` (`bounded_range.context_changes`).
     """
 

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.privacy.forward_passes import row_key
 
 if TYPE_CHECKING:
     import polars as pl
 
 _PERSON = b"dpsynth-batches"
+
+_Named = tuple[str | int, tuple[str, ...]]
+"""What names a context within its batch, and its k texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +52,14 @@ class PrivateBatch:
         label: Index into the declared labels.
         cluster: Index of a public centre, or None.
         contexts: Any number of contexts (private, also in number), each of k texts.
+        keys: For each context what names it (`row_key`), whatever other contexts there are.
     """
 
     index: int
     label: int
     cluster: int | None
     contexts: tuple[tuple[str, ...], ...] = field(repr=False)
+    keys: tuple[bytes, ...] = field(repr=False)
 
 
 def batch_counts(
@@ -216,10 +222,8 @@ def fill_slots(
     for (label, cluster), rows, share in zip(cells, members, shares, strict=True):
         for start in range(0, share * size, size):
             chunk = [texts[int(row)] for row in rows[start : start + size]]
-            contexts = _contexts_in_order(chunk, examples_per_context)
-            filled.append(
-                PrivateBatch(index=len(filled), label=label, cluster=cluster, contexts=contexts)
-            )
+            named = _contexts_in_order(chunk, examples_per_context)
+            filled.append(_batch(len(filled), label, cluster, named))
     return filled
 
 
@@ -232,44 +236,53 @@ def place_record(
     return batch % batches, context % expected_batch_size, slot % examples_per_context
 
 
-def _contexts(
-    placed: list[tuple[int, int, str, str]], examples_per_context: int
-) -> tuple[tuple[str, ...], ...]:
-    """Applies the drop rule: a context counts iff each of its k slots holds exactly one record."""
+def _contexts(placed: list[tuple[int, int, str, str]], examples_per_context: int) -> list[_Named]:
+    """Applies the drop rule: a context counts iff each of its k slots holds exactly one record.
+
+    With k = 1 a context is named by its record's id, else by its number in the batch.
+    """
     if examples_per_context == 1:
-        return tuple((text,) for _, _, _, text in sorted(placed, key=lambda p: p[2:]))
+        return [
+            (record_id, (text,)) for _, _, record_id, text in sorted(placed, key=lambda p: p[2:])
+        ]
     slots: dict[int, dict[int, list[str]]] = {}
     for context, slot, _, text in placed:
         slots.setdefault(context, {}).setdefault(slot, []).append(text)
     full = [
-        [by_slot[slot] for slot in range(examples_per_context)]
-        for _, by_slot in sorted(slots.items())
+        (number, [by_slot[slot] for slot in range(examples_per_context)])
+        for number, by_slot in sorted(slots.items())
         if len(by_slot) == examples_per_context
     ]
-    return tuple(
-        tuple(texts[0] for texts in context)
-        for context in full
+    return [
+        (number, tuple(texts[0] for texts in context))
+        for number, context in full
         if all(len(texts) == 1 for texts in context)
-    )
+    ]
 
 
-def _contexts_in_order(
-    texts: Sequence[str], examples_per_context: int
-) -> tuple[tuple[str, ...], ...]:
+def _contexts_in_order(texts: Sequence[str], examples_per_context: int) -> list[_Named]:
     """Cuts texts into contexts of k; a context with a null record counts for nothing."""
     starts = range(0, len(texts), examples_per_context)
-    contexts = (tuple(texts[i : i + examples_per_context]) for i in starts)
-    return tuple(context for context in contexts if all(text.strip() for text in context))
+    contexts = ((i, tuple(texts[i : i + examples_per_context])) for i in starts)
+    return [(i, context) for i, context in contexts if all(text.strip() for text in context)]
 
 
-def _batches(
-    cells: Sequence[BatchCell], contexts: list[tuple[tuple[str, ...], ...]]
-) -> list[PrivateBatch]:
+def _batches(cells: Sequence[BatchCell], contexts: list[list[_Named]]) -> list[PrivateBatch]:
     owners = [cell for cell in cells for _ in range(cell.generating)]
     return [
-        PrivateBatch(index=index, label=cell.label, cluster=cell.cluster, contexts=held)
+        _batch(index, cell.label, cell.cluster, held)
         for index, (cell, held) in enumerate(zip(owners, contexts, strict=True))
     ]
+
+
+def _batch(index: int, label: int, cluster: int | None, named: list[_Named]) -> PrivateBatch:
+    return PrivateBatch(
+        index=index,
+        label=label,
+        cluster=cluster,
+        contexts=tuple(texts for _, texts in named),
+        keys=tuple(row_key(index, name) for name, _ in named),
+    )
 
 
 def _with_shares(

@@ -44,6 +44,7 @@ from dpsynth_assets.methods.private_prediction.passes import (
     parts_of,
     run_passes,
 )
+from dpsynth_assets.methods.private_prediction.plan import largest_pass
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
@@ -85,6 +86,7 @@ class GenerationTask:
                 config.max_example_tokens,
             ),
             max_tokens_per_batch=getattr(config, "max_tokens_per_batch", None),
+            rows_per_pass=largest_pass(config, self.terms),
         )
 
 
@@ -190,7 +192,14 @@ def _run_pass(
     public = _public_prompts(task, part.batches) if with_public_prompts else None
     model = task.public.language_model.model
     documents = generate_documents(
-        model, prompts, select, task.rules, count, public, public_prefixes=_public_prefixes(task)
+        model,
+        prompts,
+        select,
+        task.rules,
+        count,
+        public,
+        public_prefixes=_public_prefixes(task),
+        row_keys=[key for batch in part.batches for key in batch.keys],
     )
     for document in documents:
         document.batch += part.start

@@ -10,11 +10,12 @@ Letters: B batches of a pass, R rows (all their contexts), V vocabulary, A batch
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from dpsynth_assets.models.decoding import PackedContexts, PublicContexts
+from dpsynth_assets.privacy.forward_passes import pass_rows
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +82,8 @@ class GenerationRules:
         prompt_columns: P, public pad length.
         max_tokens_per_batch: Tokens a batch may write in all, free public ones included: without
             private tokens to count, nothing else would end a batch. None: no such limit.
+        rows_per_pass: P, the most contexts of one forward pass (`forward_passes`). None: no limit,
+            where a row's logits do not depend on other rows, or nothing is private.
     """
 
     tokens_per_batch: int
@@ -90,6 +93,7 @@ class GenerationRules:
     pad_token_id: int
     prompt_columns: int
     max_tokens_per_batch: int | None = None
+    rows_per_pass: int | None = None
 
     @property
     def certain_steps(self) -> int:
@@ -133,6 +137,7 @@ def generate_documents(
     on_step: Callable[[int, int], None] | None = None,
     public_prompts: Sequence[Sequence[int]] | None = None,
     public_prefixes: Sequence[Sequence[int]] = (),
+    row_keys: Sequence[bytes] = (),
 ) -> list[Document]:
     """Generates from B batches until each has spent its private tokens.
 
@@ -148,17 +153,22 @@ def generate_documents(
             method compares with nothing.
         public_prefixes: Public token sequences that private prompts may begin with
             (`models.decoding.public_prefix`); read once instead of once a context.
+        row_keys: For each context, batch after batch, what names it (`forward_passes.row_key`);
+            needed where `rules.rows_per_pass` is set.
 
     Returns:
         Documents in the order in which they ended.
 
     **Privacy** Adaptive composition of at most r draws for each batch; batches share no record.
-    The number of steps, restarts and documents depends on drawn tokens and on `rules` alone.
+    The number of steps, restarts and documents depends on drawn tokens and on `rules` alone. One
+    context more or less changes the forward passes of at most P others, whatever a batch holds:
+    how rows are cut into passes, and when those of finished batches are dropped, is decided within
+    a pass (`pass_rows` has the proof).
 
     **Source** Amin et al. 2024, Algorithm 1, and Amin et al. 2025, Algorithm 1. The budget is
     tested before every token, not between documents (errata B-001.1).
     """
-    wave = _Wave(model, prompts, rules, public_prompts, public_prefixes)
+    wave = _Wave(model, prompts, rules, public_prompts, public_prefixes, row_keys)
     documents: list[Document] = []
     while wave.active.any():  # [amin2024 A1:L3] [amin2025 A1:L2] side by side
         drawing = np.flatnonzero(wave.active)
@@ -171,7 +181,7 @@ def generate_documents(
 
 
 class _Wave:
-    """B batches in one forward pass, and what each has written so far."""
+    """B batches that draw side by side, and what each has written so far."""
 
     def __init__(
         self,
@@ -179,21 +189,15 @@ class _Wave:
         prompts: Sequence[Sequence[Sequence[int]]],
         rules: GenerationRules,
         public_prompts: Sequence[Sequence[int]] | None,
-        public_prefixes: Sequence[Sequence[int]] = (),
+        public_prefixes: Sequence[Sequence[int]],
+        row_keys: Sequence[bytes],
     ) -> None:
-        import torch
-
         self._rules = rules
-        self._contexts = PackedContexts(
-            model,
-            [prompt for batch in prompts for prompt in batch],
-            prompt_columns=rules.prompt_columns,
-            max_new_tokens=rules.max_document_tokens,
-            pad_token_id=rules.pad_token_id,
-            public_prefixes=public_prefixes,
-        )
-        sizes = torch.tensor([len(batch) for batch in prompts], dtype=torch.long)
-        self.batch_of_row = torch.repeat_interleave(torch.arange(len(prompts)), sizes)
+        contexts = [(owner, prompt) for owner, batch in enumerate(prompts) for prompt in batch]
+        self._passes = [
+            _Pass(model, [contexts[row] for row in rows], rules, public_prefixes)
+            for rows in _rows_of_passes(len(contexts), rules.rows_per_pass, row_keys)
+        ]
         self._public = _public_contexts(model, public_prompts, rules)
         self._open = [Document(batch) for batch in range(len(prompts))]
         self._spent = np.zeros(len(prompts), dtype=np.int64)
@@ -202,18 +206,34 @@ class _Wave:
         self._last_token = np.full(len(prompts), rules.pad_token_id, dtype=np.int64)
         self.active = self._may_open(np.arange(len(prompts)))
 
+    @property
+    def batch_of_row(self) -> "torch.Tensor":
+        """(R,) int64 batch of each context, in the order of `next_logits`."""
+        import torch
+
+        return torch.cat([each.batch_of_row for each in self._passes])
+
     def next_logits(self) -> "torch.Tensor":
         """Logits of every context after its batch's text so far.
 
         A batch whose document ended has written nothing of the next one: its rows continue from
-        their cached prompts.
+        their cached prompts. Rows of several passes are copied into one tensor as they come.
         """
         import torch
 
-        self._compact()
+        for each in self._passes:
+            each.compact(self.active)
         last, written = torch.from_numpy(self._last_token), torch.from_numpy(self._written)
         # [amin2024 A1:L9] [amin2025 A1:L6]
-        return self._contexts.next_logits(last[self.batch_of_row], written[self.batch_of_row])
+        if len(self._passes) == 1:
+            return self._passes[0].next_logits(last, written)
+        rows, together, start = sum(len(each.batch_of_row) for each in self._passes), None, 0
+        for each in self._passes:
+            logits = each.next_logits(last, written)
+            together = logits.new_empty((rows, logits.shape[1])) if together is None else together
+            together[start : start + len(logits)] = logits
+            start += len(logits)
+        return cast("torch.Tensor", together)
 
     def public_logits(self, drawing: np.ndarray) -> "torch.Tensor | None":
         """Logits (A, V) of the public prompts of the drawing batches after their texts so far.
@@ -276,14 +296,53 @@ class _Wave:
             allowed &= self._total[batches] < rules.max_tokens_per_batch
         return allowed
 
-    def _compact(self) -> None:
+
+class _Pass:
+    """Contexts that share forward passes. Nothing here looks at contexts of another pass."""
+
+    def __init__(
+        self,
+        model: Any,
+        contexts: Sequence[tuple[int, Sequence[int]]],
+        rules: GenerationRules,
+        public_prefixes: Sequence[Sequence[int]],
+    ) -> None:
+        """Reads (batch, prompt) pairs."""
+        import torch
+
+        self._contexts = PackedContexts(
+            model,
+            [prompt for _, prompt in contexts],
+            prompt_columns=rules.prompt_columns,
+            max_new_tokens=rules.max_document_tokens,
+            pad_token_id=rules.pad_token_id,
+            public_prefixes=public_prefixes,
+        )
+        self.batch_of_row = torch.tensor([owner for owner, _ in contexts], dtype=torch.long)
+
+    def next_logits(self, last: "torch.Tensor", written: "torch.Tensor") -> "torch.Tensor":
+        """Logits (n, V) after each batch's (B,) last token, of (B,) tokens written so far."""
+        return self._contexts.next_logits(last[self.batch_of_row], written[self.batch_of_row])
+
+    def compact(self, active: np.ndarray) -> None:
         """Drops finished batches' rows from the pass when they are many; changes speed only."""
         import torch
 
-        working = torch.from_numpy(self.active)[self.batch_of_row]
+        working = torch.from_numpy(active)[self.batch_of_row]
         if len(working) and working.float().mean() < _COMPACT_BELOW:
             self._contexts.keep(working.nonzero()[:, 0])
             self.batch_of_row = self.batch_of_row[working]
+
+
+def _rows_of_passes(
+    rows: int, rows_per_pass: int | None, row_keys: Sequence[bytes]
+) -> list[np.ndarray]:
+    """Lists the rows of each pass: all rows in one pass where no bound is set."""
+    if rows_per_pass is None:
+        return [np.arange(rows)]
+    if len(row_keys) != rows:
+        raise ValueError("Expected row_keys with one key a context, got another number of keys.")
+    return pass_rows(row_keys, rows_per_pass)
 
 
 def _public_contexts(

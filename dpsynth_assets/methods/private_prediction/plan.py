@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.events import ComposedEvent, Event
+from dpsynth_assets.privacy.forward_passes import rows_per_pass
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
@@ -214,8 +215,17 @@ def batches_per_label(config: UniformBatchesConfig, terms: CohortTerms) -> int |
     return max(1, round(records / (config.expected_batch_size * config.examples_per_context)))
 
 
+def largest_pass(config: PrivatePredictionConfig, terms: CohortTerms) -> int:
+    """Computes P, the most contexts of one forward pass: as many as are charged for."""
+    load = largest_load(config, terms)
+    return rows_per_pass(config.expected_batch_size, config.batches_per_forward, load)
+
+
 def largest_load(config: PrivatePredictionConfig, terms: CohortTerms) -> float:
-    """Bounds the records expected in a batch, as a multiple of s, by public facts.
+    """Estimates the records of a full batch, as a multiple of s, from public facts.
+
+    Forward passes get room for so many, and are cut where it does not do (`pass_rows`): the price
+    holds whatever the batches hold, and a good estimate spares passes.
 
     Clustered batches, and uniform ones cut by a histogram, follow released counts: s each. Cut by
     the declared number of records, a batch holds more than s where its label has more than an

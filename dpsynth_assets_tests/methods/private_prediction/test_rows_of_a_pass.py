@@ -1,0 +1,203 @@
+"""However many records a batch holds, one of them shares passes with no more than is charged."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.methods.private_prediction import loop
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
+from dpsynth_assets.methods.private_prediction.plan import largest_pass, mean_mechanism
+from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.privacy.bounded_range import rows_slack
+from dpsynth_assets.privacy.forward_passes import row_key
+
+END = 1
+
+
+def rules(**changes):
+    settings = {
+        "tokens_per_batch": 6,
+        "max_document_tokens": 12,
+        "min_tokens_for_new_document": 5,
+        "end_token_id": END,
+        "pad_token_id": 2,
+        "prompt_columns": 10,
+    }
+    return GenerationRules(**(settings | changes))
+
+
+class JealousContexts:
+    """A decoder whose logits say which rows shared a pass: (id of the row, hash of all ids)."""
+
+    def __init__(self, _model, prompts, **_):
+        self.rows = [prompt[0] for prompt in prompts]
+
+    def next_logits(self, tokens, _generated):
+        assert len(tokens) == len(self.rows)
+        mates = float(hash(frozenset(self.rows)) % (1 << 50))
+        return torch.tensor([[row, mates] for row in self.rows], dtype=torch.float64).reshape(-1, 2)
+
+    def keep(self, contexts):
+        self.rows = [self.rows[row] for row in contexts.tolist()]
+
+
+def companies(monkeypatch, batches, most_rows):
+    """For each row what it shared passes with, step after step; batch 0 stops after two steps."""
+    monkeypatch.setattr(loop, "PackedContexts", JealousContexts)
+    seen, owners = {}, {row: owner for owner, batch in enumerate(batches) for row in batch}
+
+    def select(logits, batch_of_row, active, _public):
+        assert len(batch_of_row) == len(logits)
+        for (row, mates), batch in zip(logits.tolist(), batch_of_row.tolist(), strict=True):
+            assert owners[row] == batch
+            seen.setdefault(row, []).append(mates)
+        return Draws.all_private(np.where(active == 0, END, 7))
+
+    generate_documents(
+        None,
+        [[[row] for row in batch] for batch in batches],
+        select,
+        rules(rows_per_pass=most_rows),
+        row_keys=[row_key(row) for batch in batches for row in batch],
+    )
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most_rows"),
+    # One overfull batch; a wave of which exactly three quarters go on, which a row more tips over;
+    # and one that fits into a pass.
+    [((20_000,), 256), ((100, 300), 64), ((30, 20, 50), 128)],
+)
+@pytest.mark.parametrize("owner", [0, -1])
+def test_a_record_more_changes_the_company_of_at_most_a_pass_of_rows(
+    monkeypatch, sizes, most_rows, owner
+):
+    starts = np.cumsum([10, *sizes])
+    batches = [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=False)]
+    before = companies(monkeypatch, batches, most_rows)
+    batches[owner] = [*batches[owner], 3]
+    after = companies(monkeypatch, batches, most_rows)
+    changed = [row for row in before if before[row] != after[row]]
+    assert 0 < len(changed) <= most_rows
+
+
+def test_cut_passes_write_what_one_pass_writes(cases):
+    model, draw = cases.model(), np.random.default_rng(1)
+    batches = [
+        [draw.integers(3, cases.vocabulary, draw.integers(2, 11)).tolist() for _ in range(rows)]
+        for rows in (3, 9, 0, 4)
+    ]
+    keys = [row_key(row) for row in range(16)]
+
+    def likeliest(logits, batch_of_row, active, _public):
+        best = [
+            int(logits[batch_of_row == int(batch)].sum(dim=0).argmax())
+            if (batch_of_row == int(batch)).any()
+            else 9
+            for batch in active
+        ]
+        return Draws.all_private(np.array(best))
+
+    written = [
+        generate_documents(
+            model.model,
+            batches,
+            likeliest,
+            rules(tokens_per_batch=16, rows_per_pass=most_rows, end_token_id=cases.end),
+            row_keys=keys,
+        )
+        for most_rows in (None, 16, 5)
+    ]
+    assert len(written[0]) >= 4
+    assert all(each == written[0] for each in written[1:])
+
+
+def test_rows_without_names_are_refused_where_passes_are_bounded(cases):
+    with pytest.raises(ValueError, match="row_keys"):
+        generate_documents(cases.model().model, [[[3, 4]]], None, rules(rows_per_pass=4))
+
+
+@pytest.mark.parametrize("records", [None, 64])
+def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, records):
+    # One batch a label, cut from far more records than it was meant for, and none were declared.
+    config = MeanUniformConfig(
+        batches_per_label=1,
+        batches_per_forward=2,
+        expected_batch_size=8,
+        clip_bound=1.0,
+        max_document_tokens=6,
+        min_tokens_for_new_document=5,
+        max_example_tokens=10,
+    )
+    terms, method = cases.terms(public_records=records), get_method("mean_uniform")
+    plan = method.plan(config, terms, target_epsilon=1.5)
+    room = largest_pass(config, terms)
+    mechanism, slack = mean_mechanism(config, terms), config.logit_slack
+    charged = rows_slack(8, slack, mechanism.batches_per_pass, mechanism.load)
+    assert slack * room == pytest.approx(charged)
+    passes, packed = [], loop.PackedContexts
+
+    def recorded(model, prompts, **settings):
+        passes.append(len(prompts))
+        return packed(model, prompts, **settings)
+
+    monkeypatch.setattr(loop, "PackedContexts", recorded)
+    release = method.generate(
+        plan, config, terms, cases.private(600), cases.public(cases.model()), cases.silent
+    )
+    assert release.cost.event == plan.event == mechanism.event(plan.tokens_per_batch)
+    assert sum(passes) == 600
+    assert max(passes) <= room < 600
+
+
+def test_contexts_are_named_by_what_they_are_not_by_where_they_stand(cases):
+    from dpsynth_assets.methods.private_prediction.batching import (
+        BatchCell,
+        assign_records,
+        fill_slots,
+    )
+
+    cell = BatchCell(label=0, cluster=None, batches=2, generating=2)
+    names = SimpleNamespace()
+
+    def named(records, k):
+        labels = np.zeros(len(records), dtype=np.int64)
+        batches = assign_records(
+            records,
+            labels,
+            None,
+            [cell],
+            expected_batch_size=8,
+            examples_per_context=k,
+            salt="salt",
+        )
+        return {
+            key: texts
+            for batch in batches
+            for key, texts in zip(batch.keys, batch.contexts, strict=True)
+        }
+
+    for k in (1, 2):
+        records = cases.records(40)
+        names.all, names.fewer = named(records, k), named(records[1:], k)
+        changed = {key for key, texts in names.all.items() if names.fewer.get(key) != texts}
+        assert len(changed | (names.fewer.keys() - names.all.keys())) <= 1
+        assert len(names.all) > 3
+    slots = fill_slots(
+        cases.records(16),
+        np.zeros(16, dtype=np.int64),
+        None,
+        [(0, None)],
+        expected_batch_size=4,
+        examples_per_context=2,
+        max_batches=2,
+    )
+    assert len({key for batch in slots for key in batch.keys}) == 8
