@@ -34,6 +34,8 @@ KEPT = {
     ("methods/epsvec/plan.py", "noise.sampling_probability"),
     # The planted bug itself.
     ("attacks/audits/statements.py", "bound"),
+    # A constant of layer norms.
+    ("models/gguf_checkpoint.py", "fields['llama.attention.layer_norm_rms_epsilon']"),
     # Ratios, scores, seconds, clip bounds of public text: no bound is read off them.
     ("attacks/audits/gradients.py", "1 / setting.sampling_probability"),
     ("cli/account/private_prediction.py", "result['svt_share']"),
