@@ -14,6 +14,7 @@ from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
 from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
 from dpsynth_assets.tags import PRIVACY
 
 PAPERS: Final = {
@@ -113,6 +114,8 @@ def spend_metadata(
     """
     request = reservation.request
     spend = ledger.spend(request.cohort, terms)
+    if spend.restated and inherited:  # What was charged then, not what a plan would charge today.
+        inherited = _charged_behind(ledger, reservation)
     cost = _cost(reservation, terms, inherited)
     remaining = float(spend.remaining_epsilon or 0.0)
     metadata: dict[str, Any] = {
@@ -146,6 +149,15 @@ def spend_metadata(
     if request.event is not None:
         metadata["dpsynth/accounting_event"] = dg.MetadataValue.json(event_to_json(request.event))
     return metadata
+
+
+def _charged_behind(ledger: Ledger, reservation: Reservation) -> list[Event]:
+    """Events of the charges that a release builds on, its own left out."""
+    from dpsynth_assets.report.label import charges_behind
+
+    charges = charges_behind(ledger.entries(reservation.request.cohort), reservation.id)
+    others = [entry.event for entry in charges if entry.reservation != reservation.id]
+    return [event for event in others if event is not None]
 
 
 def _secret(guarantee: GuaranteeType, spend: CohortSpend) -> dict[str, Any]:
@@ -206,7 +218,7 @@ def _cost(
     return {
         "dpsynth/epsilon": float(alone),
         "dpsynth/epsilon_with_inputs": float(
-            epsilon_of_fixed([*inherited, event], terms.delta, terms.accountant)
+            epsilon_with_inputs([*inherited, event], terms.delta, terms.accountant, terms.epsilon)
         ),
         "dpsynth/epsilon_charged": 0.0 if reservation.reused else float(alone),
     }

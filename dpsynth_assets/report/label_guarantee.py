@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.privacy.accounting import (
-    epsilon_of_fixed,
-    gaussian_mu_of,
-    privacy_profile,
-)
+from dpsynth_assets.privacy.accounting import gaussian_mu_of
 from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.guaranteed import PLAN, SWITCHED
 from dpsynth_assets.privacy.ledger.terms import TIGHT
+from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs, profile_with_inputs
 from dpsynth_assets.report.label_texts import BASIS, DEFINITIONS, DOUBLED, OF_A_CORPUS, READING
 
 PROFILE_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -77,7 +74,9 @@ def guarantee_of(charged: Charged) -> dict[str, Any]:
 def _of_corpus(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
     """ε of one release and of those it builds on."""
     return {
-        "epsilon": epsilon_of_fixed(events, charged.terms.delta, charged.accountant),
+        "epsilon": epsilon_with_inputs(
+            events, charged.terms.delta, charged.accountant, charged.terms.epsilon
+        ),
         "delta": charged.spend.delta,
         "accountant": charged.accountant,
         "basis": OF_A_CORPUS[charged.accountant],
@@ -115,7 +114,9 @@ def _doubled(charged: Charged) -> dict[str, str]:
 def _curve(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
     """δ at several ε, and μ where a Gaussian bounds the whole curve."""
     factor = 2.0 if charged.switched else 1.0
-    deltas = privacy_profile(events, PROFILE_EPSILONS, charged.accountant)
+    deltas = profile_with_inputs(
+        events, PROFILE_EPSILONS, charged.terms.delta, charged.accountant, charged.terms.epsilon
+    )
     curve: dict[str, Any] = {
         "privacy_profile": [
             {"epsilon": epsilon, "delta": min(1.0, factor * float(delta))}

@@ -95,8 +95,9 @@ READING = (
 
 OF_A_CORPUS = {
     "zcdp": (
-        "these releases alone, read as a set that was fixed beforehand; where one was chosen after "
-        "seeing another, what is guaranteed is the ε of the whole cohort"
+        "these releases alone: one whose event was fixed before it was drawn, or several added up "
+        "as the filter adds them, since settings of one may follow from another; whichever "
+        "releases were chosen, what is guaranteed is the ε of the whole cohort"
     ),
     "tight": "these releases alone, of a plan that was fixed before the first charge",
 }
