@@ -48,8 +48,9 @@ _PLAIN = (
     "reserved",
     "committed",
     "has_ex_post",
+    "decisions",
+    "largest_budget",
 )
-_PLAIN += ("decisions", "largest_budget")
 
 
 class Checkpoint:
