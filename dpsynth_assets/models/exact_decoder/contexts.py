@@ -1,0 +1,201 @@
+"""Contexts of the exact decoder: prompts read once, documents continued, restarted and dropped."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, whole_columns
+from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
+from dpsynth_assets.models.exact_decoder.workers import run_alone
+
+if TYPE_CHECKING:
+    import torch
+
+_TOKENS_PER_PACK = 256
+"""Tokens of one prefill pass: products are near their best and activations stay in the cache."""
+_LEAST_ROWS = 4
+"""Rows a thread should have before another thread is worth its own pass over the weights."""
+
+
+class ExactContexts:
+    """R prompts, each with its own growing document, decoded one token a row at a time.
+
+    It does what `PackedContexts` does, and is called alike. Prompts lie end to end without padding;
+    a prompt's last token is read by the first step, as document tokens are.
+
+    **Privacy** A row's logits are a function of its own prompt and document, bit for bit: they stay
+    the same when other rows are changed, added, dropped or put into another order, and however
+    prompts are cut into passes. Callers may charge `logit_slack` 0.
+    """
+
+    def __init__(
+        self,
+        decoder: ExactDecoder,
+        prompts: Sequence[Sequence[int]],
+        *,
+        prompt_columns: int,
+        max_new_tokens: int,
+        public_prefixes: Sequence[Sequence[int]] = (),
+        added: "Mapping[int, torch.Tensor] | None" = None,
+        threads: int | None = None,
+        tokens_per_pack: int = _TOKENS_PER_PACK,
+    ) -> None:
+        """Reads the prompts into the cache.
+
+        Args:
+            decoder: The model.
+            prompts: R token sequences of 1..P ids; R = 0 is allowed and costs nothing.
+            prompt_columns: P, the most tokens of a prompt: a public constant.
+            max_new_tokens: T, the longest document any row will hold.
+            public_prefixes: Public token sequences that prompts may begin with: each is read once,
+                and its keys and values are copied to the rows that share it.
+            added: {layer: (d,)}, added to the residual stream where it leaves a layer, at every
+                position that a token is predicted from.
+            threads: Threads that share the rows; None for as many as PyTorch uses here.
+            tokens_per_pack: Tokens of one prefill pass, but one prompt at least.
+
+        Raises:
+            ValueError: A prompt is empty or longer than P, or P + T exceeds the model's positions.
+        """
+        import torch
+
+        _check(decoder, prompts, prompt_columns, max_new_tokens)
+        self._decoder, self._added = decoder, dict(added or {})
+        self._threads = threads or torch.get_num_threads()
+        self._prompt_columns, self._tokens_per_pack = prompt_columns, tokens_per_pack
+        self._cache = KeyValueCache(
+            decoder.shape, rows=len(prompts), columns=prompt_columns + max_new_tokens
+        )
+        prefixes = [list(prefix)[: prompt_columns - 1] for prefix in public_prefixes]
+        groups = prefix_groups([prompt[:-1] for prompt in prompts], prefixes)
+        order = [index for group in groups for index in group.prompts]
+        self._lengths = torch.tensor([len(prompts[index]) for index in order], dtype=torch.long)
+        last = [prompts[index][-1] for index in order]
+        self._last_tokens = torch.tensor(last, dtype=torch.long)
+        first = 0
+        for group in groups:
+            own = [list(prompts[index][:-1]) for index in group.prompts]
+            self._prefill(own, group, first)
+            first += len(own)
+        row_of = {index: row for row, index in enumerate(order)}
+        self._take([row_of[index] for index in range(len(prompts))])
+
+    def __len__(self) -> int:
+        """Number of contexts R."""
+        return self._cache.rows
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        """Advances every row by one token.
+
+        Args:
+            tokens: (R,) int64, the document's last token; ignored where `generated` is 0.
+            generated: (R,) int64 in [0, T], tokens the row's document has so far (`tokens`
+                included). Rows at 0 start a document from their prompt.
+
+        Returns:
+            Logits (R, V) of each row's next token, float32.
+        """
+        import torch
+
+        rows = len(self)
+        if not rows:
+            return torch.zeros((0, self._decoder.shape.vocabulary))
+        # public: lengths of drawn texts
+        columns = whole_columns(self._prompt_columns + int(generated.max()))
+        tokens = torch.where(generated == 0, self._last_tokens, tokens)
+        positions = self._lengths - 1 + generated
+        workers = max(1, min(self._threads, rows // _LEAST_ROWS))
+        logits = torch.empty((rows, self._decoder.shape.vocabulary))
+
+        def step(own: slice) -> None:
+            pack = Pack(own.start, [1] * (own.stop - own.start), tokens[own], positions[own])
+            stream = self._decoder.forward(self._cache, pack, columns, on_layer=self._adding())
+            logits[own] = self._decoder.logits(stream)
+
+        run_alone([partial(step, own) for own in _shares(rows, workers)], workers)
+        return logits
+
+    def keep(self, contexts: "torch.Tensor") -> None:
+        """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
+        self._take(contexts.tolist())
+
+    def _take(self, rows: list[int]) -> None:
+        if rows != list(range(self._cache.rows)):
+            self._cache.keep(rows)
+            self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
+
+    def _adding(self) -> "Callable[[int, torch.Tensor], None] | None":
+        if not self._added:
+            return None
+
+        def add(layer: int, stream: "torch.Tensor") -> None:
+            if layer in self._added:
+                stream.add_(self._added[layer])
+
+        return add
+
+    def _prefill(self, prompts: list[list[int]], group: PrefixGroup, first_row: int) -> None:
+        """Reads prompts that share a prefix: that once, then what follows it, packed."""
+        shared = len(group.prefix)
+        if shared:
+            self._read([list(group.prefix)], first_row, 0)
+            self._cache.copy_prefix(first_row, slice(first_row, first_row + len(prompts)), shared)
+        self._read([prompt[shared:] for prompt in prompts], first_row, shared)
+
+    def _read(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
+        """Reads tokens into rows from `first_row`, columns from `first_column`."""
+        packs = [
+            partial(
+                self._read_pack, [texts[row] for row in rows], first_row + rows[0], first_column
+            )
+            for rows in _packs([len(text) for text in texts], self._tokens_per_pack)
+        ]
+        if packs:
+            run_alone(packs, max(1, min(self._threads, len(packs))))
+
+    def _read_pack(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
+        import torch
+
+        lengths = [len(text) for text in texts]
+        places = [torch.arange(first_column, first_column + length) for length in lengths]
+        tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
+        self._decoder.fill(self._cache, Pack(first_row, lengths, tokens, torch.cat(places)))
+
+
+def _packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:
+    """Yields consecutive rows of at most so many tokens, or one row; rows without any are left."""
+    pack: list[int] = []
+    total = 0
+    for row, length in enumerate(lengths):
+        if pack and (not length or total + length > tokens_per_pack):
+            yield pack
+            pack, total = [], 0
+        if length:
+            pack.append(row)
+            total += length
+    if pack:
+        yield pack
+
+
+def _shares(rows: int, workers: int) -> list[slice]:
+    """Cuts rows into as many shares as there are workers, of equal size within one."""
+    bounds = [rows * worker // workers for worker in range(workers + 1)]
+    return [slice(*pair) for pair in pairwise(bounds)]
+
+
+def _check(
+    decoder: ExactDecoder, prompts: Sequence[Sequence[int]], columns: int, new_tokens: int
+) -> None:
+    if any(not 1 <= len(prompt) <= columns for prompt in prompts):
+        raise ValueError(
+            f"Expected prompts of 1..{columns} tokens, got a shorter or longer one. Cut prompts to "
+            "the public pad length first."
+        )
+    if columns + new_tokens > decoder.shape.positions:
+        raise ValueError(
+            f"Expected prompt and document within {decoder.shape.positions} tokens of attention, "
+            f"got {columns + new_tokens}. Lower max_example_tokens, examples_per_context or "
+            "max_document_tokens."
+        )

@@ -1,0 +1,389 @@
+"""The forward pass: tokens of some rows in, keys and values cached, logits out."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.exact_decoder.attention import Window, attend
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, whole_columns
+from dpsynth_assets.models.exact_decoder.integer_products import (
+    SMALLEST,
+    IntegerProduct,
+    Kernel,
+    quantized_rows,
+)
+from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
+from dpsynth_assets.models.exact_decoder.weights import (
+    ATTENTION,
+    DOWN,
+    FEED_FORWARD,
+    FINAL,
+    Layer,
+    Weights,
+    integer_weights,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+StreamCallback = Callable[[int, "torch.Tensor"], None]
+"""Told a layer's number and the residual stream (T, d) as it leaves it; may change it in place."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Tokens of one pass: rows end to end, without padding.
+
+    Attributes:
+        first_row: Row of the cache that the first tokens belong to; the others follow.
+        lengths: Tokens of each of the B rows, at least 1.
+        tokens: (T,) int64.
+        positions: (T,) int64, columns in the cache.
+    """
+
+    first_row: int
+    lengths: Sequence[int]
+    tokens: "torch.Tensor"
+    positions: "torch.Tensor"
+
+    @property
+    def rows(self) -> "torch.Tensor":
+        """Row of the cache of each token, (T,) int64."""
+        import torch
+
+        first = self.first_row
+        rows = torch.arange(first, first + len(self.lengths))
+        return rows.repeat_interleave(torch.tensor(list(self.lengths)))
+
+
+class ExactDecoder:
+    """A Llama-shaped model in integers.
+
+    Attributes:
+        shape: Numbers of the model.
+        weights: What it multiplies with.
+    """
+
+    def __init__(self, shape: LlamaShape, weights: Weights) -> None:
+        """Takes weights that were quantized already; see `of` and `read`."""
+        import torch
+
+        self.shape, self.weights = shape, weights
+        self._epsilon = shape.norm_epsilon * shape.width
+        half = torch.arange(0, shape.depth, 2, dtype=torch.float64) / shape.depth
+        angles = torch.arange(shape.positions)[:, None] / shape.rotary_base**half
+        self._cosines = torch.cat([angles.cos(), angles.cos()], 1).float()  # (positions, D)
+        self._sines = torch.cat([-angles.sin(), angles.sin()], 1).float()
+
+    @classmethod
+    def read(
+        cls, folder: Path | str, calibration: Sequence[Sequence[int]] = (), **options: Any
+    ) -> "ExactDecoder":
+        """Reads a folder in the transformers format; see `of`.
+
+        Raises:
+            ExactDecoderError: It is not a Llama-shaped model in one safetensors file.
+        """
+        from safetensors.torch import load_file
+        from transformers import AutoConfig
+
+        file = Path(folder) / "model.safetensors"
+        if not file.is_file():
+            raise ExactDecoderError(
+                f"Expected a folder with one model.safetensors, found none in {folder}; save the "
+                "model with save_pretrained."
+            )
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        return cls.of(LlamaShape.of(config), load_file(file), calibration, **options)
+
+    @classmethod
+    def of(
+        cls,
+        shape: LlamaShape,
+        table: Mapping[str, "torch.Tensor"],
+        calibration: Sequence[Sequence[int]] = (),
+        kernel: Kernel | None = None,
+    ) -> "ExactDecoder":
+        """Quantizes a checkpoint.
+
+        Args:
+            shape: Numbers of the model.
+            table: Weights by transformers' names.
+            calibration: Public texts as token ids. What their activations reach decides how
+                channels share precision with their weights; none: the checkpoint as it is.
+            kernel: What computes products; None takes the fastest that is exact.
+        """
+        import torch
+
+        with torch.inference_mode():
+            decoder = cls(shape, integer_weights(shape, table, {}, kernel))
+            if not calibration:
+                return decoder
+            magnitudes = _observed(decoder, calibration)
+            return cls(shape, integer_weights(shape, table, magnitudes, kernel))
+
+    def forward(
+        self,
+        cache: KeyValueCache,
+        pack: Pack,
+        columns: int | None = None,
+        *,
+        on_layer: StreamCallback | None = None,
+        layers: int | None = None,
+        observe: "Callable[[int, str, torch.Tensor], None] | None" = None,
+    ) -> "torch.Tensor":
+        """Computes the residual stream of a pack's tokens; writes their keys and values.
+
+        Must run where PyTorch uses one thread (`run_alone`).
+
+        Args:
+            cache: Keys and values of all rows; each row attends to its own.
+            pack: The tokens.
+            columns: Columns of the cache that are read: a multiple of 32, more than any position;
+                None for as many as rows need that are read together.
+            on_layer: Told the stream as it leaves each layer.
+            layers: Layers that are computed; None for all.
+            observe: Told the activations before each product, for calibration.
+
+        Returns:
+            (T, d) float32, before the final norm.
+        """
+        passed = _Pass(self, cache, pack, columns, observe)
+        stream = self.weights.embeddings[pack.tokens]
+        for index, layer in enumerate(self.weights.layers[:layers]):
+            passed.through(index, layer, stream)
+            if on_layer is not None:
+                on_layer(index, stream)
+        return stream
+
+    def fill(self, cache: KeyValueCache, pack: Pack) -> None:
+        """Writes the keys and values of a pack's tokens, and computes nothing beyond them.
+
+        Must run where PyTorch uses one thread (`run_alone`).
+        """
+        passed = _Pass(self, cache, pack, None, None)
+        stream = self.weights.embeddings[pack.tokens]
+        *layers, last = self.weights.layers
+        for index, layer in enumerate(layers):
+            passed.through(index, layer, stream)
+        passed.store(len(layers), last, stream)
+
+    def logits(self, stream: "torch.Tensor") -> "torch.Tensor":
+        """Logits (T, V) float32 of a stream (T, d), as `forward` returns it."""
+        import torch
+
+        activations, scales = self.normed(stream, self.weights.final_norm)
+        logits = torch.empty((len(stream), self.shape.vocabulary))
+        first = 0
+        for block in self.weights.vocabulary:
+            part = block(activations)
+            torch.mul(part, scales, out=logits[:, first : first + part.shape[1]])
+            first += part.shape[1]
+        return logits
+
+    def normed(
+        self, stream: "torch.Tensor", balance: "torch.Tensor"
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Normalises and rounds each row: bytes (T, d), and each row's scale but for sqrt(d)/127.
+
+        The root mean square is taken of the row alone, in one thread; the rest is one operation on
+        one number at a time.
+        """
+        import torch
+
+        length = torch.linalg.vector_norm(stream, 2, 1, keepdim=True)
+        activations, largest = quantized_rows(stream * balance)
+        return activations, largest.div_(length.mul_(length).add_(self._epsilon).sqrt_())
+
+
+class _Pass:
+    """What all layers of one pass share."""
+
+    def __init__(
+        self,
+        decoder: ExactDecoder,
+        cache: KeyValueCache,
+        pack: Pack,
+        columns: int | None,
+        observe: "Callable[[int, str, torch.Tensor], None] | None",
+    ) -> None:
+        self._decoder, self._cache, self._observe = decoder, cache, observe
+        self._shape = decoder.shape
+        self._slots = cache.slots(pack.rows, pack.positions)
+        self._cosines = decoder._cosines[pack.positions][:, None]  # (T, 1, D)
+        self._sines = decoder._sines[pack.positions][:, None]
+        self._parts = _parts(pack, columns)
+
+    def through(self, index: int, layer: Layer, stream: "torch.Tensor") -> None:
+        """One decoder layer; changes `stream` (T, d)."""
+        import torch
+
+        queries, scales = self.store(index, layer, stream)
+        outputs = [
+            part.attend(self._shape, self._cache, index, queries, scales) for part in self._parts
+        ]
+        attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        stream.add_(_scaled(layer.attention_output, *quantized_rows(attended)))
+        self._feed_forward(index, layer, stream)
+
+    def store(
+        self, index: int, layer: Layer, stream: "torch.Tensor"
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Stores keys and values of the tokens; returns queries (T, H, D) and scales (T, H)."""
+        import torch
+
+        self._look(index, ATTENTION, stream)
+        shape = self._shape
+        activations, scales = self._decoder.normed(stream, layer.attention_balance)
+        heads = layer.query_key_value(activations).mul_(scales)
+        heads = heads.view(len(stream), -1, shape.depth)  # (T, H + 2G, D)
+        rotated = heads[:, : shape.heads + shape.groups]
+        turned = rotated.roll(shape.depth // 2, -1).mul_(self._sines)
+        rotated.mul_(self._cosines).add_(turned)
+        largest = heads.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST)
+        integers = heads.mul_(layer.head_limits / largest).round_()
+        head_scales = largest[..., 0].mul_(layer.head_scales)  # (T, H + 2G)
+        self._cache.write(
+            index,
+            self._slots,
+            integers[:, shape.heads :].to(torch.int8),
+            torch.minimum(head_scales[:, shape.heads :], layer.scale_limits),
+        )
+        return integers[:, : shape.heads], head_scales[:, : shape.heads]
+
+    def _feed_forward(self, index: int, layer: Layer, stream: "torch.Tensor") -> None:
+        """Gated feed-forward; the scale of the ungated half joins that of its rounding."""
+        import torch
+
+        self._look(index, FEED_FORWARD, stream)
+        activations, scales = self._decoder.normed(stream, layer.feed_forward_balance)
+        gate, up = layer.gate_and_up(activations).chunk(2, 1)
+        hidden = torch.nn.functional.silu(gate.mul_(scales)).mul_(up)
+        if self._observe is not None:
+            self._observe(index, DOWN, hidden * scales)
+        rounded, largest = quantized_rows(hidden)
+        stream.add_(_scaled(layer.down, rounded, largest.mul_(scales)))
+
+    def _look(self, index: int, place: str, stream: "torch.Tensor") -> None:
+        if self._observe is not None:
+            self._observe(index, place, _unit_rows(stream))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of a pass that attend together: tokens `own`, padded to n a row where they differ."""
+
+    own: slice
+    window: Window
+    gather: "torch.Tensor | None"
+    scatter: "torch.Tensor | None"
+
+    def attend(
+        self,
+        shape: LlamaShape,
+        cache: KeyValueCache,
+        layer: int,
+        queries: "torch.Tensor",
+        scales: "torch.Tensor",
+    ) -> "torch.Tensor":
+        """Outputs of this part's tokens, (tokens, H * D)."""
+        queries, scales = queries[self.own], scales[self.own]
+        if self.gather is not None:
+            queries, scales = queries[self.gather], scales[self.gather]
+        by_row = (-1, self.window.queries, shape.heads)
+        out = attend(
+            shape,
+            cache,
+            layer,
+            self.window,
+            queries.reshape(*by_row, shape.depth),
+            scales.reshape(by_row),
+        ).view(-1, shape.heads * shape.depth)
+        return out if self.scatter is None else out[self.scatter]
+
+
+_SCORES = 2**14
+"""Queries times columns of rows that attend together, where rows have more than one query."""
+
+
+def _parts(pack: Pack, columns: int | None) -> list[_Part]:
+    """Cuts a pack into parts of consecutive rows whose scores fit the processor's cache."""
+    parts, token = [], 0
+    for rows in _runs(pack.lengths, columns):
+        own = pack.lengths[rows]
+        tokens = slice(token, token + sum(own))
+        gather, scatter = _padding(own)
+        positions = pack.positions[tokens]
+        positions = (positions if gather is None else positions[gather]).view(len(own), -1)
+        read = whole_columns(int(positions.max()) + 1) if columns is None else columns
+        of_cache = slice(pack.first_row + rows.start, pack.first_row + rows.stop)
+        parts.append(_Part(tokens, Window.of(of_cache, read, positions), gather, scatter))
+        token = tokens.stop
+    return parts
+
+
+def _runs(lengths: Sequence[int], columns: int | None) -> Iterator[slice]:
+    """Yields runs of rows: all at once in decoding, few at a time where rows are long."""
+    first = 0
+    while first < len(lengths):
+        last, most = first + 1, lengths[first]
+        while last < len(lengths):
+            wider = max(most, lengths[last])
+            if wider > 1 and (last + 1 - first) * wider * (columns or wider) > _SCORES:
+                break
+            last, most = last + 1, wider
+        yield slice(first, last)
+        first = last
+
+
+def _padding(lengths: Sequence[int]) -> "tuple[torch.Tensor | None, torch.Tensor | None]":
+    """Tokens that rows of equal length are gathered from, and where tokens are among those."""
+    import torch
+
+    most = max(lengths)
+    if min(lengths) == most:
+        return None, None
+    sizes = torch.tensor(lengths)[:, None]
+    inside = torch.arange(most)[None]
+    gather = sizes.cumsum(0) - sizes + torch.minimum(inside, sizes - 1)  # the last token again
+    return gather.reshape(-1), (inside < sizes).reshape(-1).nonzero()[:, 0]
+
+
+def _scaled(
+    product: IntegerProduct, activations: "torch.Tensor", scales: "torch.Tensor"
+) -> "torch.Tensor":
+    return product(activations).mul_(scales)
+
+
+def _unit_rows(stream: "torch.Tensor") -> "torch.Tensor":
+    """Rows divided by their root mean square."""
+    return stream / stream.square().mean(1, keepdim=True).sqrt().clamp_min(1e-30)
+
+
+def _observed(
+    decoder: ExactDecoder, texts: Sequence[Sequence[int]]
+) -> "dict[tuple[int, str], torch.Tensor]":
+    """Largest magnitudes of activations over public texts, by layer and place."""
+    import torch
+
+    from dpsynth_assets.models.exact_decoder.workers import run_alone
+
+    seen: dict[tuple[int, str], torch.Tensor] = {}
+
+    def observe(layer: int, place: str, activations: "torch.Tensor") -> None:
+        largest = activations.abs().amax(0)
+        known = seen.get((layer, place))
+        seen[layer, place] = largest if known is None else torch.maximum(known, largest)
+
+    def read() -> None:
+        lengths = [len(text) for text in texts]
+        cache = KeyValueCache(decoder.shape, rows=len(texts), columns=max(lengths))
+        tokens = torch.tensor([token for text in texts for token in text])
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        pack = Pack(0, lengths, tokens, positions)
+        stream = decoder.forward(cache, pack, observe=observe)
+        observe(decoder.shape.layers, FINAL, _unit_rows(stream))
+
+    run_alone([read], workers=1)
+    return seen

@@ -1,0 +1,202 @@
+"""Weights of a Llama checkpoint as integer products, with the scales that stand beside them."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpsynth_assets.models.exact_decoder.attention import WEIGHT_TOTAL, query_limit
+from dpsynth_assets.models.exact_decoder.integer_products import LIMIT, IntegerProduct, Kernel
+from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
+
+if TYPE_CHECKING:
+    import torch
+
+_VOCABULARY_BLOCK = 6144
+"""Output channels of the vocabulary that are computed at a time, to stay in the cache."""
+_STRENGTH = 0.6
+"""How much of the activations' spread goes into the weights (alpha of SmoothQuant)."""
+_RARE = 0.05
+"""Channels count as at least this share of the mean: text read later may use them more."""
+_VALUE_MARGIN = 1.1
+"""What rounding to 8 bits may add to the norm of a normalised row."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer.
+
+    Attributes:
+        attention_balance: (d,), multiplies the stream before it is rounded; the rest of the norm's
+            weights is in the product.
+        query_key_value: d -> (H + 2G) * D.
+        head_limits: (H + 2G, 1), largest integer of a head.
+        head_scales: (H + 2G,), what a head's largest magnitude is multiplied by for its scale.
+        scale_limits: (2G,), largest scales of keys and values: exactness rests on those of values.
+        attention_output: H * D -> d.
+        feed_forward_balance: As above, before the gated product.
+        gate_and_up: d -> 2h.
+        down: h -> d.
+    """
+
+    attention_balance: "torch.Tensor"
+    query_key_value: IntegerProduct
+    head_limits: "torch.Tensor"
+    head_scales: "torch.Tensor"
+    scale_limits: "torch.Tensor"
+    attention_output: IntegerProduct
+    feed_forward_balance: "torch.Tensor"
+    gate_and_up: IntegerProduct
+    down: IntegerProduct
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of the decoder.
+
+    Attributes:
+        embeddings: (V, d) float32.
+        layers: L layers.
+        final_norm: (d,), multiplies the stream before it is rounded.
+        vocabulary: d -> V in blocks of output channels.
+    """
+
+    embeddings: "torch.Tensor"
+    layers: tuple[Layer, ...]
+    final_norm: "torch.Tensor"
+    vocabulary: tuple[IntegerProduct, ...]
+
+
+ATTENTION, FEED_FORWARD, DOWN, FINAL = "attention", "feed_forward", "down", "final"
+Magnitudes = Mapping[tuple[int, str], "torch.Tensor"]
+"""Largest magnitude of each input channel, by layer and place; empty before any was observed."""
+
+
+def integer_weights(
+    shape: LlamaShape,
+    table: Mapping[str, "torch.Tensor"],
+    magnitudes: Magnitudes,
+    kernel: Kernel | None = None,
+) -> Weights:
+    """Quantizes a checkpoint.
+
+    Args:
+        shape: Numbers of the model.
+        table: Weights by transformers' names.
+        magnitudes: Of activations, on public text. A channel with large activations and small
+            weights loses precision in the weights and costs it in the activations: both are
+            balanced (Xiao et al. 2023, SmoothQuant, equation 4).
+        kernel: What computes products; None takes the fastest that is exact.
+    """
+    embeddings = table["model.embed_tokens.weight"].float()
+    vocabulary, final_norm = _balanced(
+        table.get("lm_head.weight", embeddings).float(),
+        table["model.norm.weight"].float(),
+        magnitudes.get((shape.layers, FINAL)),
+    )
+    factor = math.sqrt(shape.width) / LIMIT
+    return Weights(
+        embeddings=embeddings,
+        layers=tuple(
+            _layer(shape, _reader(table, index), index, magnitudes, kernel)
+            for index in range(shape.layers)
+        ),
+        final_norm=final_norm,
+        vocabulary=tuple(
+            IntegerProduct(block, factor=factor, kernel=kernel)
+            for block in vocabulary.split(_VOCABULARY_BLOCK)
+        ),
+    )
+
+
+def _reader(table: Mapping[str, "torch.Tensor"], index: int) -> Callable[[str], "torch.Tensor"]:
+    return lambda name: table[f"model.layers.{index}.{name}.weight"].float()
+
+
+def _layer(
+    shape: LlamaShape,
+    read: Callable[[str], "torch.Tensor"],
+    index: int,
+    magnitudes: Magnitudes,
+    kernel: Kernel | None,
+) -> Layer:
+    import torch
+
+    query_key_value, attention_balance = _balanced(
+        torch.cat([read(f"self_attn.{name}_proj") for name in "qkv"]),
+        read("input_layernorm"),
+        magnitudes.get((index, ATTENTION)),
+    )
+    up, down = _balanced_down(
+        read("mlp.up_proj"), read("mlp.down_proj"), magnitudes.get((index, DOWN))
+    )
+    gate_and_up, feed_forward_balance = _balanced(
+        torch.cat([read("mlp.gate_proj"), up]),
+        read("post_attention_layernorm"),
+        magnitudes.get((index, FEED_FORWARD)),
+    )
+    normed = math.sqrt(shape.width) / LIMIT
+    unit = _value_unit(shape, read("self_attn.v_proj") * read("input_layernorm"))
+    return Layer(
+        attention_balance=attention_balance,
+        query_key_value=IntegerProduct(query_key_value, factor=normed, kernel=kernel),
+        head_limits=_per_head(shape, query_limit(shape.depth), LIMIT, LIMIT)[:, None],
+        head_scales=_per_head(
+            shape, 1 / (query_limit(shape.depth) * math.sqrt(shape.depth)), 1 / LIMIT, unit / LIMIT
+        ),
+        scale_limits=_per_head(shape, 0, math.inf, WEIGHT_TOTAL)[shape.heads :],
+        attention_output=IntegerProduct(
+            read("self_attn.o_proj"), factor=1 / (LIMIT * unit), kernel=kernel
+        ),
+        feed_forward_balance=feed_forward_balance,
+        gate_and_up=IntegerProduct(gate_and_up, factor=normed, kernel=kernel),
+        down=IntegerProduct(down, factor=1 / LIMIT, kernel=kernel),
+    )
+
+
+def _per_head(shape: LlamaShape, query: float, key: float, value: float) -> "torch.Tensor":
+    """One number for each of the (H + 2G) heads of queries, keys and values."""
+    import torch
+
+    return torch.tensor(
+        [query] * shape.heads + [key] * shape.groups + [value] * shape.groups, dtype=torch.float32
+    )
+
+
+def _value_unit(shape: LlamaShape, weight: "torch.Tensor") -> float:
+    """What values are multiplied by, so that no scale of theirs exceeds `WEIGHT_TOTAL`.
+
+    A normalised row has length sqrt(d), so no value exceeds that times a weight row's length. The
+    margin is for rounding; a scale beyond it is cut, which costs accuracy and never exactness.
+    """
+    largest = _VALUE_MARGIN * math.sqrt(shape.width) * float(weight.norm(dim=1).max())
+    return LIMIT * WEIGHT_TOTAL / max(largest, 1e-30)
+
+
+def _balanced(
+    weight: "torch.Tensor", norm: "torch.Tensor", magnitude: "torch.Tensor | None"
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Weight (out, d) and what the normalised stream is multiplied by (d,): W g = (W') t."""
+    if magnitude is None:
+        return weight, norm
+    with_norm = weight * norm
+    share = _share(magnitude, with_norm)
+    return with_norm * share, 1 / share
+
+
+def _balanced_down(
+    up: "torch.Tensor", down: "torch.Tensor", magnitude: "torch.Tensor | None"
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Rows of `up` (h, d) and columns of `down` (d, h), whose product stays the same."""
+    if magnitude is None:
+        return up, down
+    share = _share(magnitude, down)
+    return up / share[:, None], down * share
+
+
+def _share(magnitude: "torch.Tensor", weight: "torch.Tensor") -> "torch.Tensor":
+    """What each input channel's weights take over from its activations."""
+    activations = magnitude.clamp_min(_RARE * float(magnitude.mean()))
+    weights = weight.abs().amax(0)
+    weights = weights.clamp_min(max(_RARE * float(weights.mean()), 1e-30))
+    return activations**_STRENGTH / weights ** (1 - _STRENGTH)

@@ -1,0 +1,312 @@
+"""A row's logits are a function of its own context, bit for bit, on every kernel set."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
+
+from dpsynth_assets.models.exact_decoder import (
+    ExactContexts,
+    ExactDecoder,
+    ExactDecoderError,
+    LlamaShape,
+)
+from dpsynth_assets.models.exact_decoder.attention import (
+    MOST_COLUMNS,
+    WEIGHT_TOTAL,
+    Window,
+    attend,
+    query_limit,
+)
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.exact_decoder.integer_products import (
+    EXACT_INTEGERS,
+    KERNELS,
+    LIMIT,
+    IntegerProduct,
+    exact_kernel,
+    quantized_rows,
+)
+
+VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
+CONFIG = LlamaConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=72,
+    intermediate_size=100,  # no multiple of a vector
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    head_dim=12,
+    max_position_embeddings=64,
+    initializer_range=0.2,
+    tie_word_embeddings=False,
+)
+SHAPE = LlamaShape.of(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(CONFIG).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return [np.random.default_rng(1).integers(VOCABULARY, size=40).tolist() for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def decoder(model, calibration):
+    return ExactDecoder.of(SHAPE, model.state_dict(), calibration)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    random = np.random.default_rng(0)
+    lengths = [1, COLUMNS, *random.integers(1, COLUMNS + 1, size=ROWS - 2)]
+    return [random.integers(VOCABULARY, size=length).tolist() for length in lengths]
+
+
+def opened(decoder, prompts, **options):
+    return ExactContexts(
+        decoder, prompts, **({"prompt_columns": COLUMNS, "max_new_tokens": NEW} | options)
+    )
+
+
+def decoded(decoder, prompts, **options):
+    """Logits of three tokens a row, (3, R, V); what is written depends on the prompt alone."""
+    contexts = opened(decoder, prompts, **options)
+    steps = []
+    for step in range(3):
+        tokens = torch.tensor([(sum(prompt) + step) % VOCABULARY for prompt in prompts])
+        steps.append(contexts.next_logits(tokens, torch.full((len(prompts),), step)))
+    return torch.stack(steps)
+
+
+def assert_equal_bits(left, right):
+    assert torch.equal(left.view(torch.int32), right.view(torch.int32))
+
+
+@pytest.fixture(scope="module")
+def together(decoder, prompts):
+    return decoded(decoder, prompts)
+
+
+def test_logits_are_close_to_those_of_transformers(model, decoder, prompts, together):
+    for row, prompt in enumerate(prompts):
+        tokens = [*prompt, (sum(prompt) + 1) % VOCABULARY, (sum(prompt) + 2) % VOCABULARY]
+        expected = model(torch.tensor([tokens])).logits[0, -3:]
+        error = (together[:, row] - expected).square().mean() / expected.square().mean()
+        assert error < 0.01
+
+
+def test_calibration_changes_precision_and_not_the_model(model, prompts, together):
+    plain = decoded(ExactDecoder.of(SHAPE, model.state_dict()), prompts)
+    assert not torch.equal(plain, together)
+    assert (plain - together).square().mean() < 0.01 * together.square().mean()
+
+
+def test_rows_may_stand_in_any_order(decoder, prompts, together):
+    order = np.random.default_rng(3).permutation(ROWS).tolist()
+    assert_equal_bits(decoded(decoder, [prompts[row] for row in order]), together[:, order])
+
+
+@pytest.mark.parametrize("rows", [[0], [1], [5, 4], list(range(17)), list(range(8, ROWS))])
+def test_rows_may_be_added_and_removed(decoder, prompts, together, rows):
+    assert_equal_bits(decoded(decoder, [prompts[row] for row in rows]), together[:, rows])
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 40, 1000])
+def test_prompts_may_be_cut_into_any_passes(decoder, prompts, together, tokens):
+    assert_equal_bits(decoded(decoder, prompts, tokens_per_pack=tokens), together)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_number_of_threads_may_share_the_rows(decoder, prompts, together, threads):
+    assert_equal_bits(decoded(decoder, prompts, threads=threads), together)
+
+
+def test_room_for_more_columns_changes_nothing(decoder, prompts, together):
+    assert_equal_bits(decoded(decoder, prompts, max_new_tokens=40), together)
+
+
+def test_a_shared_prefix_is_read_once_and_changes_nothing(decoder, prompts, monkeypatch):
+    prefix = [3, 1, 4, 1, 5]
+    sharing = [prefix + prompt[:12] for prompt in prompts] + [prefix, prefix[:3], prompts[1]]
+    alone = decoded(decoder, sharing)
+    fill, read = decoder.fill, []
+    monkeypatch.setattr(
+        decoder, "fill", lambda cache, pack: (read.append(len(pack.tokens)), fill(cache, pack))
+    )
+    assert_equal_bits(decoded(decoder, sharing, public_prefixes=[prefix, [9, 9]]), alone)
+    own = [len(prompt) - 1 for prompt in sharing]
+    assert sum(read) == len(prefix) + sum(own) - len(prefix) * ROWS  # `prefix` itself is too short
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_computes_the_same_bits(model, calibration, prompts, together, kernel):
+    if kernel != "float" and exact_kernel() == "float":
+        pytest.skip("this processor saturates int8 products")
+    other = ExactDecoder.of(SHAPE, model.state_dict(), calibration, kernel)
+    assert_equal_bits(decoded(other, prompts), together)
+
+
+def test_rows_restart_and_leave(decoder, prompts, together):
+    contexts = opened(decoder, prompts)
+    start = torch.zeros(ROWS, dtype=torch.long)
+    written = torch.tensor([(sum(prompt) + 1) % VOCABULARY for prompt in prompts])
+    contexts.next_logits(start, start)
+    contexts.next_logits(written, start + 1)
+    assert_equal_bits(contexts.next_logits(written, start), together[0])
+    kept = torch.tensor([7, 2, 11])
+    contexts.keep(kept)
+    assert len(contexts) == 3
+    mixed = contexts.next_logits(written[kept], torch.tensor([0, 1, 0]))
+    assert_equal_bits(mixed, torch.stack([together[0, 7], together[1, 2], together[0, 11]]))
+
+
+def test_no_rows_cost_nothing(decoder):
+    contexts = opened(decoder, [])
+    nothing = torch.zeros(0, dtype=torch.long)
+    assert contexts.next_logits(nothing, nothing).shape == (0, VOCABULARY)
+
+
+def test_a_vector_is_added_where_tokens_are_predicted_from(model, decoder, prompts):
+    vector = torch.full((CONFIG.hidden_size,), 0.5)
+    steered = decoded(decoder, prompts, added={0: vector})
+
+    def add(_module, _inputs, output):
+        stream = output[0] if isinstance(output, tuple) else output
+        stream[:, -1] += vector
+
+    hook = model.model.layers[0].register_forward_hook(add)
+    expected = torch.stack([model(torch.tensor([prompt])).logits[0, -1] for prompt in prompts])
+    hook.remove()
+    assert (steered[0] - expected).square().mean() < 0.01 * expected.square().mean()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 576, 40), (3, 1536, 33), (40, 96, 8)])
+def test_products_are_exact_sums(kernel, rows, inputs, outputs):
+    if kernel != "float" and exact_kernel() == "float":
+        pytest.skip("this processor saturates int8 products")
+    random = np.random.default_rng(0)
+    left = random.integers(-LIMIT, LIMIT + 1, size=(rows, inputs))
+    right = random.integers(-LIMIT, LIMIT + 1, size=(outputs, inputs))
+    left[0], right[:, 0] = LIMIT, LIMIT
+    right[0] = LIMIT  # the largest sum there is, and a scale of 1
+    product = IntegerProduct(torch.from_numpy(right).float(), kernel=kernel)
+    got = product(torch.from_numpy(left + 128).to(torch.uint8))
+    np.testing.assert_array_equal(got.numpy(), (left @ right.T).astype(np.float32))
+
+
+def test_rows_are_rounded_to_the_nearest_of_255_integers():
+    x = torch.tensor([[1.0, -1.0, 0.5, 0.001], [0.0, 0.0, 0.0, 0.0], [-3e8, 1e8, 0.0, 2e8]])
+    rounded, largest = quantized_rows(x.clone())
+    expected = (x / largest * LIMIT).round() + 128
+    assert rounded.dtype == torch.uint8
+    assert rounded.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("depth", [8, 64, 96, 128, 256])
+def test_scores_and_sums_of_values_stay_exact_at_their_largest(depth):
+    """Extreme queries, keys, values and weights against 64-bit integers."""
+    shape = LlamaShape(1, 64, 2, 1, depth, 256, 10, 1e-5, 1e4)
+    cache = KeyValueCache(shape, rows=1, columns=256)
+    limit = query_limit(depth)
+    assert limit * LIMIT * depth <= EXACT_INTEGERS
+    assert (WEIGHT_TOTAL + MOST_COLUMNS / 2) * LIMIT <= EXACT_INTEGERS
+    random = np.random.default_rng(0)
+    keys, values = random.choice([-LIMIT, LIMIT, LIMIT - 1], size=(2, 256, depth))
+    keys[:100], values[:100] = LIMIT, LIMIT
+    cache.integers[0][0, 0, 0] = torch.from_numpy(keys)
+    cache.integers[0][0, 1, 0] = torch.from_numpy(values)
+    cache.scales[0][0, 0] = 1e-6
+    cache.scales[0][0, 1] = WEIGHT_TOTAL
+    queries = np.full((1, 1, 2, depth), limit)
+    queries[..., 1, ::2] -= 1
+    window = Window.of(slice(0, 1), 256, torch.tensor([[240]]))
+    got = attend(
+        shape, cache, 0, window, torch.from_numpy(queries).float(), torch.full((1, 1, 2), 0.01)
+    )
+    exact = (queries[0, 0] @ keys.T).astype(np.float32)
+    scores = torch.from_numpy(exact).mul(1e-6).mul_(0.01).add_(window.mask[0, 0])
+    weights = torch.softmax(scores, -1).mul_(WEIGHT_TOTAL).round_().long().numpy()
+    assert weights.sum() > 0.99 * WEIGHT_TOTAL
+    np.testing.assert_array_equal(got.view(2, depth).numpy(), weights @ values)
+
+
+_LAW = """
+import sys
+import torch
+from dpsynth_assets_tests.models import test_exact_decoder as tests
+from transformers import AutoModelForCausalLM
+
+torch.set_num_threads(3)
+torch.manual_seed(0)
+model = AutoModelForCausalLM.from_config(tests.CONFIG).eval().requires_grad_(False)
+generator = torch.Generator().manual_seed(1)
+lengths = torch.randint(1, tests.COLUMNS + 1, (tests.ROWS,), generator=generator).tolist()
+prompts = [torch.randint(131, (n,), generator=generator).tolist() for n in lengths]
+decoder = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3])
+together = tests.decoded(decoder, prompts)
+tests.assert_equal_bits(tests.decoded(decoder, prompts[::-1]), together.flip(1))
+tests.assert_equal_bits(tests.decoded(decoder, prompts[6:]), together[:, 6:])
+tests.assert_equal_bits(tests.decoded(decoder, prompts[:1]), together[:, :1])
+tests.assert_equal_bits(tests.decoded(decoder, prompts, tokens_per_pack=9), together)
+tests.assert_equal_bits(tests.decoded(decoder, prompts, threads=1, max_new_tokens=40), together)
+print(torch.backends.cpu.get_cpu_capability(), tests.exact_kernel())
+"""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"ATEN_CPU_CAPABILITY": "default"},
+        {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_CBWR": "COMPATIBLE"},
+    ],
+    ids=lambda setting: "-".join(setting.values()),
+)
+def test_the_law_holds_on_other_kernel_sets(setting):
+    environment = {**os.environ, **setting}
+    done = subprocess.run(
+        [sys.executable, "-c", _LAW], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (Gemma2Config(), "model type 'llama', got 'gemma2'"),
+        (LlamaConfig(attention_bias=True), "biases"),
+        (LlamaConfig(hidden_act="gelu"), "activation 'silu', got 'gelu'"),
+    ],
+)
+def test_other_models_are_refused_in_one_line(config, expected):
+    with pytest.raises(ExactDecoderError, match=expected) as refusal:
+        LlamaShape.of(config)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options"),
+    [
+        ([[]], {}),
+        ([[1] * (COLUMNS + 1)], {}),
+        ([[1]], {"max_new_tokens": 64 - COLUMNS + 1}),
+    ],
+)
+def test_prompts_out_of_bounds_are_refused(decoder, prompts, options):
+    with pytest.raises(ValueError, match="Expected prompt"):
+        opened(decoder, prompts, **options)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(ExactDecoderError, match=r"one model.safetensors, found none"):
+        ExactDecoder.read(tmp_path)
