@@ -114,7 +114,7 @@ def _unprotected_paths(graph: Any, key: dg.AssetKey) -> list[tuple[str, ...]]:
 def _resource_problems(defs: dg.Definitions) -> list[str]:
     """Public and released assets whose code may open private data, and which are no mechanisms."""
     graph = defs.resolve_asset_graph()
-    problems = []
+    problems: list[str] = []
     for key in sorted(graph.get_all_asset_keys()):
         node = graph.get(key)
         level = node.tags.get(PRIVACY)
@@ -133,7 +133,7 @@ def _resource_problems(defs: dg.Definitions) -> list[str]:
 def _check_problems(defs: dg.Definitions) -> list[str]:
     """Checks that tell of private data at a public or released asset, or block because of it."""
     graph = defs.resolve_asset_graph()
-    problems = []
+    problems: list[str] = []
     for key in sorted(graph.asset_check_keys, key=lambda each: (each.asset_key, each.name)):
         spec, own = graph.get_check_spec(key), graph.get(key.asset_key)
         level = own.tags.get(PRIVACY)

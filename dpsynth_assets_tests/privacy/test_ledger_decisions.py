@@ -7,12 +7,14 @@ import re
 import sqlite3
 
 import pytest
+import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.ledger import app
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Checkpoint, GateQuestion, Ledger
 from dpsynth_assets.privacy.ledger.export import history, to_csv
+from dpsynth_assets.privacy.ledger.triggers import widening
 from dpsynth_assets_tests.privacy.ledger_cases import (
     edit,
     make_request,
@@ -210,6 +212,31 @@ def test_a_ledger_made_before_decisions_verifies_and_takes_them(tmp_path):
     assert Ledger(sqlite_url(tmp_path)).spend("tickets").gate_decisions == 1
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         sqlite3.connect(sqlite_file(tmp_path)).execute("DELETE FROM privacy_ledger")
+
+
+def test_an_older_postgres_table_takes_decisions_from_its_owner_and_names_the_way_to_others(
+    postgres_url,
+):
+    ledger = Ledger(postgres_url)
+    reservation = release(ledger)
+    engine = sa.create_engine(postgres_url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(widening(("reserve", "commit")))
+        connection.exec_driver_sql("DROP ROLE IF EXISTS steps")
+        connection.exec_driver_sql("CREATE ROLE steps LOGIN PASSWORD 'steps'")
+        connection.exec_driver_sql("GRANT USAGE ON SCHEMA public TO steps")
+        connection.exec_driver_sql("GRANT SELECT, INSERT ON privacy_ledger TO steps")
+    lesser = sa.make_url(postgres_url).set(username="steps", password="steps")
+    steps = Ledger(lesser.render_as_string(hide_password=False))
+    with pytest.raises(PrivacyError, match="ALTER TABLE privacy_ledger") as refused:
+        steps.decide(question(reservation), never)
+    assert "\n" not in str(refused.value)
+    assert ledger.decide(question(reservation), lambda: True)
+    assert steps.decide(question(reservation, "c2"), lambda: False) is False
+    assert ledger.verify().ok
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP OWNED BY steps")
+        connection.exec_driver_sql("DROP ROLE steps")
 
 
 def _columns_after_kind(connection):
