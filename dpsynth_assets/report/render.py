@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.report import prediction_plots
 from dpsynth_assets.report.pages import (
     Block,
@@ -176,18 +176,17 @@ def _facts(context: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         if isinstance(value, Mapping):
             facts += _facts(value, f"{name}: ")
         elif key != "notes":
-            facts.append((name, rounded_up(value) if _is_bound(key, value) else _fact(value)))
+            facts.append((name, _fact(key, value)))
     return facts
 
 
-def _is_bound(name: str, value: Any) -> bool:
-    words = {"epsilon", "delta", "posterior"} & set(name.split("_"))
-    return bool(words) and isinstance(value, float)
-
-
-def _fact(value: Any) -> str:
+def _fact(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, float) and "budget" in name:
+        return declared(value)
+    if isinstance(value, float) and name.endswith(("epsilon", "delta", "posterior")):
+        return rounded_up(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
