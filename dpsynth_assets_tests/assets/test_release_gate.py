@@ -209,6 +209,38 @@ def test_a_deciding_gate_is_declared_in_the_graph():
     )
 
 
+@pytest.mark.parametrize("setting", [{}, BLOCK])
+@pytest.mark.parametrize("copies", [True, False])
+def test_in_one_run_the_corpus_follows_the_gate(ledger, setting, copies):
+    spec, plan = declared(**setting)
+    rows = candidate(ledger, spec, plan, [SECRET if copies else "a calm letter"])
+    checks = corpus_asset_checks(spec, plan.budget, plan.methods[0])
+    gates = [each for each in checks if _names(each) & {*GATE, NO_COPIED_SPAN}]
+    run = dg.materialize(
+        [
+            _made(dg.AssetKey(["letters", "mean_uniform", "candidate_corpus"]), rows),
+            _made(dg.AssetKey(["public", "demo", "public_corpus"]), PUBLIC),
+            *gates,
+            corpus_asset(spec, plan, plan.methods[0]),
+        ],
+        resources={"ledger": PrivacyLedger(), "sensitive_store": SensitiveStore()},
+        raise_on_error=False,
+    )
+    held = bool(setting) and copies
+    assert released_rows_path("letters", "mean_uniform").exists() is not held
+    assert run.success is not held
+    decisions = [entry for entry in ledger.entries() if entry.kind == "decision"]
+    assert [entry.run_id for entry in decisions] == ([run.run_id] if setting else [])
+
+
+def _made(key, value):
+    @dg.asset(key=key)
+    def made():
+        return value
+
+    return made
+
+
 @pytest.mark.parametrize("setting", [{"copied_spans": "yes"}, {"copied": "block"}, "block"])
 def test_a_setting_that_does_not_exist_is_refused(setting):
     with pytest.raises(ValueError, match="release_gate"):
