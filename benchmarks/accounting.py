@@ -3,8 +3,10 @@
 Prints seconds, of wall and of processor, and the result: optimal adaptive composition of token
 draws beside zCDP, plans that mix kinds of releases (one loss distribution each, convolved), DP-SGD
 by Rényi divergences and by loss distributions, and the noise and batch sizes that a target allows.
+`python benchmarks/accounting.py counts` times whole counts with integer noise alone.
 """
 
+import sys
 import time
 
 from dpsynth_assets.privacy.accounting import epsilon_of
@@ -15,8 +17,8 @@ from dpsynth_assets.privacy.calibration import (
 )
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
-    GaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
 )
@@ -36,6 +38,9 @@ def timed(label, function):
 def main():
     print(f"{'c = 9, τ = 1.5, δ = 1e-6':<62} {'result':>10} {'wall':>10} {'processor':>10}")
     timed("libraries loaded: one mixed plan", lambda: epsilon_of(mixed(3), DELTA, "tight"))
+    counts()
+    if sys.argv[1:] == ["counts"]:
+        return
     tokens()
     training()
     calibration()
@@ -43,6 +48,19 @@ def main():
 
 def mixed(count):
     return [DiscreteLaplaceEvent(scale=10.0), BoundedRangeEvent(eta=ETA[64], count=count)]
+
+
+def counts():
+    histograms = [DiscreteGaussianEvent(noise_std=std) for std in (1.5, 3.0, 5.0, 10.0, 20.0)]
+    votes = [DiscreteGaussianEvent(noise_std=15.34)] * 10
+    drawn = [BoundedRangeEvent(eta=ETA[256], count=2000)]
+    for label, events in (
+        ("five histograms, σ = 1.5 to 20", histograms),
+        ("ten rounds of votes, σ = 15.34", votes),
+        ("2,000 tokens, batches of 256", drawn),
+        ("2,000 tokens and five histograms", [*drawn, *histograms]),
+    ):
+        timed(f"ε of {label}, tight", lambda e=events: epsilon_of(e, DELTA, "tight"))
 
 
 def tokens():
@@ -70,7 +88,7 @@ def training():
 
 
 def calibration():
-    histogram = [GaussianEvent(noise_multiplier=10.0)]
+    histogram = [DiscreteGaussianEvent(noise_std=10.0)]
     for q, steps, target in ((0.054, 2000, 4.0), (0.054, 2000, 1.0), (0.0034, 2058, 4.0)):
         for accountant in ("zcdp", "tight"):
             label = f"σ of DP-SGD and a histogram, q = {q}, ε = {target:g}, {accountant}"
