@@ -14,9 +14,13 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
 )
+from dpsynth_assets.privacy.gaussian_dp import gaussian_delta
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import histogram_event
+from dpsynth_assets.privacy.integer_gaussian import integer_gaussian_delta
 from dpsynth_assets.privacy.ledger import GateQuestion, Ledger
 from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
 from dpsynth_assets.report.label import cohort_label, corpus_label
@@ -114,6 +118,18 @@ def test_gaussian_releases_state_their_mu(ledger):
     reservation = release(ledger, event=GaussianEvent(noise_multiplier=2.0))
     label = corpus_label(ledger.entries(), reservation)
     assert label["guarantee"]["gaussian_dp_mu"] == pytest.approx(0.5)
+
+
+def test_whole_counts_state_a_mu_that_dominates_them(ledger):
+    counts = histogram_event(noise="gaussian", scale=1.5, relation=NeighboringRelation.ADD_REMOVE)
+    label = corpus_label(ledger.entries(), release(ledger, event=counts))
+    mu = label["guarantee"]["gaussian_dp_mu"]
+    assert 1.016 / 1.5 < mu < 1.02 / 1.5  # continuous noise of that σ would have 1 / 1.5
+    for point in label["guarantee"]["privacy_profile"]:
+        assert integer_gaussian_delta(counts, point["epsilon"]) <= point["delta"] * (1 + 1e-9)
+        assert integer_gaussian_delta(counts, point["epsilon"]) <= gaussian_delta(
+            mu, point["epsilon"]
+        )
 
 
 def test_an_ex_post_release_states_no_epsilon_and_no_bound(ledger):
