@@ -103,7 +103,7 @@ class Planted:
 
 
 def plant(folder: Path) -> Planted:
-    """Writes a public base, a private source and a torn one; every private field holds canaries.
+    """Writes a public base, two private sources and a torn one; private fields hold canaries.
 
     Texts, ids, units, labels that nobody declared, lines that are no JSON and texts that are no
     text: whatever reading does with a record, a canary is in it.
@@ -115,6 +115,8 @@ def plant(folder: Path) -> Planted:
     broken = ['{"text": "' + _code(codes) for _ in range(SET_ASIDE)]
     lines = [json.dumps(record) for record in (*kept, *labelled, *untexted)]
     (folder / "private.jsonl").write_text("\n".join([*lines, *broken]))
+    others = [_record(number, codes) for number in range(RECORDS)]
+    (folder / "secrets.jsonl").write_text("\n".join(json.dumps(record) for record in others))
     torn = [f'"{_code(codes)},{_code(codes)}' for _ in range(SET_ASIDE)]
     (folder / "torn.csv").write_text("\n".join(["text,id", *torn]))
     public = [{"text": _letter(number), "label": _label(number)} for number in range(160)]
@@ -169,6 +171,7 @@ def secret_cohort(planted: Planted) -> PrivateDatasetSpec:
     return private_cohort(
         planted,
         name=SECRET_COHORT,
+        source={"path": str(planted.folder / "secrets.jsonl")},
         privacy_unit={},
         budget={"epsilon": 20.0, "delta": 1e-5, "accountant": "tight", "rounds": 2},
         cluster_histogram=None,

@@ -1,7 +1,6 @@
 """Which releases used a record: an answer for who knows its id, and nothing about any other."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
@@ -55,7 +54,7 @@ def test_no_reads_give_the_answer_of_an_absent_id(store):
 
 
 def test_the_table_holds_no_id_and_is_the_owners_alone(table, store):
-    folder = Path(store.root) / "letters" / "contributions"
+    folder = store.base / "letters" / "contributions"
     paths = [path for path in folder.rglob("*") if path.is_file()]
     assert len(paths) == 5  # Key, two populations, two reads.
     for path in paths:
@@ -71,7 +70,7 @@ def test_hashes_of_two_datasets_are_unrelated(store):
         store.folder(dataset)
         store.contributions(dataset).note("r", RECORDS)
     first, second = (
-        pl.read_parquet(next((Path(store.root) / name / "contributions").glob("*.parquet")))
+        pl.read_parquet(next((store.base / name / "contributions").glob("*.parquet")))
         for name in ("one", "two")
     )
     assert not set(first["record"]) & set(second["record"])
@@ -80,7 +79,7 @@ def test_hashes_of_two_datasets_are_unrelated(store):
 def test_equal_populations_are_kept_once(store):
     for reservation in ("first", "second", "third"):
         read(store, reservation)
-    folder = Path(store.root) / "letters" / "contributions"
+    folder = store.base / "letters" / "contributions"
     assert len(list(folder.glob("*.parquet"))) == 1
     assert len(store.contributions("letters").reads()) == 3
 

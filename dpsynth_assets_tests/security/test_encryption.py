@@ -3,7 +3,6 @@
 import io
 import json
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
@@ -28,7 +27,7 @@ RESERVATION = SimpleNamespace(id="r1")
 
 
 def files(store):
-    return [path for path in Path(store.root).rglob("*") if path.is_file()]
+    return [path for path in store.base.rglob("*") if path.is_file()]
 
 
 def read(store):
@@ -160,7 +159,7 @@ def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):
     kept.begin()
     for step in (1, 2):
         scratch = kept.scratch()
-        assert not scratch.is_relative_to(sealed.root)
+        assert not scratch.is_relative_to(sealed.base)
         (scratch / "deep").mkdir()
         (scratch / "deep" / "state.json").write_text(f"{TEXTS[0]} {step}")
         kept.save(scratch)

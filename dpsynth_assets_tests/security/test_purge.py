@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
@@ -37,7 +36,7 @@ def is_open(reservation):
 
 
 def left(store, dataset="letters"):
-    folder = Path(store.root) / dataset
+    folder = store.base / dataset
     return sorted({path.relative_to(folder).parts[0] for path in folder.rglob("*")})
 
 
@@ -52,12 +51,12 @@ def test_records_embeddings_and_internal_files_go_and_what_was_paid_for_stays(us
 def test_unfinished_work_and_the_contribution_table_go_on_demand(used):
     purge(used, PurgeRule(unfinished=True, contributions=True), is_open)
     assert left(used) == ["passes"]
-    assert list((Path(used.root) / "letters" / "passes").iterdir()) == []
+    assert list((used.base / "letters" / "passes").iterdir()) == []
     assert left(used, "memos") == []
 
 
 def test_only_what_is_old_enough_goes(used):
-    old = Path(used.root) / "letters" / "source.parquet"
+    old = used.base / "letters" / "source.parquet"
     then = time.time() - 3 * 86_400
     os.utime(old, (then, then))
     removed = purge(used, PurgeRule(older_than_seconds=86_400), is_open)
