@@ -122,7 +122,8 @@ def test_gaussian_releases_state_their_mu(ledger):
 
 def test_whole_counts_state_a_mu_that_dominates_them(ledger):
     counts = histogram_event(noise="gaussian", scale=1.5, relation=NeighboringRelation.ADD_REMOVE)
-    label = corpus_label(ledger.entries(), release(ledger, event=counts))
+    reservation = release(ledger, event=counts)
+    label = corpus_label(ledger.entries(), reservation)
     mu = label["guarantee"]["gaussian_dp_mu"]
     assert 1.016 / 1.5 < mu < 1.02 / 1.5  # continuous noise of that σ would have 1 / 1.5
     for point in label["guarantee"]["privacy_profile"]:
