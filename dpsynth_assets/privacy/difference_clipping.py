@@ -9,6 +9,7 @@ A tokens of the public support, G active batches.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +17,13 @@ import numpy as np
 from dpsynth_assets.privacy.bounded_range import bounded_range_eta
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.cpu_rows import is_plain
+from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.events import BoundedRangeEvent
-from dpsynth_assets.privacy.next_token_laws import log_normaliser
+from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     check_public_logits,
     check_shapes,
-    draw_tokens,
     rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -56,8 +57,11 @@ class DifferenceTokenMechanism:
     **Privacy** Normalisation and clip read one row and public values, so a vector that comes or
     goes moves the scores by a vector in [−C, C]^A / (sτ), and the normaliser of the softmax moves
     all log-probabilities alike: range η = 2C/(sτ), as for clipped logits; 4C/(sτ) if one replaces
-    another. The support is the same for neighbours. Slack δ: normalised logits move by e − l with
-    |e|, |l| <= δ, and clipping keeps each move between 0 and e − l: a range of 2δ, as there.
+    another. The support is the same for neighbours. Differences are whole units of a lattice, added
+    up without rounding (`DifferenceLattice`), and tokens have exactly the probabilities of the
+    softmax (`softmax_draws`). Slack δ: normalised logits move by e − l with |e|, |l| <= δ, and
+    clipping keeps each move between 0 and e − l: a range of 2δ, as there, and a little for the
+    lattice (`DifferenceLattice.slack`).
 
     **Source** Vinod, Pillutla, Thakurta 2025, InvisibleInk: DClip and Top-k+, here with the fixed
     denominator s (errata: their reimplementation of the mean divides by the private |Z|).
@@ -89,11 +93,20 @@ class DifferenceTokenMechanism:
             temperature=self.temperature,
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
-            logit_slack=self.logit_slack,
+            logit_slack=self._lattice.slack(self.logit_slack),
             batches_per_pass=self.batches_per_pass,
             load=self.load,
             contexts_changed=self.contexts_changed,
         )
+
+    @property
+    def _lattice(self) -> DifferenceLattice:
+        return DifferenceLattice(self.clip_bound, self.expected_batch_size)
+
+    @property
+    def _divisor(self) -> Fraction:
+        """What sums are divided by to be scores."""
+        return self.expected_batch_size * Fraction(self.temperature)
 
     def event(self, count: int) -> BoundedRangeEvent:
         """Prices `count` private tokens of every batch."""
@@ -139,19 +152,23 @@ class DifferenceTokenMechanism:
         public_logits = public_logits.to(private_logits.device)
         rows_of = rows_by_batch(batch_of_row, active)
         supports = self.supports(public_logits, allowed)
-        widest = max((len(support) for support in supports), default=0)
+        if not supports:
+            return np.zeros(0, dtype=np.int64)
+        laws = _public_laws(public_logits, supports)
+        widest = max(len(support) for support in supports)
         if len(batch_of_row) * widest <= _GATHERED_ENTRIES:
-            return self._draw_together(private_logits, public_logits, rows_of, supports)
+            return self._draw_together(private_logits, laws, rows_of, supports)
         tokens = np.zeros(len(active), dtype=np.int64)
         for index, (rows, support) in enumerate(zip(rows_of, supports, strict=True)):
-            scores = self.private_scores(private_logits, public_logits[index], rows, support)
-            tokens[index] = int(support[draw_tokens(scores.unsqueeze(0))[0]])
+            sums = self._lattice.public_units(laws[index])
+            sums += self._private_sums(private_logits, laws[index], rows, support)
+            tokens[index] = int(support[draw_tokens(sums.unsqueeze(0), self._divisor)[0]])
         return tokens
 
     def _draw_together(
         self,
         private_logits: "torch.Tensor",
-        public_logits: "torch.Tensor",
+        laws: "Sequence[torch.Tensor]",
         rows_of: "Sequence[torch.Tensor | slice]",
         supports: "Sequence[torch.Tensor]",
     ) -> np.ndarray:
@@ -159,26 +176,30 @@ class DifferenceTokenMechanism:
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
-        if not supports:
-            return np.zeros(0, dtype=np.int64)
         tokens = pad_sequence(list(supports), batch_first=True, padding_value=-1)
         filler, tokens = tokens < 0, tokens.clamp_(min=0)
-        public = _log_law(public_logits.gather(1, tokens), filler)
+        law = pad_sequence(list(laws), batch_first=True)
+        sums = self._lattice.public_units(law).masked_fill_(filler, -torch.inf)
         rows, owner = (each.to(tokens.device) for each in _flat_rows(rows_of))
         in_place = len(rows) == len(private_logits) and bool((rows[1:] > rows[:-1]).all())
-        columns, filler_of_row = tokens.index_select(0, owner), filler.index_select(0, owner)
+        columns = tokens.index_select(0, owner)
         taken = (
             private_logits.gather(1, columns)  # a third of the time of the other
             if in_place
             else private_logits[rows.unsqueeze(1), columns]
         )
-        own = _log_law(taken, filler_of_row)
-        ignored = filler_of_row | ~torch.isfinite(own.amax(dim=1, keepdim=True))
-        own.sub_(public.index_select(0, owner)).masked_fill_(ignored, 0.0)
-        own.clamp_(-self.clip_bound, self.clip_bound)
-        total = torch.zeros_like(public).index_add_(0, owner, own)
-        drawn = draw_tokens((public + total / self.expected_batch_size) / self.temperature)
-        drawn = np.minimum(drawn, [len(support) - 1 for support in supports])
+        ignored = filler.index_select(0, owner)
+        own = taken.to(torch.float64, copy=True).masked_fill_(ignored, -torch.inf)
+        maximum = own.amax(dim=1, keepdim=True)
+        normalisers = self._lattice.rounded_normalisers(
+            torch.exp(own.sub_(maximum)).sum(dim=1).log_(),
+            own.shape[1],
+            lambda row: taken[row, ~ignored[row]].to(torch.float64).cpu().numpy(),
+        )
+        ignored = ignored | ~torch.isfinite(maximum)
+        differences = self._lattice.clipped(own, normalisers, law.index_select(0, owner))
+        sums.index_add_(0, owner, differences.masked_fill_(ignored, 0.0))
+        drawn = draw_tokens(sums, self._divisor)
         return tokens.cpu().numpy()[np.arange(len(drawn)), drawn]
 
     def support(self, public_row: "torch.Tensor", allowed: np.ndarray | None) -> "torch.Tensor":
@@ -215,24 +236,42 @@ class DifferenceTokenMechanism:
             rows: (n,) int64 rows of the batch, n >= 0, or a slice of rows.
             support: (A,) int64 token ids.
         """
+        (law,) = _public_laws(public_row.to(private_logits.device).unsqueeze(0), [support])
+        sums = self._lattice.public_units(law)
+        sums += self._private_sums(private_logits, law, rows, support)
+        return sums / (self.expected_batch_size * self.temperature)
+
+    def _private_sums(
+        self,
+        private_logits: "torch.Tensor",
+        law: "torch.Tensor",
+        rows: "torch.Tensor | slice",
+        support: "torch.Tensor",
+    ) -> "torch.Tensor":
+        """Computes (A,) float64 Σ clip_C(z − z_pub) of one batch, exact on the lattice."""
         import torch
 
-        public = public_row.to(private_logits.device)[support].to(torch.float64)
-        public = public - torch.logsumexp(public, 0)
         own = private_logits[rows]
         columns = None if len(support) == own.shape[1] else support
         if columns is not None and len(support) <= block_columns(len(own)):
             own, columns = own.index_select(1, support), None
-        normaliser = log_normaliser(own, columns)
-        usable = torch.isfinite(normaliser)
+        maximum = law.new_full((len(own),), -torch.inf)
+        for _, block in column_blocks(own, columns):
+            maximum = torch.maximum(maximum, block.amax(dim=1).to(torch.float64))
+        usable = torch.isfinite(maximum)
         if not bool(usable.all()):
-            own, normaliser = own[usable], normaliser[usable]
-        total = torch.zeros_like(public)
+            own, maximum = own[usable], maximum[usable]
+        weights = torch.zeros_like(maximum)
+        for _, block in column_blocks(own, columns):
+            weights += _shifted(block, maximum).exp_().sum(dim=1)
+        normalisers = self._lattice.rounded_normalisers(
+            weights.log_(), len(support), lambda row: _numbers(own[row], columns)
+        )
+        sums = torch.zeros_like(law)
         for part, block in column_blocks(own, columns):
-            difference = block.to(torch.float64, copy=True).sub_(normaliser.unsqueeze(1))
-            difference.sub_(public[part]).clamp_(-self.clip_bound, self.clip_bound)
-            total[part] = difference.sum(dim=0)
-        return (public + total / self.expected_batch_size) / self.temperature
+            differences = self._lattice.clipped(_shifted(block, maximum), normalisers, law[part])
+            sums[part] = differences.sum(dim=0)
+        return sums
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 80·V + 16·R·C + 48·E + 32·R + 16·G bytes.
@@ -296,12 +335,35 @@ def _flat_rows(rows_of: "Sequence[torch.Tensor | slice]") -> "tuple[torch.Tensor
     return torch.from_numpy(np.concatenate(each)), torch.from_numpy(owners)
 
 
-def _log_law(logits: "torch.Tensor", filler: "torch.Tensor") -> "torch.Tensor":
-    """Computes (n, A) float64 log-probabilities over the tokens that are no filler."""
+def _public_laws(
+    public_logits: "torch.Tensor", supports: "Sequence[torch.Tensor]"
+) -> "list[torch.Tensor]":
+    """Computes for each batch the (A,) float64 log-probabilities of its (A,) support.
+
+    The same whatever the private rows are: what is computed does not look at them.
+    """
     import torch
 
-    logits = logits.to(torch.float64, copy=True).masked_fill_(filler, -torch.inf)
-    return logits.sub_(torch.logsumexp(logits, dim=1, keepdim=True))
+    laws = []
+    for row, support in zip(public_logits, supports, strict=True):
+        logits = row[support].to(torch.float64)
+        laws.append(logits.sub_(torch.logsumexp(logits, 0)))
+    return laws
+
+
+def _shifted(block: "torch.Tensor", maximum: "torch.Tensor") -> "torch.Tensor":
+    """Computes (n, C) float64 logits less their row's maximum."""
+    import torch
+
+    return block.to(torch.float64, copy=True).sub_(maximum.unsqueeze(1))
+
+
+def _numbers(row: "torch.Tensor", columns: "torch.Tensor | None") -> np.ndarray:
+    """Reads one row's (A,) float64 logits."""
+    import torch
+
+    taken = row if columns is None else row[columns]
+    return np.asarray(taken.to(torch.float64).cpu().numpy())
 
 
 def difference_scores_oracle(
@@ -317,13 +379,14 @@ def difference_scores_oracle(
 
     The plain NumPy float64 form that the tensor code is tested against.
     """
-
-    def log_softmax(logits: np.ndarray) -> np.ndarray:
-        return np.asarray(logits - np.logaddexp.reduce(logits))
-
-    public = log_softmax(np.asarray(public_logits, dtype=np.float64)[support])
-    total = np.zeros(len(support))
+    lattice = DifferenceLattice(clip_bound, expected_batch_size)
+    public = np.asarray(public_logits, dtype=np.float64)[support]
+    public = public - np.logaddexp.reduce(public)
+    total = np.rint(expected_batch_size * public / lattice.unit)
     for row in np.asarray(private_logits, dtype=np.float64)[:, support]:
         if np.isfinite(row.max()):
-            total += np.clip(log_softmax(row) - public, -clip_bound, clip_bound)
-    return (public + total / expected_batch_size) / temperature
+            shifted = row - row.max()
+            units = np.rint(np.log(np.exp(shifted).sum()) / lattice.normaliser_unit)
+            difference = shifted - units * lattice.normaliser_unit - public
+            total += np.rint(np.clip(difference, -lattice.bound, lattice.bound) / lattice.unit)
+    return np.asarray(total * lattice.unit / (expected_batch_size * temperature))

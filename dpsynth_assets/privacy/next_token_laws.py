@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.clipping import column_blocks, row_blocks
+from dpsynth_assets.privacy.clipping import row_blocks
 from dpsynth_assets.privacy.cpu_rows import blocks_of_rows, is_plain, maxima
 
 if TYPE_CHECKING:
@@ -24,32 +24,6 @@ _GLIMPSE = 16
 
 _FAR_FROM_ZERO = 20.0
 """Levels beyond it are taken off before exponentials are."""
-
-
-def log_normaliser(
-    logits: "torch.Tensor", columns: "torch.Tensor | None", rows: "torch.Tensor | None" = None
-) -> "torch.Tensor":
-    """Computes (n,) float64 log Σ_x exp(z_x) over allowed tokens, block by block.
-
-    Finite exactly where the row's maximum is: NaN and infinities show in the result.
-    """
-    import torch
-
-    count = logits.shape[0] if rows is None else len(rows)
-    maximum = torch.full((count,), -torch.inf, dtype=torch.float64, device=logits.device)
-    for _, block in column_blocks(logits, columns, rows):
-        maximum = torch.maximum(maximum, block.amax(dim=1).to(torch.float64))
-    total = torch.zeros_like(maximum)
-    for _, block in column_blocks(logits, columns, rows):
-        total += _probabilities(block, maximum).sum(dim=1)
-    return maximum + total.log()
-
-
-def _probabilities(block: "torch.Tensor", normaliser: "torch.Tensor") -> "torch.Tensor":
-    """Computes (n, C) float64 exp(z − normaliser)."""
-    import torch
-
-    return block.to(torch.float64, copy=True).sub_(normaliser.unsqueeze(1)).exp_()
 
 
 def next_token_laws(block: "torch.Tensor", columns: "torch.Tensor | None" = None) -> "torch.Tensor":

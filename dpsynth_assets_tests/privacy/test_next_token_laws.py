@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy import clipping, next_token_laws
-from dpsynth_assets.privacy.next_token_laws import log_normaliser, next_token_laws as laws_of
+from dpsynth_assets.privacy.next_token_laws import next_token_laws as laws_of
 from dpsynth_assets.privacy.sparse_vector import STEPS_PER_RECORD
 
 VOCABULARY = 257
@@ -13,16 +13,6 @@ VOCABULARY = 257
 @pytest.fixture(params=[1 << 17, 64])
 def block_entries(request, monkeypatch):
     monkeypatch.setattr(clipping, "CACHED_ENTRIES", request.param)
-
-
-def test_normaliser_is_finite_exactly_where_the_maximum_is(block_entries):
-    rows = torch.zeros(5, VOCABULARY)
-    rows[1, 200], rows[2, 3], rows[3] = math.nan, math.inf, -math.inf
-    rows[4, :256] = -math.inf
-    normaliser = log_normaliser(rows, None)
-    assert torch.isfinite(normaliser).tolist() == [True, False, False, False, True]
-    assert float(normaliser[0]) == pytest.approx(math.log(VOCABULARY))
-    assert float(normaliser[4]) == 0.0
 
 
 def test_float32_sums_equal_the_laws_sums_but_for_rounding():

@@ -30,9 +30,11 @@ class PackedContexts:
     length P and the micro-batch of the prefill are public constants, never the longest prompt or
     the number of rows at hand, and no row attends to padding. A shared prefix is public text, read
     in a pass of its own; whether a row takes it depends on that row. Decoding passes have the rows
-    at hand, in multiples of 16; in float32 on the CPU a row's logits then came out the same to the
-    last bit for 1 to 512 rows. Callers charge a stated `logit_slack` all the same. On the CPU the
-    weights must be float32: padding to a longer neighbour moves bfloat16 logits by up to 0.25.
+    at hand, in multiples of 16, and kernels may round by the number of rows and by a row's place.
+    So one row more or less may move all rows of these contexts in the last bits: callers charge a
+    stated `logit_slack` for as many rows as they ever put here (`privacy.forward_passes`). On the
+    CPU the weights must be float32: padding to a longer neighbour moves bfloat16 logits by up to
+    0.25.
 
     On CUDA a pass has static shapes and is captured as a graph (`CapturedPasses`).
     """

@@ -10,7 +10,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.models.decoding import PublicContexts
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
@@ -182,13 +182,14 @@ def test_public_logits_follow_the_released_text_and_nothing_private(language_mod
         )
         seen.append([public for _, public in log])
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
-    contexts = PackedContexts(
+    contexts = PublicContexts(
         language_model.model,
         [[3, 3], [4]],
         prompt_columns=2,
         max_new_tokens=5,
         pad_token_id=PAD,
         rows_per_prefill=16,
+        public_prefixes=[[3, 3], [4]],
     )
     start = contexts.next_logits(torch.tensor([PAD, PAD]), torch.zeros(2, dtype=torch.long))
     assert torch.equal(seen[0][0], start)
