@@ -304,10 +304,34 @@ def test_a_label_says_what_the_sensitivity_of_a_training_rests_on(ledger):
     assert "float64 (Products.FLOAT64)" in exact
     assert "is proved" in exact
     assert "not proved" not in exact
-    assert all("batch mates" in each for each in (native, exact))
+    assert all("before version 0.2.0" in each for each in (native, exact))
     whole = " ".join(cohort_label(ledger.entries(), "tickets")["assumptions"])
     assert "Products.NATIVE" in whole
     assert "Products.FLOAT64" in whole
+
+
+def test_a_label_says_what_batch_mates_may_move_and_what_is_kept_back_for_it(ledger):
+    shared = {"passes": "shared", "gradient_slack": 2.0**-17, "most_in_company": 360}
+    together = training(ledger, rests_on={"gradients": shared})
+    assert "moves by at most 7.63e-06 of the clipping bound" in together
+    assert "kept back of the bound for 360 records" in together
+    alone = training(ledger, rests_on={"gradients": {"passes": "alone"}}, exact_sums=True)
+    assert "Every record passes through the model alone in training" in alone
+    assert "7.63e-06" not in alone
+    assert all("before version 0.2.0" not in each for each in (together, alone))
+
+
+def test_a_label_says_in_which_company_the_states_of_records_were_read(ledger):
+    def stated(**facts):
+        settings = {"vector_noise_multiplier": 2.0, **facts}
+        asset = f"tickets/{len(ledger.entries())}/dataset_vectors"
+        event = GaussianEvent(noise_multiplier=2.0)
+        made = release(ledger, asset=asset, event=event, parameters=settings)
+        return " ".join(corpus_label(ledger.entries(), made)["assumptions"])
+
+    alone = stated(rests_on={"states": {"passes": "alone"}})
+    assert "in a pass that holds it alone" in alone
+    assert "Hidden states of several records were read in one pass" in stated()
 
 
 def test_sampled_releases_that_train_nothing_speak_of_no_gradients(ledger):

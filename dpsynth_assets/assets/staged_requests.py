@@ -12,6 +12,7 @@ from dpsynth_assets.methods.planned import PlannedMethod
 from dpsynth_assets.methods.staged import Released, StagedMethod
 from dpsynth_assets.privacy.events import POST_PROCESSING, Event
 from dpsynth_assets.privacy.ledger import ReleaseRequest
+from dpsynth_assets.privacy.ledger.schema import RESTS_ON
 from dpsynth_assets.resources.release_store import ReleaseStore
 
 
@@ -42,11 +43,17 @@ def stage_request(
             **engine_identity(spec, planned),
             "stage": stage,
             "inputs": dict(inputs or {}),
-            **(stated or {}),
+            **_facts(planned, stage, stated or {}),
         },
         release=release,
         run_id=run_id,
     )
+
+
+def _facts(planned: PlannedMethod, stage: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """What the release rests on: how its inputs were made, and what its plan says of the stage."""
+    rests_on = {**stated.get(RESTS_ON, {}), **planned.plan.rests_on.get(stage, {})}
+    return {**stated, RESTS_ON: rests_on} if rests_on else dict(stated)
 
 
 def staged_request(

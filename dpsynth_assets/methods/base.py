@@ -91,6 +91,8 @@ class MethodPlan:
         rows_estimate: Rows obtainable, from public facts only; None if unknown beforehand.
         refusal: Why the method cannot run, in one line; None if it can.
         stages: For a staged method, what each stage will be charged; `event` composes them.
+        rests_on: For each stage, what its sensitivity rests on (JSON values): facts for the label,
+            no part of what a release is known by.
     """
 
     guarantee: GuaranteeType
@@ -101,6 +103,7 @@ class MethodPlan:
     rows_estimate: int | None = None
     refusal: str | None = None
     stages: Mapping[str, Event] = field(default_factory=dict)
+    rests_on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def refused(

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
 from dpsynth_assets.privacy.gradient_clipping import add_clipped
 from dpsynth_assets.privacy.noise import gaussian_like
+from dpsynth_assets.privacy.per_example.company import GRADIENT_SLACK
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
 from dpsynth_assets.privacy.side_by_side import workers
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -106,12 +107,21 @@ class DpSgdMechanism:
         max_records_per_unit: Records one unit may contribute.
         max_batch_size: Cut larger samples to a random subset; needs `records`.
         records: Number of records, declared public; only cut samples use it.
+        most_in_company: M >= 0, most records of a batch of which several may share a pass. Records
+            of larger batches pass alone; 0, the default: all of them do.
+        gradient_slack: s >= 0, largest move of one record's clipped gradient, as a share of its
+            bound, when its batch mates change. None: that of float32 (`GRADIENT_SLACK`).
 
     **Privacy** The clipped sum moves by at most C for each record that enters or leaves
-    (`add_clipped`). The cost is `event()`, charged for all T steps before the first batch is
-    drawn; a run that stops early has paid for all of them. What optimizers make of the gradients
-    is post-processing. Sums and noise meet in float64: unlike integer noise this is Gaussian up
-    to rounding, see `gaussian_like`.
+    (`add_clipped`). Where several share a pass, each is clipped to `record_bound`
+    = C / (1 + M s). Let a unit add j of its records to a batch of B others. If B + j <= M, the
+    others move by at most s each, and if B <= M < B + j they pass alone from then on, which is
+    another change of mates; of larger batches nobody has mates and nobody moves. So the sum moves
+    by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is replaced,
+    and nothing is assumed of how many records there are. The cost is `event()`, charged for all T
+    steps before the first batch is drawn; a run that stops early has paid for all of them. What
+    optimizers make of the gradients is post-processing. Sums and noise meet in float64: unlike
+    integer noise this is Gaussian up to rounding, see `gaussian_like`.
 
     **Source** CTCL, section 3.3 and appendix A (DP-Adam), with Poisson batches as its accounting
     assumes but its code does not draw (errata B-002.1), and without a seed (B-002.2).
@@ -126,6 +136,8 @@ class DpSgdMechanism:
     max_records_per_unit: int = 1
     max_batch_size: int | None = None
     records: int | None = None
+    most_in_company: int = 0
+    gradient_slack: float | None = None
     _meter: StepMeter = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -135,6 +147,11 @@ class DpSgdMechanism:
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
+        if self.most_in_company < 0 or not (self.slack >= 0 and math.isfinite(self.slack)):
+            raise ValueError(
+                "Expected most_in_company >= 0 and 0 <= gradient_slack < inf, got "
+                f"{self.most_in_company} and {self.gradient_slack}."
+            )
         object.__setattr__(self, "_meter", StepMeter(self.steps))
 
     def event(self) -> PoissonGaussianEvent | TruncatedPoissonGaussianEvent:
@@ -148,6 +165,20 @@ class DpSgdMechanism:
             max_batch_size=self.max_batch_size,
             records=self.records,
         )
+
+    @property
+    def slack(self) -> float:
+        """s: what a record's mates may move its clipped gradient, as a share of its bound."""
+        return GRADIENT_SLACK if self.gradient_slack is None else self.gradient_slack
+
+    @property
+    def record_bound(self) -> float:
+        """C / (1 + M s): what one record's gradient is clipped to, the move of its mates aside."""
+        return self.l2_bound / (1.0 + self.most_in_company * self.slack) * (1.0 - 2.0**-50)
+
+    def may_share_passes(self, private_records: int) -> bool:
+        """Whether records of a batch of so many may be passed through the model together."""
+        return private_records <= self.most_in_company
 
     @property
     def released_steps(self) -> int:
@@ -200,7 +231,8 @@ class DpSgdMechanism:
 
         Args:
             private_gradients: For each parameter (B, *shape) gradients of the loss of one record
-                each (not of their mean), floating-point, on any device with float64.
+                each (not of their mean), floating-point, on any device with float64. Each must be
+                a function of its own record alone, bit for bit.
 
         Returns:
             For each parameter a (*shape) tensor of the gradients' type and device: the clipped
@@ -245,23 +277,34 @@ class DpSgdMechanism:
         Args:
             gradients: Clips the gradients of a model's trainable parameters.
             private_parts: Disjoint parts of the batch; may be lazy, and without parts where the
-                batch is empty.
+                batch is empty. Parts of several records only where `may_share_passes` says so.
 
         Returns:
             For each of `gradients.parameters` a tensor of its shape, type and device.
 
         Raises:
-            UnaccountedReleaseError: As `private_gradient`.
+            UnaccountedReleaseError: As `private_gradient`, or records share a pass that may not.
             TypeError: If the model's gradients cannot be clipped record by record.
             ValueError: If there is not one loss for each record.
         """
         with ThreadPoolExecutor(NOISE_THREADS) as threads:
             ahead = self._noise_ahead(gradients.parameters, threads)
-            sums, rows = gradients.private_clipped_sums(private_parts, self.l2_bound)
+            parts = self._refusing_company(private_parts)
+            sums, rows = gradients.private_clipped_sums(parts, self.record_bound)
             if gradients.threads == 1:
                 return self._release(sums, rows, gradients.parameters, ahead)
         with workers(gradients.threads) as side_by_side:
             return self._release_side_by_side(sums, rows, gradients.parameters, side_by_side)
+
+    def _refusing_company(self, private_parts: Iterable["LossOfPart"]) -> Iterator["LossOfPart"]:
+        """Yields parts, none of several records where the batch is larger than M."""
+        for part in private_parts:
+            if part.examples > 1 and not self.may_share_passes(self._meter.private_size or 0):
+                raise UnaccountedReleaseError(
+                    "Expected each record of this batch in a pass of its own, got parts of several "
+                    "records. Cut it as may_share_passes says, or plan with most_in_company."
+                )
+            yield part
 
     def _noise_ahead(
         self, parameters: Sequence["torch.Tensor"], threads: ThreadPoolExecutor

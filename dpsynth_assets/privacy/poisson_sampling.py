@@ -58,6 +58,11 @@ class StepMeter:
         """Batches that have their gradient."""
         return self._steps - self._left - len(self._waiting)
 
+    @property
+    def private_size(self) -> int | None:
+        """Records of the oldest batch without a gradient; None where none waits. Private."""
+        return self._waiting[0] if self._waiting else None
+
     def resume_at(self, step: int) -> None:
         """Counts `step` batches as drawn and released, in a run that this one goes on with.
 

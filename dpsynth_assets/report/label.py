@@ -25,6 +25,7 @@ from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_assumptions import assumptions, exact_sums_of_training
 from dpsynth_assets.report.label_embeddings import embedding_assumptions
 from dpsynth_assets.report.label_guarantee import Charged, guarantee_of
+from dpsynth_assets.report.label_passes import pass_assumptions
 from dpsynth_assets.report.label_texts import (
     COMPOSITION,
     RELATIONS,
@@ -159,6 +160,7 @@ def _label(
                 [atom for event in events for atom in flatten(event)],
                 exact_sums_of_training(charges),
             ),
+            *pass_assumptions(charges),
             *embedding_assumptions(charges),
             *losses_of_ledger(entries),
         ],

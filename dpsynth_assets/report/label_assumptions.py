@@ -19,14 +19,12 @@ GRADIENT_SUMS = {
     False: (
         "Training gradients are clipped and added up in float32 (Products.NATIVE): that one record "
         "moves a sum by at most the clipping bound is not proved but assumed of rounding errors "
-        "that behave as if they were random, and 1/128 of the bound is kept back for them. What a "
-        "record's batch mates change in the last bits of its gradient is not covered. "
+        "that behave as if they were random, and 1/128 of the bound is kept back for them. "
         "`exact_sums: true` adds up in float64."
     ),
     True: (
         "Training gradients are clipped and added up in float64 (Products.FLOAT64): that one "
-        "record moves a sum by at most the clipping bound is proved, rounding of the sum included. "
-        "What a record's batch mates change in the last bits of its gradient is not covered."
+        "record moves a sum by at most the clipping bound is proved, rounding of the sum included."
     ),
 }
 """What the sensitivity of DP-Adam rests on, by whether sums are exact."""
@@ -81,7 +79,7 @@ ASSUMPTIONS = (
     ),
 )
 """One row an assumption. What follows from a charge's parameters instead of its event (gradients,
-embeddings) has a function of its own beside this table."""
+states, embeddings) has a function of its own beside this table."""
 
 
 def assumptions(atoms: Sequence[Event], exact_sums: Collection[bool] = ()) -> list[str]:

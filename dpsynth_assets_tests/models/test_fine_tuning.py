@@ -219,7 +219,7 @@ def _base_name(name):
     return f"{path[-1]}.base_layer.{leaf}" if path[-1].endswith(("proj", "fc1", "fc2")) else name
 
 
-def test_dropout_sleeps_unless_asked_for(noiseless):
+def test_dropout_sleeps_in_private_runs_and_elsewhere_unless_asked_for(noiseless):
     modes = []
 
     class Watched(SequenceToSequenceLoss):
@@ -229,11 +229,59 @@ def test_dropout_sleeps_unless_asked_for(noiseless):
 
     watched = Watched(pad_token_id=1, start_token_id=2)
     for dropout in (False, True):
-        model = bart()
-        run = mechanism(steps=1, sampling_probability=1.0)
-        fine_tune_privately(model, examples(5), watched, run, settings(dropout=dropout))
+        model, plain = bart(), PlainSampling(steps=1, batch_size=5)
+        fine_tune(model, examples(5), watched, plain, settings(dropout=dropout))
         assert modes.pop() is dropout
         assert not model.training
+    run = mechanism(steps=1, sampling_probability=1.0)
+    fine_tune_privately(bart(), examples(5), watched, run, settings())
+    assert modes.pop() is False
+    with pytest.raises(ValueError, match="dropout: false in a private run"):
+        fine_tune_privately(bart(), examples(5), watched, run, settings(dropout=True))
+
+
+def shapes_of_parts(run, **changes):
+    """How many records share each pass of one step of a private run."""
+    sizes = []
+
+    class Watched(SequenceToSequenceLoss):
+        def __call__(self, model, batch):
+            sizes.append(len(batch))
+            return super().__call__(model, batch)
+
+    watched = Watched(pad_token_id=1, start_token_id=2)
+    fine_tune_privately(bart(), examples(9), watched, run, settings(threads=1, **changes))
+    return sizes
+
+
+def test_records_share_passes_only_up_to_the_number_that_is_kept_back_for(noiseless):
+    whole = {"steps": 1, "sampling_probability": 1.0}
+    assert shapes_of_parts(mechanism(**whole)) == [1] * 9
+    assert shapes_of_parts(mechanism(**whole, most_in_company=8)) == [1] * 9
+    assert max(shapes_of_parts(mechanism(**whole, most_in_company=9))) > 1
+
+
+def test_passes_in_bfloat16_need_a_declared_slack_before_a_batch_is_drawn(noiseless):
+    low = {"autocast": True}
+    run = mechanism(steps=1, sampling_probability=1.0, most_in_company=9)
+    with pytest.raises(ValueError, match=r"declared gradient_slack .* in bfloat16"):
+        shapes_of_parts(run, **low)
+    assert run.released_steps == 0
+    half = bart().to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"declared gradient_slack .* in bfloat16"):
+        refuse_untrainable(half, examples(2), SEQUENCE, 1.0, in_company=True)
+    declared = mechanism(steps=1, sampling_probability=1.0, most_in_company=9, gradient_slack=0.02)
+    assert max(shapes_of_parts(declared, **low)) > 1
+    alone = mechanism(steps=1, sampling_probability=1.0)
+    assert shapes_of_parts(alone, **low) == [1] * 9
+
+
+def test_positions_that_follow_the_longest_record_are_refused_in_company():
+    model = bart()
+    model.config.rope_parameters = {"rope_type": "longrope"}
+    with pytest.raises(ValueError, match="do not follow the longest record"):
+        refuse_untrainable(model, examples(2), SEQUENCE, 1.0, in_company=True)
+    refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
 
 
 # Rates and batches

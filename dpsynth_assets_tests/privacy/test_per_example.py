@@ -14,10 +14,12 @@ from dpsynth_assets.privacy import side_by_side as side_by_side_module
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.per_example import (
+    GRADIENT_SLACK,
     LossOfPart,
     PerExampleGradients,
     Products,
     arithmetic,
+    most_in_company,
     norms,
     sums,
 )
@@ -614,12 +616,13 @@ def test_the_mechanism_releases_the_clipped_sum_with_noise_over_its_fixed_number
         return torch.zeros_like(reference)
 
     monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
-    model, tested = built("BART"), mechanism()
+    model, tested = built("BART"), mechanism(most_in_company=BATCH, gradient_slack=0.02)
     next(tested.batches(BATCH))
     gradients = PerExampleGradients(model)
     released = tested.private_gradient_of_losses(gradients, parts(model, [0, 1, 2], [3, 4]))
     found = torch.cat([each.flatten() for each in released])
-    expected = clipped(model, [[0, 1, 2], [3, 4]], 0.5) / 4.0
+    kept_back = 1 + BATCH * 0.02
+    expected = clipped(model, [[0, 1, 2], [3, 4]], 0.5 / kept_back) / 4.0
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-8)
     assert set(asked) == {0.5}
     assert [each.shape for each in released] == [each.shape for each in gradients.parameters]
@@ -633,10 +636,77 @@ def test_an_empty_batch_gets_noise_and_a_dropped_example_is_refused(threads):
     next(empty.batches(BATCH))
     released = empty.private_gradient_of_losses(gradients, [])
     assert all(each.abs().min() > 0 for each in released)
-    dropping = mechanism()
+    dropping = mechanism(most_in_company=BATCH)
     next(dropping.batches(BATCH))
     with pytest.raises(UnaccountedReleaseError, match="another number"):
         dropping.private_gradient_of_losses(gradients, parts(model, [0, 1], [2, 3]))
+
+
+@pytest.mark.parametrize("most", [0, BATCH - 1])
+def test_records_of_a_larger_batch_than_may_be_in_company_pass_alone_or_not_at_all(most):
+    model = built("GPT-2")
+    tested = mechanism(most_in_company=most)
+    next(tested.batches(BATCH))
+    gradients = PerExampleGradients(model)
+    with pytest.raises(UnaccountedReleaseError, match="a pass of its own"):
+        tested.private_gradient_of_losses(gradients, parts(model, [0, 1], [2], [3], [4]))
+    alone = mechanism(most_in_company=most)
+    next(alone.batches(BATCH))
+    alone.private_gradient_of_losses(gradients, parts(model, *([row] for row in range(BATCH))))
+
+
+@pytest.mark.parametrize("name", ["BART", "GPT-2 with LoRA", "Llama"])
+@pytest.mark.parametrize("products", Products)
+def test_batch_mates_move_a_clipped_gradient_by_no_more_than_its_slack(name, products):
+    """Their losses count for nothing here, so that a sum is what one record adds to it."""
+    model, bound = built(name), 1e-3  # Far below every norm: all of it is clipped.
+
+    def added(mates):
+        rows = [2, *mates]
+
+        def only(model):
+            return losses(model, rows) * torch.tensor([1.0] + [0.0] * len(mates))
+
+        tested = PerExampleGradients(model, products)
+        sums, _ = tested.private_clipped_sums([LossOfPart(len(rows), only)], bound)
+        return torch.cat([each.flatten() for each in sums])
+
+    alone = added([])
+    assert alone.norm() > 0.9 * bound
+    for mates in ([0], [4], [0, 4], [1] * 6, [0, 1, 3, 4, 0, 1]):
+        assert (added(mates) - alone).norm() <= GRADIENT_SLACK * bound
+
+
+def test_records_that_pass_alone_add_the_same_bits_whoever_else_is_drawn():
+    """In float64 sums of so few records are exact to far below what is compared."""
+    model = built("BART")
+    alone = [clipped(model, [[row]], 0.3, Products.FLOAT64) for row in range(BATCH)]
+    assert all(
+        torch.equal(each, clipped(model, [[row]], 0.3, Products.FLOAT64))
+        for row, each in enumerate(alone)
+    )
+    together = clipped(model, [[row] for row in (3, 1, 4, 0, 2)], 0.3, Products.FLOAT64)
+    assert (together - sum(alone)).abs().max() < 1e-14
+
+
+def test_what_is_kept_back_for_company_is_charged_in_the_bound_and_not_in_the_noise():
+    tested = mechanism(most_in_company=100, gradient_slack=1e-3)
+    assert tested.record_bound * (1 + 100 * 1e-3) <= tested.l2_bound
+    assert tested.record_bound == pytest.approx(0.5 / 1.1)
+    assert tested.event() == mechanism().event()
+    assert mechanism().record_bound == pytest.approx(0.5, rel=1e-12)
+    assert mechanism(most_in_company=8).slack == GRADIENT_SLACK
+    for wrong in ({"most_in_company": -1}, {"gradient_slack": -1.0}, {"gradient_slack": math.inf}):
+        with pytest.raises(ValueError, match="most_in_company"):
+            mechanism(**wrong)
+
+
+def test_company_ends_where_too_much_would_be_kept_back():
+    assert most_in_company(256, 2.0**-17) == 360
+    assert most_in_company(1e4, 1e-3) == 0
+    for expected in (1, 40, 4096):
+        most = most_in_company(expected, 1e-6)
+        assert expected + 6 * math.sqrt(expected) <= most <= 2 * expected + 20
 
 
 @pytest.mark.statistical

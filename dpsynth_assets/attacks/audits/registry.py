@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dpsynth_assets.attacks.audits import (
     accountants,
     clipped_sums,
+    company,
     coresets,
     difference_draws,
     entropy,
@@ -45,6 +46,7 @@ AUDITS: tuple[Audit, ...] = (
     *votes.AUDITS,
     *gradients.AUDITS,
     *clipped_sums.AUDITS,
+    *company.AUDITS,
     *probabilities.AUDITS,
     *secrets.AUDITS,
     *promises.AUDITS,

@@ -22,6 +22,7 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, l2_sensitivity
+from dpsynth_assets.privacy.ledger.schema import STATES
 from dpsynth_assets.privacy.monotone_search import MIXED_TOLERANCE, least_noise
 from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -176,6 +177,7 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
         parameters=parameters | {"noise": "; ".join(words)},
         epsilon=_epsilon(event, parameters, terms) if stages else 0.0,
         rows_estimate=config.rows,
+        rests_on={VECTORS: {STATES: {"passes": "alone"}}} if VECTORS in stages else {},
     )
 
 

@@ -17,7 +17,7 @@ from dpsynth_assets.methods.base import (
 )
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts
-from dpsynth_assets.methods.fine_tuning.plan import plan_training
+from dpsynth_assets.methods.fine_tuning.plan import plan_training, takes_slack_of_float32
 from dpsynth_assets.methods.fine_tuning.training import (
     TrainingTask,
     refuse_without_rate,
@@ -102,14 +102,15 @@ class DownstreamFineTuning(StagedMethod):
             TypeError: If a parameter cannot be clipped by example.
             ValueError: If no learning rate can be chosen.
         """
-        del stage, terms
+        del stage
         if config.task != "next_word":
             return
         start = _next_word(config, public)
         refuse_without_rate(config, len(start.public_examples))
         made_up = ["a short note", "word " * config.max_document_tokens]
         examples = text_examples(made_up, next_word_settings(config))
-        refuse_untrainable(start.model, examples, start.loss, config.clip_bound)
+        company = takes_slack_of_float32(config, terms)
+        refuse_untrainable(start.model, examples, start.loss, config.clip_bound, in_company=company)
 
     def release_stage(
         self,

@@ -29,7 +29,7 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     trainable,
     trial_pairs,
 )
-from dpsynth_assets.methods.fine_tuning.plan import plan_training
+from dpsynth_assets.methods.fine_tuning.plan import plan_training, takes_slack_of_float32
 from dpsynth_assets.methods.fine_tuning.serving import open_writer
 from dpsynth_assets.methods.fine_tuning.training import (
     TrainingTask,
@@ -101,7 +101,10 @@ class GeneratorMethod(StagedMethod):
         longest = config.max_document_tokens
         examples = encode_pairs(generator, trial_pairs(known, longest), longest)
         model = trainable(generator, config.lora_rank)
-        refuse_untrainable(model, examples, PairLoss(generator), config.clip_bound)
+        company = takes_slack_of_float32(config, terms)
+        refuse_untrainable(
+            model, examples, PairLoss(generator), config.clip_bound, in_company=company
+        )
 
     def release_stage(
         self,

@@ -9,6 +9,8 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger.schema import GRADIENTS
+from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, most_in_company
 from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -76,6 +78,7 @@ def plan_training(
         },
         epsilon=float(found["epsilon"]),
         rows_estimate=getattr(config, "rows", None),
+        rests_on={stage: {GRADIENTS: _passes(mechanism)}},
     )
 
 
@@ -110,7 +113,35 @@ def _mechanism(
         expected_batch_size=batch_denominator(config, terms),
         relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
+        most_in_company=records_in_company(config, terms),
+        gradient_slack=config.gradient_slack,
     )
+
+
+def records_in_company(config: PrivateTrainingConfig, terms: CohortTerms) -> int:
+    """M: the records of a batch up to which several share a pass; 0 where every one is alone."""
+    if config.exact_sums:
+        return 0
+    slack = GRADIENT_SLACK if config.gradient_slack is None else config.gradient_slack
+    chance, known = sampling_probability(config, terms), terms.public_records
+    drawn = None if chance is None or known is None else chance * known
+    return most_in_company(config.expected_batch_size if drawn is None else drawn, slack)
+
+
+def takes_slack_of_float32(config: PrivateTrainingConfig, terms: CohortTerms) -> bool:
+    """Whether several records share a pass and nobody declared what that may move."""
+    return config.gradient_slack is None and records_in_company(config, terms) > 0
+
+
+def _passes(mechanism: DpSgdMechanism) -> dict[str, Any]:
+    """What the bound on one record's gradient rests on, for the label."""
+    if mechanism.most_in_company == 0:
+        return {"passes": "alone"}
+    return {
+        "passes": "shared",
+        "gradient_slack": mechanism.slack,
+        "most_in_company": mechanism.most_in_company,
+    }
 
 
 def _calibrate(

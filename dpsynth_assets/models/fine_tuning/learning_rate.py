@@ -117,6 +117,8 @@ def _rehearsal(
         steps=steps,
         expected_batch_size=expected,
         relation=NeighboringRelation.ADD_REMOVE,
+        most_in_company=examples if mechanism.most_in_company else 0,
+        gradient_slack=mechanism.gradient_slack,
     )
 
 

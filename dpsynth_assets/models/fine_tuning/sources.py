@@ -14,7 +14,11 @@ import numpy as np
 from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
 from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients
+from dpsynth_assets.privacy.per_example import (
+    LossOfPart,
+    PerExampleGradients,
+    refuse_undeclared_slack,
+)
 from dpsynth_assets.privacy.side_by_side import useful_threads, workers
 
 if TYPE_CHECKING:
@@ -48,7 +52,9 @@ class PrivateGradients:
 
     **Privacy** What a step yields is the mechanism's release; everything made of it is
     post-processing. Sorting a batch by length and cutting it into micro-batches changes no
-    example's loss, which is a mean over its own tokens.
+    example's loss, which is a mean over its own tokens; what it changes in the last bits of a
+    gradient is kept back by the mechanism, and where a batch is larger than that covers, every
+    record passes alone.
     """
 
     mechanism: DpSgdMechanism
@@ -67,7 +73,12 @@ class PrivateGradients:
     def gradients(
         self, model: Any, examples: Sequence[Any]
     ) -> "Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]":
-        """Yields noisy mean gradients; empty batches yield noise."""
+        """Yields noisy mean gradients; empty batches yield noise.
+
+        Raises:
+            ValueError: If dropout is active, or passes of several records need a declared slack.
+        """
+        self._refuse_unbounded(model)
         threads = thread_count(self.settings)
         clipped = PerExampleGradients(model, self.settings.products, threads)
         for batch in self.mechanism.batches(len(examples)):
@@ -77,9 +88,19 @@ class PrivateGradients:
     def _parts(
         self, examples: Sequence[Any], batch: np.ndarray, threads: int
     ) -> Iterator[LossOfPart]:
-        size = part_size(len(batch), self.settings.micro_batch, threads)
+        together = self.mechanism.may_share_passes(len(batch))
+        size = part_size(len(batch), self.settings.micro_batch, threads) if together else 1
         for part in micro_batches(examples, batch, self.loss, size):
             yield LossOfPart(len(part), partial(self._losses, part))
+
+    def _refuse_unbounded(self, model: Any) -> None:
+        if self.settings.dropout:
+            raise ValueError(
+                "Expected dropout: false in a private run, got true: what is dropped of a record "
+                "follows from its place among others. Train without dropout; noise regularises."
+            )
+        if self.mechanism.most_in_company and self.mechanism.gradient_slack is None:
+            refuse_undeclared_slack(model, autocast=self.settings.autocast)
 
     def _losses(self, part: Sequence[Any], model: Any) -> "torch.Tensor":
         with autocast(model, self.settings):

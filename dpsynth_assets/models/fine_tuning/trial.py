@@ -4,14 +4,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
-from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients
+from dpsynth_assets.privacy.per_example import (
+    LossOfPart,
+    PerExampleGradients,
+    refuse_undeclared_slack,
+)
 
 if TYPE_CHECKING:
     import torch
 
 
 def refuse_untrainable(
-    model: Any, public_examples: Sequence[Any], loss: ExampleLoss, l2_bound: float
+    model: Any,
+    public_examples: Sequence[Any],
+    loss: ExampleLoss,
+    l2_bound: float,
+    *,
+    in_company: bool = False,
 ) -> None:
     """Clips the gradients of some public examples, as a step of the private run would.
 
@@ -21,10 +30,12 @@ def refuse_untrainable(
             as any that will come.
         loss: Losses of single examples.
         l2_bound: C of the private run.
+        in_company: Whether records may share passes on the strength of float32's own slack.
 
     Raises:
         TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
-        ValueError: If the examples do not fit the model, or their losses are not numbers.
+        ValueError: If the examples do not fit the model, or their losses are not numbers, or passes
+            of several records need a declared slack.
 
     **Privacy** Reads nothing private, and nothing that it computes is kept.
     """
@@ -38,6 +49,8 @@ def refuse_untrainable(
             )
         return found
 
+    if in_company:
+        refuse_undeclared_slack(model)
     model.eval()
     part = LossOfPart(len(public_examples), losses)
     PerExampleGradients(model).private_clipped_sums([part], l2_bound)

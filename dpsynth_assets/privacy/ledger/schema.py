@@ -23,6 +23,12 @@ RESTS_ON = "rests_on"
 EMBEDDINGS = "embeddings"
 """Among what a release rests on: how private texts were embedded."""
 
+GRADIENTS = "gradients"
+"""Among what a release rests on: which records shared a pass when gradients were clipped."""
+
+STATES = "states"
+"""Among what a release rests on: which records shared a pass when states were read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRequest:

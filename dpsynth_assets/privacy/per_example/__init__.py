@@ -5,6 +5,7 @@ is known that their first axis counts examples (`descent`; `relative_bias` for T
 (`norms`) and the clipped sum (`sums`) follow by matrix products. Matrices that are small beside
 their inputs have each example's gradient computed once, for both (`kept`). CPU threads take parts
 of a batch side by side, each with modules of its own over the same weights (`bookkeeper`).
+What records that share a pass may move one another is bounded and charged (`company`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
 it and adds noise.
 
@@ -14,6 +15,18 @@ al. 2022 (arXiv:2110.05679), section 4, here with tied embeddings.
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
 from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart
+from dpsynth_assets.privacy.per_example.company import (
+    GRADIENT_SLACK,
+    most_in_company,
+    refuse_undeclared_slack,
+)
 from dpsynth_assets.privacy.per_example.gradients import PerExampleGradients
 
-__all__ = ["LossOfPart", "PerExampleGradients", "Products"]
+__all__ = [
+    "GRADIENT_SLACK",
+    "LossOfPart",
+    "PerExampleGradients",
+    "Products",
+    "most_in_company",
+    "refuse_undeclared_slack",
+]

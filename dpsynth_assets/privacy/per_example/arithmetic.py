@@ -37,12 +37,13 @@ class Products(StrEnum):
 
         **Privacy** Let K = B T tokens make one product, and S be a logical batch of N records. An
         exact weighted sum moves by at most C (1 − margin) where a record enters or leaves. Which
-        records share a micro-batch may change with it, hence every rounding error may. That the
-        activations of a record depend on its batch mates in the last bits is not covered: float32
-        moves gradients by about 1e-6 of their size, bfloat16 by about 1e-2.
+        records share a micro-batch may change with it, hence every rounding error may. What a
+        record's own gradient moves with its batch mates is kept back besides, by
+        `DpSgdMechanism.record_bound`.
 
         FLOAT64, 2^-12: |error| <= K 2^-53 · Σ_i c_i coarse_i <= K N 2^-45 C for each of the two
-        sums (`COARSE_RATIO`), together under 2^-13 C for K N <= 2^31. Norms are rounded up.
+        sums (`COARSE_RATIO`), and N^2 2^-53 C for adding up N products, together under 2^-12 C for
+        K N <= 2^31 and N <= 2^19. Norms are rounded up.
 
         NATIVE, 2^-7: the same bound is void in float32. Errors that act like independent ones of
         mean zero (Higham and Mary 2019) grow as √K 2^-24 times the sum, itself at most C times

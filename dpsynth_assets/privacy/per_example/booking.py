@@ -45,7 +45,7 @@ def book(use: ModuleUse, found: dict[int, Factors], examples: int, products: Pro
             lookup = _lookup(use, gradient)
             own = _factors(found, weight)
             own.lookups.append(lookup)
-            own.add_coarse(row_norms(lookup.right).sum(dim=1))
+            own.add_sizes(row_norms(lookup.right))
         return
     inputs = _by_example(use.inputs, examples, use.module)
     sizes = row_norms(gradient)
@@ -58,7 +58,7 @@ def book(use: ModuleUse, found: dict[int, Factors], examples: int, products: Pro
         inputs = inputs.to(gradient.dtype)  # as autocast did
         pair = (gradient, inputs) if use.kind is ModuleKind.LINEAR else (inputs, gradient)
         own.products.append(Product(*pair))
-        own.add_coarse((sizes * row_norms(inputs)).sum(dim=1))
+        own.add_sizes(sizes * row_norms(inputs))
     else:
         epsilon = getattr(use.module, "eps", None) or rms_norm_epsilon(use.module)
         scaled = gradient * normalized(inputs, use.kind, epsilon)
@@ -74,7 +74,7 @@ def _add_vectors(
 ) -> None:
     """Adds the sums over tokens of (B, T, k) rows, whose norms are (B, T) sizes."""
     own.add_vectors(token_sums(rows, products))
-    own.add_coarse(sizes.sum(dim=1))
+    own.add_sizes(sizes)
 
 
 def _add_relative_bias(use: ModuleUse, found: dict[int, Factors]) -> None:
@@ -84,7 +84,7 @@ def _add_relative_bias(use: ModuleUse, found: dict[int, Factors]) -> None:
         own = _factors(found, table.weight)
         sums, coarse = bucket_sums(use.inputs, use.gradient, len(table.weight))
         own.add_vectors(sums)
-        own.add_coarse(coarse)
+        own.add_sizes(coarse[:, None])
 
 
 def _lookup(use: ModuleUse, gradient: "torch.Tensor") -> Lookup:

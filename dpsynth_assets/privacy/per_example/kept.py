@@ -6,8 +6,6 @@ Shape letters: B examples, T tokens of one, (m, n) shape of a matrix parameter.
 import math
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.privacy.per_example.arithmetic import accumulation_roundoff
-
 if TYPE_CHECKING:
     import torch
 
@@ -22,11 +20,15 @@ def kept_products(product: "Product") -> "torch.Tensor":
     return (product.left.mT @ product.right).flatten(1)
 
 
-def kept_norms(kept: "torch.Tensor") -> "torch.Tensor":
-    """Computes (B,) float64 norms of (B, m · n) gradients, rounded up."""
+def norm_block(entries: int) -> int:
+    """Entries of a product of so many whose squares are added up in float32."""
+    return math.gcd(entries, NORM_BLOCK)
+
+
+def kept_squares(kept: "torch.Tensor") -> "torch.Tensor":
+    """Computes (B,) float64 squared norms of (B, m · n) gradients, right to a share of u a term."""
     import torch
 
-    width = math.gcd(kept.shape[1], NORM_BLOCK)
+    width = norm_block(kept.shape[1])
     norms = torch.linalg.vector_norm(kept.view(len(kept), -1, width), dim=2).double()
-    rounding = 1.0 + (width + 2) * accumulation_roundoff(kept)
-    return norms.square_().sum(dim=1).sqrt_().mul_(rounding)
+    return norms.square_().sum(dim=1)

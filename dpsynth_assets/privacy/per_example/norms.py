@@ -15,7 +15,7 @@ from dpsynth_assets.privacy.per_example.arithmetic import (
     scaling_error,
     wide_product,
 )
-from dpsynth_assets.privacy.per_example.kept import kept_norms, kept_products
+from dpsynth_assets.privacy.per_example.kept import kept_products, kept_squares, norm_block
 from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
 
 if TYPE_CHECKING:
@@ -86,22 +86,57 @@ def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor,
             )
         return factors.vectors.square().sum(dim=1), torch.zeros_like(coarse)
     product, lookup = factors.joined()
-    if product is not None and lookup is None and _keeping_is_cheapest(product, products):
-        kept = kept_products(product)
-        factors.keep(kept)
-        norms = kept_norms(kept)
-        norms.add_(coarse, alpha=product.left.shape[1] * accumulation_roundoff(kept))
-        return norms.square(), norms * scaling_error(kept, products)
     lost = coarse * (0.0 if product is None else scaling_error(product.left, products))
-    found: list[torch.Tensor] = []
-    direct = product is not None and _direct_is_cheaper(product, lookup, products)
-    for part in _parts(product, lookup, direct=direct):
-        own = _slice(product, lookup, part)
-        if direct:
-            found.append(_direct_squares(*own, coarse[part]))
-        else:
-            found.append(_ghost_squares(*own, coarse[part], products))
-    return torch.cat(found), lost
+    if product is not None and lookup is None and _keeping_is_cheapest(product, products):
+        factors.keep(kept_products(product))
+        squares = kept_squares(factors.kept)
+    else:
+        direct = product is not None and _direct_is_cheaper(product, lookup, products)
+        squares = torch.cat([
+            _direct_squares(*own) if direct else _ghost_squares(*own, products)
+            for part in _parts(product, lookup, direct=direct)
+            for own in [_slice(product, lookup, part)]
+        ])  # fmt: skip
+    return _rounded_up(squares, factors, product, lookup, products), lost
+
+
+def _rounded_up(
+    squares: "torch.Tensor",
+    factors: Factors,
+    product: Product | None,
+    lookup: Lookup | None,
+    products: Products,
+) -> "torch.Tensor":
+    """Raises (B,) squared norms to upper bounds, whichever way they were computed.
+
+    Of products themselves, an entry is a sum of the example's own terms, so that the whole is off
+    by at most terms · u times the coarse norm; rounding may hide some of the norm of a row of
+    squares besides. Of Gram matrices, inner products are off by random roundings of as many terms
+    as factors are wide (four deviations of it), in float64 by all of them.
+
+    **Privacy** Which way is cheapest follows from how far mates pad an example. What is added does
+    not: it is the larger of both, from the example's own tokens, lest a mate move its scale.
+    """
+    import torch
+
+    one = product.left if product is not None else lookup.right if lookup is not None else None
+    if one is None or factors.terms is None:
+        raise RuntimeError("Expected factors of a used parameter, got none.")
+    coarse, u = _coarse(factors), accumulation_roundoff(one)
+    used = [each for each in (product, lookup) if each is not None]
+    row = max(each.right.shape[2] for each in used)
+    if product is not None and products is Products.NATIVE:
+        row = max(row, norm_block(product.left.shape[2] * product.right.shape[2]))
+    norms = squares.clamp(min=0.0).sqrt()
+    direct = norms * (1.0 + (row + 2) * u) + coarse * factors.terms * u
+    width = sum(each.right.shape[2] for each in used)
+    width += 0 if product is None else product.left.shape[2]
+    if products is Products.NATIVE:
+        share = 4.0 * width**0.5 * 2.0**-24
+        ghost = squares + coarse.square() * share
+    else:
+        ghost = squares + coarse.square() * ((width + factors.terms.square()) * 2.0**-53)
+    return torch.maximum(direct.square(), ghost)
 
 
 def _keeping_is_cheapest(product: Product, products: Products) -> bool:
@@ -151,34 +186,24 @@ def _slice(
     )
 
 
-def _direct_squares(
-    product: Product | None, lookup: Lookup | None, coarse: "torch.Tensor"
-) -> "torch.Tensor":
-    """|Σ_t left_t ⊗ right_t|² from the (B, m, n) products themselves.
-
-    An entry is a sum of T + S terms, so the whole is off by at most (T + S) u times the coarse
-    norm, which is added; so is what rounding may hide of the norm of a row of n squares.
-    """
+def _direct_squares(product: Product | None, lookup: Lookup | None) -> "torch.Tensor":
+    """|Σ_t left_t ⊗ right_t|² from the (B, m, n) products themselves."""
     import torch
 
     if product is None:
         raise RuntimeError("Expected a product, got a lookup alone.")
     dense = wide_product(product.left.mT, product.right)
-    terms = product.left.shape[1]
     if lookup is not None:
         count, rows, columns = dense.shape
         offsets = torch.arange(count, device=dense.device)[:, None] * rows
         looked_up = lookup.right.reshape(-1, columns).to(dense.dtype)
         places = (lookup.index + offsets).reshape(-1)
         dense.view(count * rows, columns).index_add_(0, places, looked_up)
-        terms += lookup.index.shape[1]
-    norms = torch.linalg.vector_norm(dense, dim=2).double().square_().sum(dim=1).sqrt_()
-    u = accumulation_roundoff(dense)
-    return (norms * (1.0 + (dense.shape[2] + 2) * u) + coarse * (terms * u)).square_()
+    return torch.linalg.vector_norm(dense, dim=2).double().square_().sum(dim=1)
 
 
 def _ghost_squares(
-    product: Product | None, lookup: Lookup | None, coarse: "torch.Tensor", products: Products
+    product: Product | None, lookup: Lookup | None, products: Products
 ) -> "torch.Tensor":
     """|Σ_t left_t ⊗ right_t|² = Σ_{t,s} ⟨left_t, left_s⟩ ⟨right_t, right_s⟩, lookups included.
 
@@ -187,24 +212,16 @@ def _ghost_squares(
     import torch
 
     squares: torch.Tensor | float = 0.0
-    width = tokens = 0
     if product is not None:
         left, right = (gram(each, products) for each in (product.left, product.right))
         squares = left.mul_(right).sum(dim=(1, 2), dtype=torch.float64)
-        width = product.left.shape[2] + product.right.shape[2]
-        tokens += product.left.shape[1]
     if lookup is not None:
         same = lookup.index[:, :, None] == lookup.index[:, None, :]
         alike = gram(lookup.right, products).mul_(same)
         squares = squares + alike.sum(dim=(1, 2), dtype=torch.float64)
-        width += lookup.right.shape[2]
-        tokens += lookup.index.shape[1]
     if product is not None and lookup is not None:
         squares = squares + 2.0 * _cross_terms(product, lookup, products)
-    if products is Products.NATIVE:
-        # Random rounding of inner products of `width` terms (four deviations of it).
-        return squares + coarse.square() * (4.0 * width**0.5 * 2.0**-24)
-    return squares + coarse.square() * ((width + tokens**2) * 2.0**-53)
+    return torch.as_tensor(squares)
 
 
 def _cross_terms(product: Product, lookup: Lookup, products: Products) -> "torch.Tensor":

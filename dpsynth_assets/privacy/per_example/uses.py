@@ -47,6 +47,8 @@ class Factors:
         kept: (B, m · n) float32 gradients themselves, in place of products, once they were needed.
         coarse: (B,) float64 sums of |left_t| |right_t| over uses and tokens: a bound on what
             cancellation among an example's own tokens can magnify.
+        terms: (B,) float64 numbers of tokens, over uses, whose |left_t| |right_t| is not zero: the
+            example's own, however far its mates pad it.
     """
 
     products: list[Product] = field(default_factory=list, repr=False)
@@ -54,10 +56,13 @@ class Factors:
     vectors: "torch.Tensor | None" = field(default=None, repr=False)
     kept: "torch.Tensor | None" = field(default=None, repr=False)
     coarse: "torch.Tensor | None" = field(default=None, repr=False)
+    terms: "torch.Tensor | None" = field(default=None, repr=False)
 
-    def add_coarse(self, coarse: "torch.Tensor") -> None:
-        """Adds the (B,) coarse norms of one more use."""
+    def add_sizes(self, sizes: "torch.Tensor") -> None:
+        """Adds the (B, T) float64 sizes |left_t| |right_t| of one more use."""
+        coarse, terms = sizes.sum(dim=1), (sizes != 0).sum(dim=1).double()
         self.coarse = coarse if self.coarse is None else self.coarse + coarse
+        self.terms = terms if self.terms is None else self.terms + terms
 
     def keep(self, gradients: "torch.Tensor") -> None:
         """Holds (B, m · n) gradients in place of the products that they were made of."""
