@@ -10,6 +10,7 @@ from dpsynth_assets.privacy.blow_up import composed_blow_up, mixture_blow_up, wi
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     ComposedEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     GaussianEvent,
     MixtureGaussianEvent,
@@ -327,3 +328,20 @@ def test_probabilities_that_miss_one_are_completed_at_the_largest_shift():
 def test_settings_outside_their_domain_are_refused(refused):
     with pytest.raises(ValueError, match="Expected"):
         refused()
+
+
+@pytest.mark.parametrize("noise_std", [1.0, 2.0, 6.0])
+@pytest.mark.parametrize("occurrences", [1, 3])
+def test_whole_counts_tell_of_a_secret_no_more_than_is_said(noise_std, occurrences):
+    # Exact: the best guess names the secret where the count exceeds a threshold.
+    counts = DiscreteGaussianEvent(noise_std=noise_std)
+    values = np.arange(-60, 61)
+    noise = np.exp(-(values**2) / (2 * noise_std**2))
+    noise /= noise.sum()
+    for prior in (1e-4, 1e-2, 0.2):
+        stated = posterior_of_events([counts], prior, occurrences=occurrences)
+        beyond = noise[::-1].cumsum()[::-1]  # P(noise >= value)
+        first = int((beyond > prior).sum())  # the least threshold that the prior allows
+        share = (prior - beyond[first]) / noise[first - 1]
+        exact = beyond[first - occurrences] + share * noise[first - 1 - occurrences]
+        assert exact <= stated <= exact + 0.1
