@@ -3,7 +3,8 @@
 Integer noise comes from OpenDP, whose discrete Laplace and Gaussian samplers are exact (Canonne,
 Kamath, Steinke 2020). Tokens are drawn from words of entropy, as many as it takes for each token to
 have exactly its probability (`softmax_draws`). Only DP-SGD, whose gradients are too many for exact
-integers, adds floating-point noise (`gaussian_like`).
+integers, adds floating-point noise (`gaussian_like`); coins of Poisson samples compare a uniform of
+53 bits, and their probability is off by up to 2^-54.
 """
 
 import math

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.difference_clipping import public_support
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
-from dpsynth_assets.privacy.noise import gaussian_like, secure_uniform
+from dpsynth_assets.privacy.noise import discrete_gaussian, secure_uniform
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 _UP = 1.0 + 2.0**-48
 """Covers the handful of float64 roundings of a sensitivity or a noise scale."""
+
+
+_STEPS_OF_NOISE = 30
+"""The noise spans about 2^30 steps of the lattice that means are rounded to."""
+
+_FINEST_STEP = 2.0**-60
+"""A mean probability spans at most 2^60 steps, which leaves room for noise in 64 bits."""
+
+_SMOOTHING = 3.0
+"""Variance, in steps, by which integer noise is larger than the Gaussian noise that is charged."""
 
 
 def mean_probability_sensitivity(subsets: int, logit_slack: float = 0.0) -> float:
@@ -112,8 +122,14 @@ class NoisyProbabilities:
         logit_slack: See `mean_probability_sensitivity`.
 
     **Privacy** The cost of all labels together is `event()` of one of them, charged for T steps
-    before the first record is drawn; a label has one mechanism, which refuses step T + 1. Only the
-    place of the largest noisy number leaves, so that low bits of float64 noise tell nothing.
+    before the first record is drawn; a label has one mechanism, which refuses step T + 1. Means are
+    floored to a lattice and get integer noise, of which only the place of the largest number
+    leaves. Floors of numbers x steps apart are less than x + 1 steps apart, so K of them move by
+    at most √K steps more than the means, and float64 means are within (K + M + 16) 2^-50 of the
+    true ones: both are in the sensitivity that the noise is scaled to (`noise_on_lattice`; 1e-7
+    more noise than `noise_std`). Integer noise of variance σ² about a whole number θ is, up to a
+    factor of 1 ± 4e-26, post-processing of Gaussian noise of variance σ² − 3 about θ
+    (`integer_gaussian.dominating_mu` has the proof), which is what the event prices.
 
     **Source** Tang et al. 2024, Algorithm 1, with the public top-K ("reduced vocab").
     """
@@ -146,9 +162,22 @@ class NoisyProbabilities:
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of the noise on each mean probability."""
+        """Standard deviation of the noise on each mean probability, but for the lattice's part."""
         unit = mean_probability_sensitivity(self.subsets, self.logit_slack)
         return float(self.noise_multiplier) * unit
+
+    def noise_on_lattice(self, tokens: int) -> tuple[float, float]:
+        """Computes the lattice's step, a power of two, and the noise's σ in steps, rounded up.
+
+        Args:
+            tokens: K, numbers that get noise.
+        """
+        exponent = math.frexp(self.noise_std)[1] - _STEPS_OF_NOISE
+        step = max(math.ldexp(1.0, exponent), _FINEST_STEP)
+        rounding = 1.0 + 2.0 * (tokens + self.subsets + 16) * 2.0**-50 / step
+        moved = mean_probability_sensitivity(self.subsets, self.logit_slack) / step
+        charged = float(self.noise_multiplier) * (moved + math.sqrt(tokens) * rounding)
+        return step, math.sqrt(charged**2 + _SMOOTHING) * _UP
 
     @property
     def steps_left(self) -> int:
@@ -204,8 +233,10 @@ class NoisyProbabilities:
         self._meter.release(self.subsets)
         support = self._support(public_logits).to(private_logits.device)
         mean = private_mean_probabilities(private_logits, support)
-        noisy = mean + gaussian_like(mean, self.noise_std)  # [tang2024 A1] noise
-        return int(support[noisy.argmax()])  # [tang2024 A1] argmax
+        step, noise = self.noise_on_lattice(len(support))
+        floored = np.floor(mean.cpu().numpy() / step).astype(np.int64)
+        noisy = discrete_gaussian(floored.tolist(), noise)  # [tang2024 A1] noise
+        return int(support[int(np.argmax(noisy))])  # [tang2024 A1] argmax
 
     def _support(self, public_logits: "torch.Tensor") -> "torch.Tensor":
         """Lists the public tokens (K,) among which the next one is chosen."""

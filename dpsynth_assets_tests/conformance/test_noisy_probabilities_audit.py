@@ -80,9 +80,11 @@ def test_all_steps_together_tell_no_more_than_their_event():
 @pytest.mark.parametrize("share", [0.5, 1 / SUBSETS], ids=["halved", "M forgotten"])
 def test_too_little_noise_is_caught(share, monkeypatch):
     # Planted bugs: half the noise; noise for the mean added to the sum before it is divided by M.
-    sampler = noisy_probabilities.gaussian_like
+    sampler = noisy_probabilities.discrete_gaussian
     monkeypatch.setattr(
-        noisy_probabilities, "gaussian_like", lambda like, std: sampler(like, share * std)
+        noisy_probabilities,
+        "discrete_gaussian",
+        lambda values, scale: sampler(values, share * scale),
     )
     assert refutes(mechanism())
 

@@ -230,18 +230,57 @@ def test_published_noise_costs_what_the_paper_claims(records, examples, steps, e
 
 
 def test_the_noise_that_is_added_is_the_noise_that_is_priced(monkeypatch):
-    stds = []
+    asked = []
 
-    def recorded(reference, standard_deviation):
-        stds.append(standard_deviation)
-        return torch.zeros_like(reference)
+    def recorded(values, scale):
+        asked.append((values, scale))
+        return values
 
-    monkeypatch.setattr(noisy_probabilities, "gaussian_like", recorded)
+    monkeypatch.setattr(noisy_probabilities, "discrete_gaussian", recorded)
     tested = mechanism(subsets=5, noise_multiplier=3.0, logit_slack=0.1)
     tested.draw(0)
     tested.select(torch.zeros(5, VOCABULARY), torch.zeros(VOCABULARY))
-    assert stds == [tested.noise_std] == [3.0 * mean_probability_sensitivity(5, 0.1)]
+    ((values, scale),) = asked
+    step, noise = tested.noise_on_lattice(VOCABULARY)
+    assert scale == noise
+    assert len(values) == VOCABULARY  # all tie for the fourth place
+    assert values == [math.floor(1 / VOCABULARY / step)] * VOCABULARY
+    assert tested.noise_std == 3.0 * mean_probability_sensitivity(5, 0.1)
     assert tested.event().noise_multiplier == 3.0
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 9),
+    st.sampled_from([1e-9, 0.3, 1.0, 40.0]),
+    st.integers(2, 200),
+)
+def test_noise_on_the_lattice_covers_floors_and_rounding(seed, subsets, multiplier, tokens):
+    # Means of certain and opposite opinion, off by float64 rounding, as far apart in whole steps
+    # as noise of the charged multiplier allows.
+    draw = np.random.default_rng(seed)
+    tested = mechanism(subsets=subsets, noise_multiplier=multiplier)
+    step, noise = tested.noise_on_lattice(tokens)
+    assert math.frexp(step)[0] == 0.5
+    rows = draw.normal(0, 2, (subsets, tokens))
+    other = rows.copy()
+    rows[0], other[0] = 800.0 * np.eye(tokens)[0], 800.0 * np.eye(tokens)[1]
+    means = [
+        private_mean_probabilities(torch.tensor(each), torch.arange(tokens)).numpy()
+        + 2.0**-52 * draw.choice([-1, 1], tokens)
+        for each in (rows, other)
+    ]
+    before, after = (np.floor(mean / step) for mean in means)
+    assert np.linalg.norm(before - after) / math.sqrt(noise**2 - 3.0) <= 1.0 / multiplier
+    if multiplier >= 0.3:
+        assert noise * step == pytest.approx(tested.noise_std, rel=1e-6)
+
+
+def test_numbers_on_the_lattice_fit_into_64_bits():
+    for multiplier in (1e-15, 1.0, 1e12):
+        step, noise = mechanism(noise_multiplier=multiplier).noise_on_lattice(1_000_000)
+        assert 1.0 / step + 40.0 * noise < 2.0**63
 
 
 # Tokens
