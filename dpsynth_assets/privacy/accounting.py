@@ -222,7 +222,7 @@ def _delta_of(blocks: tuple[Event, ...], epsilon: float, accountant: str) -> flo
     if len(blocks) == 1 and isinstance(gaussian := blocks[0], GaussianEvent):
         return gaussian_delta(_mu(gaussian), epsilon)
     mu = gaussian_mu_of(blocks)
-    if mu is not None and math.isfinite(mu):
+    if mu is not None:
         ceiling = min(ceiling, gaussian_delta(mu, epsilon))
     if not all(pld_is_affordable(block) for block in blocks):
         return ceiling
@@ -262,7 +262,7 @@ def gaussian_mu_of(events: Sequence[Event]) -> float | None:
     dominates it (`integer_gaussian.dominating_mu`).
 
     Returns:
-        μ >= 0; None where a part is neither, infinite where nothing useful is known.
+        μ >= 0; None where a part is neither, or dominated by no known Gaussian.
     """
     atoms = atoms_of(events)
     if not all(isinstance(atom, GaussianEvent | DiscreteGaussianEvent) for atom in atoms):
@@ -272,12 +272,12 @@ def gaussian_mu_of(events: Sequence[Event]) -> float | None:
         for block in blocks_of(atoms)
         if isinstance(block, GaussianEvent | DiscreteGaussianEvent)
     ]
-    return compose_mu(mus) if all(math.isfinite(mu) for mu in mus) else math.inf
+    return compose_mu(mus) if all(math.isfinite(mu) for mu in mus) else None
 
 
 def _dominating_epsilon(blocks: tuple[Event, ...], delta: float) -> float:
     mu = gaussian_mu_of(blocks)
-    return math.inf if mu is None or math.isinf(mu) else gaussian_epsilon(mu, delta)
+    return math.inf if mu is None else gaussian_epsilon(mu, delta)
 
 
 def _is_nearly_gaussian(blocks: tuple[Event, ...]) -> bool:

@@ -124,7 +124,7 @@ def voting(
             "epsilon_continuous_noise": gaussian_epsilon(ideal, delta),
             "epsilon_zcdp": epsilon_of([event], delta, "zcdp"),
         }
-    if mu is not None and math.isfinite(mu):
+    if mu is not None:
         price = say_epsilon(result, accountant=f"exact, μ <= {rounded_up(mu, '.6g')}")
     else:
         price = say_epsilon(result, accountant="exact")
