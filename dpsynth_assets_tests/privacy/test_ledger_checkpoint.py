@@ -207,5 +207,6 @@ def test_the_format_is_raised_with_what_accounts_hold():
     assert [field.name for field in dataclasses.fields(CohortAccount)] == [
         "cohort", "dataset", "opened", "latest", "spent", "charges", "largest_budget",
         "this_month", "secret_charges", "secret", "adaptive", "plan_json",
-        "older_plan_json", "public_facts", "reserved", "committed", "has_ex_post", "ex_post", "decisions",
+        "older_plan_json", "public_facts", "reserved", "committed", "has_ex_post", "ex_post",
+        "decisions",
     ]  # fmt: skip
