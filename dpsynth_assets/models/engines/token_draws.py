@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 _RESOLUTION = 2**23
 """Uniforms are multiples of 1/2^23 below 1, so that u * mass < mass in float32 too."""
+_BLOCK = 64
+"""Tokens of a block of probabilities."""
+_LEAST_BLOCK = 8
+"""Blocks of logits are smaller, the more are looked for; below this all are looked through."""
+_FIRST_LOOK, _MORE = 128, 4
+"""A nucleus is looked for among so many tokens, then among so many times as many."""
 
 
 def uniforms(seed: int, rows: Sequence[int], draws: int) -> np.ndarray:
@@ -26,10 +32,15 @@ def draw_tokens(
 ) -> "torch.Tensor":
     """Draws one token a row: softmax(logits / temperature), its top k, their top-p nucleus.
 
+    The vocabulary is never sorted, nor added up token by token: the most probable tokens are looked
+    for in the blocks whose largest is among the largest, and a draw from all tokens picks a block,
+    then a token in it. A row's token depends on its own logits and uniform alone.
+
     Args:
         logits: (R, V) float32.
         uniform: (R,) float32 in [0, 1).
-        sampling: Temperature, top_k, top_p; the most probable token always stays.
+        sampling: Temperature, top_k, top_p; the most probable token always stays. Of tokens as
+            probable as the k-th, as many stay as make k.
 
     Returns:
         (R,) int64.
@@ -38,15 +49,98 @@ def draw_tokens(
 
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    logits = logits / sampling.temperature
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
-        least = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
-    probabilities = torch.softmax(logits, dim=-1)
+        values, tokens = _largest(logits, sampling.top_k)
+        return _draw_among(torch.softmax(values, -1), tokens, uniform, sampling.top_p)
     if sampling.top_p < 1:
-        ordered, order = probabilities.sort(dim=-1, descending=True)
-        outside = ordered.cumsum(dim=-1) - ordered >= sampling.top_p
-        probabilities.scatter_(-1, order, ordered.masked_fill(outside, 0.0))
+        return _draw_nucleus(logits, uniform, sampling.top_p)
+    return _draw_any(torch.softmax(logits, -1), uniform)
+
+
+def _largest(logits: "torch.Tensor", count: int) -> "tuple[torch.Tensor, torch.Tensor]":
+    """The largest logits of each row in descending order, (R, count), and their tokens.
+
+    They lie in the `count` blocks with the largest maxima: any other block has a maximum that so
+    many logits reach.
+    """
+    width = logits.shape[-1]
+    size = width // (6 * count)
+    if size < _LEAST_BLOCK:
+        values, tokens = logits.topk(min(count, width), dim=-1)
+        return values, tokens
+    size = min(_BLOCK, 1 << (size.bit_length() - 1))
+    blocks = _in_blocks(logits, -float("inf"), size)  # (R, blocks, size)
+    chosen = blocks.amax(-1).topk(count, dim=-1).indices  # (R, count)
+    inside = blocks.gather(1, chosen[..., None].expand(-1, -1, size)).flatten(1)
+    values, places = inside.topk(count, dim=-1)
+    return values, chosen.gather(1, places // size) * size + places % size
+
+
+def _in_blocks(values: "torch.Tensor", filler: float, size: int = _BLOCK) -> "torch.Tensor":
+    """Cuts rows (R, V) into blocks (R, ceil(V / size), size)."""
+    from torch.nn.functional import pad
+
+    spare = -values.shape[-1] % size
+    filled = pad(values, (0, spare), value=filler) if spare else values
+    return filled.reshape(len(values), -1, size)
+
+
+def _draw_nucleus(logits: "torch.Tensor", uniform: "torch.Tensor", top_p: float) -> "torch.Tensor":
+    """Looks for each row's nucleus among ever more tokens, until they hold its mass."""
+    import torch
+
+    drawn = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+    rows = torch.arange(len(logits), device=logits.device)
+    totals = logits.logsumexp(-1, keepdim=True)
+    count, width = _FIRST_LOOK, logits.shape[-1]
+    while len(rows):
+        own = logits if len(rows) == len(logits) else logits[rows]
+        values, tokens = _largest(own, min(count, width))
+        probabilities = (values - totals[rows]).exp_()
+        done = probabilities.cumsum(-1)[:, -1] >= top_p
+        if count >= width:
+            done[:] = True  # rounding may leave the sum of all below top_p
+        drawn[rows[done]] = _draw_among(
+            probabilities[done], tokens[done], uniform[rows[done]], top_p
+        )
+        rows, count = rows[~done], count * _MORE
+    return drawn
+
+
+def _draw_among(
+    probabilities: "torch.Tensor", tokens: "torch.Tensor", uniform: "torch.Tensor", top_p: float
+) -> "torch.Tensor":
+    """Draws from candidates (R, count) in descending order, cut to their nucleus.
+
+    The uniform runs through the candidates in the order of their ids, as through all tokens.
+    """
+    if top_p < 1:
+        outside = probabilities.cumsum(-1) - probabilities >= top_p
+        probabilities = probabilities.masked_fill(outside, 0.0)
+    tokens, order = tokens.sort(-1)
+    return tokens.gather(1, _inverse(probabilities.gather(1, order), uniform))[:, 0]
+
+
+def _draw_any(probabilities: "torch.Tensor", uniform: "torch.Tensor") -> "torch.Tensor":
+    """Draws from all tokens (R, V): a block by its mass, then a token of that block."""
+    import torch
+
+    blocks = _in_blocks(probabilities, 0.0)
+    masses = blocks.sum(-1).cumsum(-1)  # (R, blocks)
+    target = uniform[:, None] * masses[:, -1:]
+    block = torch.searchsorted(masses, target, right=True)  # (R, 1)
+    before = torch.where(block == 0, 0.0, masses.gather(1, (block - 1).clamp_(min=0)))
+    inside = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1)
+    # The block's own sum may be rounded otherwise: its last possible token then takes the rest.
+    rest = torch.minimum(target - before, inside[:, -1:] * (1 - 1 / _RESOLUTION))
+    return (block * _BLOCK + torch.searchsorted(inside, rest, right=True))[:, 0]
+
+
+def _inverse(probabilities: "torch.Tensor", uniform: "torch.Tensor") -> "torch.Tensor":
+    """First place (R, 1) at which the sum of probabilities exceeds the uniform's share of it."""
+    import torch
+
     cumulative = probabilities.cumsum(dim=-1)
-    drawn = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
-    return drawn[:, 0].clamp_(max=logits.shape[-1] - 1)
+    return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
