@@ -13,7 +13,7 @@ from dpsynth_assets.models.exact_decoder.workers import run_alone
 if TYPE_CHECKING:
     import torch
 
-_TOKENS_PER_PACK = 256
+_TOKENS_PER_PACK = 384
 """Tokens of one prefill pass: products are near their best and activations stay in the cache."""
 _LEAST_ROWS = 4
 """Rows a thread should have before another thread is worth its own pass over the weights."""
