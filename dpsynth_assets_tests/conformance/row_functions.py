@@ -9,6 +9,7 @@ two planted mistakes. It prints JSON: what moved, and which kernels were at work
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,14 +207,13 @@ def logits() -> dict[str, Moved]:
     import torch
 
     from dpsynth_assets.models.decoding import PackedContexts
+    from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
 
     model, prompts, steps = tiny_llama(), token_texts(20, 24), 3
+    exact = ExactDecoder.of(LlamaShape.of(model.config), model.state_dict())
 
-    def decode(order: np.ndarray) -> np.ndarray:
-        contexts = PackedContexts(
-            model, [prompts[i] for i in order], prompt_columns=24, max_new_tokens=steps,
-            pad_token_id=0,
-        )  # fmt: skip
+    def decode(order: np.ndarray, contexts_of: Callable[..., Any]) -> np.ndarray:
+        contexts = contexts_of([prompts[i] for i in order])
         tokens = torch.tensor([prompts[i][0] for i in order])
         seen = [
             contexts.next_logits(tokens, torch.full_like(tokens, step)).clone()
@@ -221,7 +221,15 @@ def logits() -> dict[str, Moved]:
         ]
         return torch.cat(seen, dim=1).numpy()
 
-    return {"logits": moved(of_numbers(decode), len(prompts), alone=3)}
+    room = {"prompt_columns": 24, "max_new_tokens": steps}
+    ways = {
+        "logits": partial(PackedContexts, model, pad_token_id=0, **room),
+        "logits, exact decoder": partial(ExactContexts, exact, **room),
+    }
+    return {
+        name: moved(of_numbers(partial(decode, contexts_of=way)), len(prompts), alone=3)
+        for name, way in ways.items()
+    }
 
 
 def gradients() -> dict[str, Moved]:
@@ -239,20 +247,25 @@ def gradients() -> dict[str, Moved]:
         seen = own(input_ids=tokens[:, :-1]).logits
         return cross_entropy(seen.mT, tokens[:, 1:], reduction="none").mean(dim=1)
 
-    for products in Products:
+    ways = {
+        "clipped gradients, native": (Products.NATIVE, 3),
+        "clipped gradients, float64": (Products.FLOAT64, 3),
+        "clipped gradients, each alone": (Products.FLOAT64, 1),
+    }
+    for name, (products, size) in ways.items():
         clipped = PerExampleGradients(model, products)
 
-        def total(order: np.ndarray, clipped: Any = clipped) -> np.ndarray:
+        def total(order: np.ndarray, clipped: Any = clipped, size: int = size) -> np.ndarray:
             parts = [
                 LossOfPart(len(part), lambda own, part=part: losses(own, part))
-                for part in texts[order].split(3)
+                for part in texts[order].split(size)
             ]
             sums, _ = clipped.private_clipped_sums(parts, bound)
             flat = torch.cat([each.flatten() for each in sums]).numpy() / bound
             return np.asarray(flat)
 
         by = norm_of_moves(total, len(texts))
-        found[f"clipped gradients, {products}"] = Moved(rows=int(by > 0), by=by)
+        found[name] = Moved(rows=int(by > 0), by=by)
     return found
 
 
