@@ -103,7 +103,7 @@ class Planted:
 
 
 def plant(folder: Path) -> Planted:
-    """Writes a public base, two private sources and a torn one; private fields hold canaries.
+    """Writes a public base, three private sources and a torn one; private fields hold canaries.
 
     Texts, ids, units, labels that nobody declared, lines that are no JSON and texts that are no
     text: whatever reading does with a record, a canary is in it.
@@ -115,8 +115,9 @@ def plant(folder: Path) -> Planted:
     broken = ['{"text": "' + _code(codes) for _ in range(SET_ASIDE)]
     lines = [json.dumps(record) for record in (*kept, *labelled, *untexted)]
     (folder / "private.jsonl").write_text("\n".join([*lines, *broken]))
-    others = [_record(number, codes) for number in range(RECORDS)]
-    (folder / "secrets.jsonl").write_text("\n".join(json.dumps(record) for record in others))
+    for name in ("secrets", "unread"):  # Two budgets over one source would be refused.
+        others = [json.dumps(_record(number, codes)) for number in range(RECORDS)]
+        (folder / f"{name}.jsonl").write_text("\n".join(others))
     torn = [f'"{_code(codes)},{_code(codes)}' for _ in range(SET_ASIDE)]
     (folder / "torn.csv").write_text("\n".join(["text,id", *torn]))
     public = [{"text": _letter(number), "label": _label(number)} for number in range(160)]

@@ -133,7 +133,12 @@ def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[s
     whole = _graph(planted, *cohorts)
     words = str(planted.folder / "words.txt")
     gated = private_cohort(planted, evaluation={"canaries": words, "references": False})
-    unread = private_cohort(planted, name="unread", methods=[{"method": "mean_clustered"}])
+    unread = private_cohort(
+        planted,
+        name="unread",
+        source={"path": str(planted.folder / "unread.jsonl")},
+        methods=[{"method": "mean_clustered"}],
+    )
     left_out = "" if everything else f" and not ({NOT_PRIVATE})"
     paying = f'key:"{COHORT}/mean_clustered/candidate_corpus"'
     planned: list[tuple[str, dg.Definitions, str, str]] = [
