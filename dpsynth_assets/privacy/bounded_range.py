@@ -8,6 +8,7 @@ loss the adversary picks, V_k(e) the worst δ of k adaptive draws at ε = e.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -104,10 +105,16 @@ def bounded_range_eta(  # noqa: PLR0913 - one argument for each fact η depends 
             raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
     if expected_batch_size < 1:
         raise ValueError(f"Expected expected_batch_size >= 1, got {expected_batch_size}.")
-    one_vector = 2.0 * clip_bound / (expected_batch_size * temperature)
-    numerical = 2.0 * rows_slack(1, logit_slack, batches_per_pass, load) / temperature
+    one_vector = Fraction(clip_bound) / expected_batch_size
+    numerical = Fraction(rows_slack(1, logit_slack, batches_per_pass, load))
     changes = context_changes(relation, max_records_per_unit, contexts_changed)
-    return (one_vector + numerical) * changes
+    exact = 2 * changes * (one_vector + numerical) / Fraction(temperature)
+    nearest = float(exact) if exact < 1 << 1000 else math.inf
+    return (
+        nearest
+        if nearest == math.inf or Fraction(nearest) >= exact
+        else math.nextafter(nearest, math.inf)
+    )
 
 
 def rows_slack(

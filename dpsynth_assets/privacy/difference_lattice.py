@@ -133,8 +133,9 @@ def _exact_units(logits: np.ndarray, unit: float) -> int:
     0: there is no tie.
     """
     weights = np.exp(logits - logits.max())
-    value, size = math.log(math.fsum(weights)), math.log(len(logits))
-    units = _units_between(Fraction(value), Fraction((4.0 * size + 32.0) * 2.0**-52), unit)
+    value = Fraction(math.log(math.fsum(weights)))
+    error = Fraction((4.0 * math.log(len(logits)) + 32.0) * 2.0**-52)
+    units = _units_between(value, error, unit)
     digits = 40
     while units is None:
         value, error = _precise_normaliser(logits, digits)
