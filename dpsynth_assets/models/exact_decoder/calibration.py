@@ -6,7 +6,7 @@ TEXTS = (
     "We came on a Friday night and waited twenty minutes for a table, which the host had warned us "
     "about. The noodles were worth it: hot, salty, with just enough ginger. Our waiter forgot the "
     "second round of drinks but took them off the bill without being asked. Four stars, and we "
-    "will be back for the dumplings. If you can, sit by the window; the room gets loud after eight.",
+    "will be back for the dumplings. If you can, sit by the window; the room gets loud after 8.",
     "The harbour was founded in 1847 and grew quickly once the railway reached the coast. By the "
     "end of the century it handled a third of the region's timber, most of it bound for shipyards "
     "in the south. Two fires, in 1902 and 1911, destroyed the old warehouses. Today the quarter is "
