@@ -179,9 +179,9 @@ def _candidate_corpus(
             )
 
         def prepare() -> object:
+            method.check_public(planned.plan, planned.config, plan.terms, public())
             if method.needs_embeddings:
                 require_stated_embeddings(sensitive_store, spec.name)
-            method.check_public(planned.plan, planned.config, plan.terms, public())
             return language_model.model
 
         def draw(reservation: Reservation) -> Drawn:
