@@ -23,6 +23,7 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.ledger import BudgetTerms, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import RESTS_ON
 from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.label import charges_behind
 from dpsynth_assets.report.label_texts import NOT_RUN
@@ -107,7 +108,8 @@ def _digest(
 ) -> str:
     declared = None if terms is None else (str(terms.relation), asdict(terms.unit), terms.delta)
     priced = None if event is None else event_to_json(event)
-    plain = {name: value for name, value in parameters.items() if name != "inputs"}
+    stated = ("inputs", RESTS_ON)  # facts about how it was made, which no plan holds
+    plain = {name: value for name, value in parameters.items() if name not in stated}
     return version_of(
         CODE_VERSION, mechanism, code_version, priced, plain, declared, language_model
     )
