@@ -1,7 +1,9 @@
 """The packaged model becomes an ordinary folder; what is not that model is refused in one line."""
 
 import json
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,11 @@ import torch
 from gguf import GGUFWriter
 
 from dpsynth_assets.models import smollm2
+from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.exact_decoder.calibration import TEXTS, calibration_ids
+from dpsynth_assets.models.exact_decoder.decoder import Pack
+from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
 
@@ -159,3 +166,50 @@ def test_the_packaged_model_knows_its_capitals(unpacked):
     assert language_model.decode(written[0]) == "The capital of France is Paris."
     assert json.loads((unpacked / "config.json").read_text())["num_hidden_layers"] == 30
     assert "<|im_start|>" in language_model.tokenizer.chat_template
+
+
+@pytest.fixture(scope="module")
+def exact(unpacked):
+    language_model = load_language_model(unpacked, device="cpu")
+    return ExactDecoder.read(unpacked, calibration_ids(language_model.encode)), language_model
+
+
+def mean_loss(logits, ids):
+    return torch.nn.functional.cross_entropy(logits[:-1], ids[1:]).item()
+
+
+@needs_wheel
+@pytest.mark.slow
+def test_eight_bits_cost_little_on_public_text(exact):
+    decoder, language_model = exact
+    documents = Path(__file__).parents[2] / "docs"
+    text = (documents / "operations.md").read_text()[:6000]
+    losses = []
+    for start in range(0, 6000, 1500):
+        ids = torch.tensor(language_model.encode(text[start : start + 1500])[:256])
+        cache = KeyValueCache(decoder.shape, rows=1, columns=len(ids))
+        pack = Pack(0, [len(ids)], ids, torch.arange(len(ids)))
+        read = partial(lambda c, p: decoder.logits(decoder.forward(c, p)), cache, pack)
+        own = mean_loss(run_alone([read], 1)[0], ids)
+        losses.append((own, mean_loss(language_model.model(ids[None]).logits[0], ids)))
+    eight_bit, float32 = np.mean(losses, axis=0)
+    assert np.exp(eight_bit - float32) < 1.04  # 1.02 over tens of thousands of tokens
+
+
+@needs_wheel
+@pytest.mark.slow
+def test_a_rows_logits_do_not_depend_on_other_rows(exact):
+    decoder, language_model = exact
+    prompts = [language_model.encode(text)[: 7 + 11 * row] for row, text in enumerate(TEXTS)]
+
+    def first(rows):
+        contexts = ExactContexts(
+            decoder, [prompts[row] for row in rows], prompt_columns=64, max_new_tokens=4
+        )
+        zeros = torch.zeros(len(rows), dtype=torch.long)
+        contexts.next_logits(zeros, zeros)
+        return contexts.next_logits(zeros + 17, zeros + 1)
+
+    together = first(range(len(prompts)))
+    assert torch.equal(first([3, 0, 2]), together[[3, 0, 2]])
+    assert torch.equal(first([4])[0], together[4])
