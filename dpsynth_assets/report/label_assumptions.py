@@ -65,7 +65,7 @@ ASSUMPTIONS = (
     ),
     Assumption(  # One step is a sampled mean, on an exact lattice.
         "The sampling that is charged is the sampling that runs: an independent draw for each "
-        "record and step, and for gradients noise in floating point.",
+        "record and step, and, where a model is trained, noise in floating point.",
         lambda event: (
             isinstance(event, PoissonGaussianEvent | TruncatedPoissonGaussianEvent)
             and event.steps > 1
