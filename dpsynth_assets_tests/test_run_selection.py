@@ -58,7 +58,8 @@ def test_a_named_asset_is_that_asset(graph):
 def test_a_misspelt_key_is_refused_with_near_names(graph):
     said = refusal('key:"letters/mean_clusterd/corpus"', graph)
     assert "'letters/mean_clustered/corpus'" in said
-    assert "Expected" in said and "got 'letters/mean_clusterd/corpus'" in said
+    assert "Expected" in said
+    assert "got 'letters/mean_clusterd/corpus'" in said
 
 
 def test_one_misspelt_key_among_good_ones_is_refused(graph):
@@ -117,7 +118,9 @@ def _abort():
 def test_a_person_sees_the_price_and_may_say_no(declared, monkeypatch):
     spec, _, _ = declared
     shown = ask(monkeypatch, spec, terminal=True, answer="y")
-    assert "letters/x" in shown and "1.25" in shown and "100 or more" in shown
+    assert "letters/x" in shown
+    assert "1.25" in shown
+    assert "100 or more" in shown
     assert "remains" in shown
     with pytest.raises(typer.Abort):
         ask(monkeypatch, spec, terminal=True)
