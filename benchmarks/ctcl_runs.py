@@ -61,6 +61,7 @@ from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings, fi
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, most_in_company
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 
@@ -270,6 +271,7 @@ def mechanism(cohort: Cohort, size: Size, epsilon: float, *, histogram: bool) ->
         steps=size.steps,
         expected_batch_size=batch,
         relation=NeighboringRelation.ADD_REMOVE,
+        most_in_company=most_in_company(batch, GRADIENT_SLACK),
     )
 
 

@@ -25,7 +25,7 @@ import threading
 import time
 from pathlib import Path
 
-WAYS = ("plain", "DP-Adam", "DP-Adam, float64 sums", "Opacus hooks")
+WAYS = ("plain", "DP-Adam", "DP-Adam, exact sums", "Opacus hooks")
 SHAPES = {
     "embedded": {"width": 128, "layers": 2, "heads": 4, "feed_forward": 512, "vocabulary": 4096},
     "embedded wide": {
@@ -228,13 +228,13 @@ def trainer(way: str, model, examples, loss, load):
         fine_tune_privately,
     )
     from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-    from dpsynth_assets.privacy.per_example import Products
+    from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, Products, most_in_company
     from dpsynth_assets.privacy.units import NeighboringRelation
 
     settings = FineTuningSettings(
         learning_rate=1e-4,
         micro_batch=load["micro_batch"],
-        products=Products.FLOAT64 if "float64" in way else Products.NATIVE,
+        products=Products.FLOAT64 if "exact" in way else Products.NATIVE,
     )
 
     def run(logical: int, steps: int) -> None:
@@ -249,6 +249,7 @@ def trainer(way: str, model, examples, loss, load):
             steps=steps,
             expected_batch_size=logical,
             relation=NeighboringRelation.ADD_REMOVE,
+            most_in_company=0 if "exact" in way else most_in_company(logical, GRADIENT_SLACK),
         )
         fine_tune_privately(model, examples, loss, mechanism, settings)
 

@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dpsynth_assets.models.decoding import PackedContexts
-from dpsynth_assets.models.engines.protocol import Sampling
+from dpsynth_assets.models.engines.protocol import Provenance, Sampling
 from dpsynth_assets.models.engines.residual_stream import adding_to_stream, decoder_layers
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 
@@ -191,16 +191,19 @@ def hidden_states(engine, layers, arguments) -> dict:
     passes: list[int] = []
     count = lambda _module, inputs: passes.append(len(inputs[0]))  # noqa: E731
     hook = decoder_layers(engine.language_model.model)[0].register_forward_pre_hook(count)
-    engine.hidden_states(texts[:8], layers)  # warms up
+    shared = {"provenance": Provenance.PUBLIC}
+    engine.hidden_states(texts[:8], layers, **shared)  # warms up
+    alone = clock(lambda: engine.hidden_states(texts, layers))
     passes.clear()
     before = reset_peak()
-    seconds = clock(lambda: engine.hidden_states(texts, layers))
+    seconds = clock(lambda: engine.hidden_states(texts, layers, **shared))
     hook.remove()
     return {
         "documents": len(texts),
         "tokens": int(lengths.sum()),
         "seconds": round(seconds, 3),
         "documents_per_second": round(len(texts) / seconds, 1),
+        "private_documents_per_second": round(len(texts) / alone, 1),
         "passes": len(passes),
         "rows_with_filler": sum(passes),
         "peak_mib_beyond_weights": None if before is None else round(peak() - before, 1),

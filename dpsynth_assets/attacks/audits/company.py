@@ -26,7 +26,7 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 
 VECTOR_EVENTS = ("gaussian", "discrete_gaussian", "poisson_gaussian")
 TRAINING_EVENTS = ("poisson_gaussian", "truncated_poisson_gaussian")
-TEXTS, WIDTH, VOCABULARY, PADDED = 24, 8, 11, 256
+TEXTS, WIDTH, VOCABULARY, PADDED = 12, 8, 11, 1024
 MOST, SLACK = 40, 1 / 400
 L2_BOUND = 0.25
 

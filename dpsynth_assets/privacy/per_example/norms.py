@@ -88,8 +88,9 @@ def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor,
     product, lookup = factors.joined()
     lost = coarse * (0.0 if product is None else scaling_error(product.left, products))
     if product is not None and lookup is None and _keeping_is_cheapest(product, products):
-        factors.keep(kept_products(product))
-        squares = kept_squares(factors.kept)
+        kept = kept_products(product)
+        factors.keep(kept)
+        squares = kept_squares(kept)
     else:
         direct = product is not None and _direct_is_cheaper(product, lookup, products)
         squares = torch.cat([
