@@ -100,6 +100,22 @@ def test_an_unfinished_release_is_not_tested(spec, plan, ledger, releases):
     assert score_models(spec, plan, ledger, releases, HeldOut()) == []
 
 
+def test_what_a_training_rests_on_is_charged_with_it_and_no_part_of_its_identity(spec, plan):
+    stated = {"rests_on": {"embeddings": {"arithmetic": "int8"}}}
+    request, plain = (
+        stage_request(
+            spec, plan.method("downstream_fine_tuning"), "downstream_model", release="1", **changes
+        )
+        for changes in ({"stated": stated}, {})
+    )
+    facts = request.parameters["rests_on"]
+    assert facts["embeddings"] == {"arithmetic": "int8"}
+    assert facts["gradients"]["passes"] == "shared"
+    assert set(plain.parameters["rests_on"]) == {"gradients"}
+    relation, unit = plan.budget.relation, plan.budget.unit
+    assert request.key(relation, unit) == plain.key(relation, unit)
+
+
 def test_its_row_stands_in_the_report_without_scores_of_text(
     spec, plan, ledger, releases, tmp_path
 ):
