@@ -128,9 +128,7 @@ def run_packed(model, ids, steps):
 
 def run_exact(decoder, ids, steps):
     start = now()
-    contexts = ExactContexts(
-        decoder, ids.tolist(), prompt_columns=ids.shape[1], max_new_tokens=NEW
-    )
+    contexts = ExactContexts(decoder, ids.tolist(), prompt_columns=ids.shape[1], max_new_tokens=NEW)
     prefill = since(start)
     return prefill, least_of(steps, stepping(contexts, ids))
 

@@ -25,7 +25,6 @@ from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.reading import pooled_streams
 
 if TYPE_CHECKING:
-
     from dpsynth_assets.models.language_model import LanguageModel
 
 
