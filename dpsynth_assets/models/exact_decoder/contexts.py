@@ -112,7 +112,7 @@ class ExactContexts:
         def step(own: slice) -> None:
             pack = Pack(own.start, [1] * (own.stop - own.start), tokens[own], positions[own])
             stream = self._decoder.forward(self._cache, pack, columns, on_layer=self._adding())
-            logits[own] = self._decoder.logits(stream)
+            self._decoder.logits(stream, logits[own])
 
         run_alone([partial(step, own) for own in _shares(rows, workers)], workers)
         return logits

@@ -169,12 +169,12 @@ class ExactDecoder:
             passed.through(index, layer, stream)
         passed.store(len(layers), last, stream)
 
-    def logits(self, stream: "torch.Tensor") -> "torch.Tensor":
-        """Logits (T, V) float32 of a stream (T, d), as `forward` returns it."""
+    def logits(self, stream: "torch.Tensor", out: "torch.Tensor | None" = None) -> "torch.Tensor":
+        """Logits (T, V) float32 of a stream (T, d) that `forward` returned; into `out` if given."""
         import torch
 
         activations, scales = self.normed(stream, self.weights.final_norm)
-        logits = torch.empty((len(stream), self.shape.vocabulary))
+        logits = torch.empty((len(stream), self.shape.vocabulary)) if out is None else out
         first = 0
         for block in self.weights.vocabulary:
             part = block(activations)
