@@ -236,8 +236,9 @@ def test_dropout_sleeps_in_private_runs_and_elsewhere_unless_asked_for(noiseless
     run = mechanism(steps=1, sampling_probability=1.0)
     fine_tune_privately(bart(), examples(5), watched, run, settings())
     assert modes.pop() is False
+    fresh = mechanism(steps=1, sampling_probability=1.0)
     with pytest.raises(ValueError, match="dropout: false in a private run"):
-        fine_tune_privately(bart(), examples(5), watched, run, settings(dropout=True))
+        fine_tune_privately(bart(), examples(5), watched, fresh, settings(dropout=True))
 
 
 def shapes_of_parts(run, **changes):

@@ -97,7 +97,7 @@ class PrivateTrainingConfig(MethodConfig):
         description=(
             "true: every record passes through the model alone and clipped gradients are added up "
             "in float64, where the bound on what one record moves is proved, rounding included; "
-            "about half as many records a second for a small model. false: several share a pass, "
+            "a third as many records a second for the embedded model. false: several share a pass, "
             "and sums are float32, where it rests on gradient_slack and on the assumption that "
             "rounding errors behave as if they were random."
         ),
