@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,7 +104,7 @@ class DifferenceTokenMechanism:
     def _lattice(self) -> DifferenceLattice:
         return DifferenceLattice(self.clip_bound, self.expected_batch_size)
 
-    @property
+    @cached_property
     def _divisor(self) -> Fraction:
         """What sums are divided by to be scores."""
         return self.expected_batch_size * Fraction(self.temperature)

@@ -29,6 +29,42 @@ UNIFORM_BLOCK = 1 << 20
 """Uniforms one call of `secure_bernoulli` holds at a time: 8 MiB."""
 
 
+class SecureWords:
+    """Words of 64 bits from operating-system entropy, fetched in blocks.
+
+    A forked child drops its parent's buffer, so that two processes never share a word.
+    """
+
+    def __init__(self, block: int = 1024) -> None:
+        """Sets how many words one call to the operating system fetches."""
+        self._block = int(block)
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._buffer = np.empty(0, dtype=np.uint64)
+        self._lock = threading.Lock()
+
+    def __call__(self, count: int) -> np.ndarray:
+        """Draws (count,) uint64, each number equally likely."""
+        if count >= self._block:
+            return _fresh_words(count)
+        with self._lock:
+            if count > self._buffer.size:
+                self._buffer = _fresh_words(self._block)
+            drawn, self._buffer = self._buffer[:count], self._buffer[count:]
+        return drawn
+
+
+def _fresh_words(count: int) -> np.ndarray:
+    """Draws (count,) uint64 from entropy that nothing else uses."""
+    return np.frombuffer(_entropy(8 * count), dtype=np.uint64)
+
+
+secure_words = SecureWords()
+"""The words of this process."""
+
+
 class SecureUniform:
     """Uniforms in (0, 1) with 53 bits each from operating-system entropy, drawn in blocks.
 
@@ -62,17 +98,12 @@ class SecureUniform:
 
 def _fresh_uniforms(count: int) -> np.ndarray:
     """Draws (count,) uniforms from entropy that nothing else uses."""
-    words = np.frombuffer(_entropy(8 * count), dtype=np.uint64)
+    words = _fresh_words(count)
     words >>= np.uint64(11)  # in place: fresh memory costs as much as the arithmetic
     uniforms = words.astype(np.float64)
     uniforms += 0.5
     uniforms *= 2.0**-53
     return uniforms
-
-
-def secure_words(count: int) -> np.ndarray:
-    """Draws (count,) uint64, each number equally likely."""
-    return np.frombuffer(_entropy(8 * count), dtype=np.uint64)
 
 
 def _entropy(count: int) -> bytearray:

@@ -77,15 +77,13 @@ def tokens_from_words(
     Anywhere else C_i and W are bounded by integers, with ever more digits, and U gets more bits,
     until one token is left (`token_of_uniform`): with probability 1 that ends.
     """
-    import torch
-
     rows, tokens = private_scores.shape
     first = words(rows)
     drawn = np.zeros(rows, dtype=np.int64)
     together = max(1, block_entries(private_scores.device.type) // max(1, tokens))
     for start in range(0, rows, together):
         part = slice(start, start + together)
-        uniforms = torch.from_numpy(first[part] * 2.0**-WORD_BITS).to(private_scores.device)
+        uniforms = first[part] * 2.0**-WORD_BITS
         found, safe = _float_tokens(private_scores[part], float(divisor), uniforms)
         drawn[part] = found
         for row in start + np.flatnonzero(~safe):
@@ -95,24 +93,25 @@ def tokens_from_words(
 
 
 def _float_tokens(
-    scores: "torch.Tensor", divisor: float, uniforms: "torch.Tensor"
+    scores: "torch.Tensor", divisor: float, uniforms: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes (g,) tokens in float64, and (g,) bool whether the exact token must be the same.
 
-    NaN in a row makes it unsafe, since no comparison with NaN holds.
+    It is where U W less the margin and U W plus the margin are found in one cell. Bisection ends
+    between two entries of which the first is not above what is looked for and the second is, also
+    where a device's sums do not ascend. NaN, and what lies beyond the last entry, end behind it.
     """
     import torch
 
     weights = (scores - scores.amax(dim=1, keepdim=True)).div_(divisor).exp_()
     reached = torch.cumsum(weights, dim=1, out=weights)
-    total = reached[:, -1:]
-    targets = uniforms.unsqueeze(1) * total
-    found = torch.searchsorted(reached, targets, right=True).clamp_(max=scores.shape[1] - 1)
-    margin = total * ((scores.shape[1] + 16) * 2.0**-50)
-    below = reached.gather(1, (found - 1).clamp_(min=0))
-    safe = (found == 0) | (targets - below > margin)
-    safe &= reached.gather(1, found) - targets > margin
-    return found[:, 0].cpu().numpy(), safe[:, 0].cpu().numpy()
+    total = reached[:, -1].cpu().numpy()
+    margin = (scores.shape[1] + 16) * 2.0**-50
+    targets = (uniforms[:, None] + (-margin, margin)) * total[:, None]
+    places = torch.from_numpy(targets).to(scores.device)
+    found = torch.searchsorted(reached, places, right=True).cpu().numpy()
+    low, high = found[:, 0], found[:, 1]
+    return low, (low == high) & (low < scores.shape[1])
 
 
 def _exact_token(

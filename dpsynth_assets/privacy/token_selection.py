@@ -5,6 +5,7 @@ Shape letters: R rows (prompts of all batches), V vocabulary, A allowed tokens, 
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,6 +81,11 @@ class MeanTokenMechanism:
             contexts_changed=self.contexts_changed,
         )
 
+    @cached_property
+    def _divisor(self) -> Fraction:
+        """What sums are divided by to be scores."""
+        return self.expected_batch_size * Fraction(self.temperature)
+
     def event(self, count: int) -> BoundedRangeEvent:
         """Prices `count` private tokens of every batch."""
         return BoundedRangeEvent(eta=self.eta, count=count)
@@ -119,8 +125,7 @@ class MeanTokenMechanism:
         if self.public_top_k is not None:
             columns = self._support(private_logits, public_logits, active, columns)
         private_sums, _ = self._private_sums(private_logits, batch_of_row, active, columns)
-        divisor = self.expected_batch_size * Fraction(self.temperature)
-        drawn = draw_tokens(private_sums, divisor)  # [amin2024 A1:L15] [amin2025 A1:L8]
+        drawn = draw_tokens(private_sums, self._divisor)  # [amin2024 A1:L15] [amin2025 A1:L8]
         if columns is None:
             return drawn
         tokens: np.ndarray = columns.expand(len(drawn), -1).cpu().numpy()

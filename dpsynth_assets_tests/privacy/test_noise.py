@@ -65,17 +65,17 @@ def test_small_requests_never_repeat_a_uniform():
     assert len(set(drawn)) == 20
 
 
-def test_forked_child_does_not_share_its_parents_uniforms():
-    source = SecureUniform()
-    source.random(1)
+@pytest.mark.parametrize("draw", [SecureUniform().random, noise.SecureWords()])
+def test_forked_child_does_not_share_its_parents_entropy(draw):
+    draw(1)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, source.random(4).tobytes())
+        os.write(writer, draw(4).tobytes())
         os._exit(0)
     os.waitpid(child, 0)
-    theirs = np.frombuffer(os.read(reader, 32))
-    assert not set(theirs) & set(source.random(4))
+    theirs = np.frombuffer(os.read(reader, 32), dtype=draw(1).dtype)
+    assert not set(theirs) & set(draw(4))
 
 
 def chi_square(noise, log_weight):
@@ -113,6 +113,9 @@ def test_words_are_whole_words_that_never_repeat():
     ones = np.unpackbits(drawn.view(np.uint8)).mean()
     assert abs(ones - 0.5) < 7 * 0.5 / math.sqrt(20_000 * 64)
     assert noise.secure_words(0).shape == (0,)
+    few = noise.SecureWords(block=5)
+    drawn = np.concatenate([few(count) for count in (1, 3, 4, 9, 2, 0, 1)])
+    assert len(set(drawn.tolist())) == 20
 
 
 @pytest.fixture(params=[1 << 16, 7], ids=["one block", "many blocks"])
