@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
+from dpsynth_assets.assets.corpora import corpus_request
 from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
+from dpsynth_assets.assets.staged_requests import stage_request
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.text_embedder import Arithmetic
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
@@ -58,18 +63,35 @@ def test_charges_without_embeddings_and_free_rows_say_nothing_of_them(ledger):
     plain = release(ledger, asset="tickets/vanilla/finetuned_generator")
     free = {"inputs": {"text_embedder": "abc"}}
     rows = release(ledger, event=POST_PROCESSING, parameters=free)
-    for reservation in (plain, rows):
+    counted = {"inputs": {"cluster_histogram": "r-1"}, "rests_on": {}}  # as uniform batches do
+    uniform = release(ledger, parameters=counted)
+    for reservation in (plain, rows, uniform):
         said = corpus_label(ledger.entries(), reservation)["assumptions"]
         assert not [line for line in said if "embedded" in line]
 
 
+def test_every_charge_says_what_it_rests_on_be_it_nothing():
+    specs = [file.spec for file in load_dataset_files(dataset_folders())]
+    private = [spec for spec in specs if isinstance(spec, PrivateDatasetSpec)]
+    methods = [(spec, planned) for spec in private for planned in plan_dataset(spec).methods]
+    assert {planned.method.name for _, planned in methods} >= {"mean_uniform", "ctcl", "aug_pe"}
+    for spec, planned in methods:
+        if not planned.method.spends:
+            continue
+        if planned.plan.stages:
+            asked = [stage_request(spec, planned, s, release="1") for s in planned.plan.stages]
+        else:
+            asked = [corpus_request(spec, planned, release="1")]
+        assert all("rests_on" in request.parameters for request in asked), planned.folder
+
+
 def test_what_a_release_rests_on_is_no_part_of_its_identity(ledger):
-    old = release(ledger, asset=HISTOGRAM, parameters={"scale": 2.0})
+    old = release(ledger, asset=HISTOGRAM, parameters={"clusters": 2})
     spent = ledger.spend("tickets").epsilon
-    request = make_request(asset=HISTOGRAM, parameters={"scale": 2.0} | stated("int8"))
+    request = make_request(asset=HISTOGRAM, parameters={"clusters": 2} | stated("int8"))
     again = ledger.reserve(request, make_terms())
     assert (again.reused, again.id) == (True, old)
-    other = make_request(asset=HISTOGRAM, parameters={"scale": 3.0} | stated("int8"))
+    other = make_request(asset=HISTOGRAM, parameters={"clusters": 3} | stated("int8"))
     assert not ledger.reserve(other, make_terms()).reused
     assert ledger.spend("tickets").epsilon > spent
     assert ledger.verify().ok

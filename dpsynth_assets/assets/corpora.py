@@ -35,6 +35,7 @@ from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.ledger.schema import RESTS_ON
 from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -117,7 +118,12 @@ def corpus_request(
         mechanism=planned.method.name,
         guarantee=planned.plan.guarantee,
         event=planned.plan.event,
-        parameters={**planned.plan.parameters, "inputs": inputs or {}, **(stated or {})},
+        parameters={
+            **planned.plan.parameters,
+            "inputs": inputs or {},
+            RESTS_ON: {},
+            **(stated or {}),
+        },
         code_version=planned.method.code_version,
         data_version=spec.source.version,
         release=release,

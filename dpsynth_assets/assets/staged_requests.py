@@ -53,7 +53,7 @@ def stage_request(
 def _facts(planned: PlannedMethod, stage: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """What the release rests on: how its inputs were made, and what its plan says of the stage."""
     rests_on = {**stated.get(RESTS_ON, {}), **planned.plan.rests_on.get(stage, {})}
-    return {**stated, RESTS_ON: rests_on} if rests_on else dict(stated)
+    return {**stated, RESTS_ON: rests_on}
 
 
 def staged_request(
