@@ -310,7 +310,7 @@ def installation(tmp_path_factory):
     patch.undo()
 
 
-def materialized(installation, spec, releases=None):
+def materialized(installation, spec):
     """Metadata of a run of the asset."""
     made = assets.prediction_plot_definitions(spec, plan_dataset(spec))
     result = dg.materialize(
@@ -318,7 +318,7 @@ def materialized(installation, spec, releases=None):
         resources={
             "io_manager": dg.mem_io_manager,
             "sensitive_store": installation.store,
-            "release_store": releases or installation.releases,
+            "release_store": installation.releases,
             "progress": Progress(),
         },
     )
@@ -431,11 +431,13 @@ def test_files_are_the_owners_alone_and_nothing_is_written_elsewhere(finished):
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
 
 
-def test_a_later_run_leaves_no_earlier_picture_and_forgives_a_cleared_store(installation, finished):
+def test_a_later_run_leaves_no_earlier_picture_and_forgives_a_cleared_store(
+    installation, finished, monkeypatch
+):
     path = installation.store.folder("letters") / "median_clustered_internal.json"
     path.rename(path.with_suffix(".away"))
-    cleared = ReleaseStore.at(str(installation.home / "cleared"))
-    shown = materialized(installation, dataset_spec(), cleared)
+    monkeypatch.setenv("DPSYNTH_STORE_URL", str(installation.home / "cleared"))
+    shown = materialized(installation, dataset_spec())
     path.with_suffix(".away").rename(path)
     gone = {"batch_costs", "token_costs", "private_tokens"}
     left = [name for name in finished.taken if name not in gone]

@@ -1,16 +1,20 @@
 """Asks before `dpsynth run` pays: what would be released, at which price, and what remains."""
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
 from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.ledger.terms import canonical_json
 from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 
 if TYPE_CHECKING:
@@ -46,12 +50,15 @@ def pending_releases(
     from dpsynth_assets.methods.planning import plan_dataset
 
     plan = plan_dataset(spec)
-    charged = _charged(ledger.entries(plan.terms.ledger_account), release)
-    rows = _rows(plan)
+    entries = [e for e in ledger.entries(plan.terms.ledger_account) if e.kind == RESERVE]
+    rows, settings = _rows(plan), _settings(plan)
     return [
         PendingRelease(each.asset, _price(each, plan.budget), rows.get(each.asset))
         for each in plan.releases
-        if each.asset in selected and each.asset not in charged
+        if each.asset in selected
+        and not any(
+            _is_paid(entry, each, settings.get(each.asset), spec, release) for entry in entries
+        )
     ]
 
 
@@ -74,11 +81,49 @@ def show_pending(
     )
 
 
-def _charged(entries: Sequence[LedgerEntry], release: str) -> set[str]:
+@dataclass(frozen=True)
+class _Settings:
+    """What identifies the releases of one method beside their events."""
+
+    code_version: str
+    parameters: Mapping[str, Any]
+
+
+def _is_paid(
+    entry: LedgerEntry,
+    planned: PlannedRelease,
+    settings: _Settings | None,
+    spec: PrivateDatasetSpec,
+    release: str,
+) -> bool:
+    """Whether a charge is that of a planned release, as far as the dataset file can tell.
+
+    What cannot be matched counts as unpaid: rather ask once too often. Models and clusters that
+    were made anew are known only when the run comes to them.
+    """
+    if entry.asset != planned.asset or (release and entry.release != release):
+        return False
+    event = None if planned.event is None else canonical_json(event_to_json(planned.event))
+    if event not in (entry.event_json, entry.priced_json):
+        return False
+    if entry.data_version != spec.source.version:
+        return False
+    known = entry.parameters
+    return settings is None or (
+        entry.code_version == settings.code_version
+        and all(known[k] == v for k, v in settings.parameters.items() if k in known)
+    )
+
+
+def _settings(plan: "DatasetPlan") -> dict[str, _Settings]:
+    """Code version and parameters of each planned release of a method."""
     return {
-        entry.asset
-        for entry in entries
-        if entry.kind == "reserve" and (not release or entry.release == release)
+        release.asset: _Settings(
+            entry.method.code_version, json.loads(canonical_json(dict(entry.plan.parameters)))
+        )
+        for release in plan.releases
+        for entry in plan.methods
+        if release.asset.startswith(f"{plan.terms.cohort}/{entry.folder}/")
     }
 
 

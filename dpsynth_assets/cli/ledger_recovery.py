@@ -32,6 +32,7 @@ def restore(
     The copy must verify and hold the last entry that this installation saw. The restoration is an
     entry of the ledger. A PostgreSQL ledger is restored with the tools of its server.
     """
+    _require_reason(because)
     url, witness = home().ledger_url, Witness(home().witness)
     place, seen = sqlite_path(url), witness.load()
     if place is None:
@@ -47,6 +48,7 @@ def restore(
             f"{len(entries)} entries without it. Find a newer copy, or put this one in place by "
             "hand and record the loss with `dpsynth ledger accept`."
         )
+    _refuse_newer(place, url, held)
     if not yes:
         typer.confirm(f"Replace {place} by {backup}, {len(entries)} entries?", abort=True)
     _replace(place, backup.read_bytes())
@@ -60,6 +62,7 @@ def accept(because: Because, yes: Yes = False) -> None:
     What the lost entries charged is then counted nowhere. Every label and statement of this
     installation says so from now on.
     """
+    _require_reason(because)
     url, witness = home().ledger_url, Witness(home().witness)
     seen = witness.load()
     if seen is None:
@@ -97,6 +100,28 @@ def _verified(backup: Path) -> list[LedgerEntry]:
     return copy.entries()
 
 
+def _require_reason(because: str) -> None:
+    if not because.strip():
+        raise PrivacyError("Expected a reason in --because, got a blank. Say why, in a sentence.")
+
+
+def _refuse_newer(place: Path, url: str, held: dict[int, str]) -> None:
+    """Refuses to put a copy in the place of a ledger that verifies and holds more."""
+    if not place.exists() or place.stat().st_size == 0:
+        return
+    try:
+        present = Ledger(url)
+        sound, entries = present.verify().ok, present.entries()
+    except PrivacyError:
+        return  # It cannot be read: that is why it is restored.
+    more = [entry.seq for entry in entries if held.get(entry.seq) != entry.hash]
+    if sound and more:
+        raise PrivacyError(
+            f"Expected a copy with every entry of the present ledger, got one without "
+            f"{len(more)} of them, entry {more[0]} the first. The present ledger verifies: keep it."
+        )
+
+
 def _replace(place: Path, content: bytes) -> None:
     """Puts the copy in place in one step, for the owner alone."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,8 +139,6 @@ def _recorded(
     url: str, witness: Witness, seen: Seen | None, action: str, because: str
 ) -> LedgerEntry:
     """Writes the entry and remembers the ledger from here on."""
-    if not because.strip():
-        raise PrivacyError("Expected a reason in --because, got a blank. Say why, in a sentence.")
     entry = Ledger(url).record_recovery(action, because.strip(), seen)
     Checkpoint(home().root / "ledger", url).path.unlink(missing_ok=True)
     witness.replace(Seen(entry.seq, entry.hash, entry.recorded_at))

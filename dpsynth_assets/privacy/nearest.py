@@ -337,6 +337,8 @@ def _bands(norms: np.ndarray, dimension: int, group: Group) -> np.ndarray:
     """
     terms = (dimension + 4) * _UNIT_ROUNDOFF
     gamma = terms / (1.0 - terms)
-    at_most = norms * np.float32(1.0 + 1e-4)
+    # The square of an entry below 2^-63 may underflow to zero: a norm misses at most √d of these.
+    missed = np.float32(dimension**0.5 * 2.0**-62)
+    at_most = norms * np.float32(1.0 + 1e-4) + missed
     largest = float(np.abs(group.offsets).max())
     return 2.0 * gamma * (group.largest_norm * at_most + np.float32(largest)) + _UNDERFLOW

@@ -85,9 +85,7 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
     Args:
         cohort: The section of that name of a label; of schema 1, it knows only what was spent.
     """
-    spent = (
-        f"ε = {rounded_up(cohort['epsilon'], '.4g')} of {declared(cohort['budget_epsilon'])}"
-    )
+    spent = f"ε = {rounded_up(cohort['epsilon'], '.4g')} of {declared(cohort['budget_epsilon'])}"
     delta = f"at δ = {rounded_up(cohort['delta'])} over its DP releases"
     total = f"{spent} {delta}."
     if "epsilon_guaranteed" in cohort:

@@ -15,7 +15,7 @@ GRADIENTS_ALONE = (
 
 GRADIENTS_IN_COMPANY = (
     "Where records share a pass in training, a record's clipped gradient moves by at most "
-    "{gradient_slack:.3g} of the clipping bound when its batch mates change; this is measured, not "
+    "{gradient_slack} of the clipping bound when its batch mates change; this is measured, not "
     "proved. It is kept back of the bound for {most_in_company} records; records of larger batches "
     f"pass alone ({SAME_PASS})."
 )

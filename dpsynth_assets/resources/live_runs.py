@@ -24,8 +24,10 @@ def alive(run_id: str) -> Iterator[None]:
     """Holds the lock of a run as long as it executes in this process."""
     path = _path(run_id)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with path.open("w") as file:
+    new = path.with_suffix(f".{os.getpid()}")
+    with new.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        new.replace(path)  # Nobody sees the file of a live run without its lock.
         try:
             yield
         finally:

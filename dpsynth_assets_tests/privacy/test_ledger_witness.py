@@ -186,3 +186,29 @@ def test_labels_say_what_a_person_accepted(place):
     assert command("accept", "--because", "no copy exists", "--yes").exit_code == 0
     label = cohort_label(charge("2").entries(), make_request().cohort)
     assert any("no copy exists" in line for line in label["assumptions"])
+
+
+def test_a_blank_reason_leaves_the_ledger_as_it_is(place, tmp_path):
+    charge("1")
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(place, copy)
+    before = place.read_bytes()
+    assert command("restore", copy, "--because", " ", "--yes").exit_code != 0
+    assert place.read_bytes() == before
+
+
+def test_a_sound_ledger_with_more_entries_is_not_replaced(place, tmp_path):
+    charge("1")
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(place, copy)
+    Ledger(f"sqlite:///{place}").reserve(make_request(release="2"), make_terms())  # unseen
+    refused = command("restore", copy, "--because", "to be sure", "--yes")
+    assert refused.exit_code != 0
+    assert len(PrivacyLedger().open().entries()) == 3
+
+
+def test_a_witness_that_cannot_be_read_is_no_missing_witness(place, tmp_path):
+    charge("1")
+    (tmp_path / "witness" / "ledger.json").write_text("{")
+    with pytest.raises(LedgerIntegrityError, match="cannot be read"):
+        PrivacyLedger().open().head()

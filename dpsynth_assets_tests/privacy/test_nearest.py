@@ -116,3 +116,18 @@ def test_public_rows_that_could_overflow_or_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"Expected private rows \(N, 3\)"):
         nearest_rows(np.zeros((2, 4)), PublicRows(np.zeros((2, 3)), distance=True))
     assert nearest_rows(np.zeros((0, 3)), PublicRows(np.eye(3), distance=False)).shape == (0,)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-23, 1e-21, 2e-19, 1e-18, 1e15])
+def test_rows_of_any_length_are_compared_exactly(scale):
+    """Squares of tiny entries underflow: the band must not become narrower than rounding."""
+    rng = np.random.default_rng(1)
+    public = unit(64, 384, seed=2)
+    public[1] = public[0] + (rng.standard_normal(384) * 1e-8).astype(np.float32)
+    rows = public[0] + 0.02 * rng.standard_normal((300, 384)).astype(np.float32)
+    rows = (rows * np.float32(scale)).astype(np.float32)
+    exact = rows.astype(np.float64) @ public.astype(np.float64).T
+    found = nearest_rows(rows, PublicRows(public, distance=False))
+    alone = [int(nearest_rows(row[None], PublicRows(public, distance=False))[0]) for row in rows]
+    assert found.tolist() == alone
+    assert (found == exact.argmax(axis=1)).mean() > 0.99

@@ -8,6 +8,7 @@ Letters: N records, s contexts in a batch, k records in a context, b batches of 
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -239,12 +240,17 @@ def place_record(
 def _contexts(placed: list[tuple[int, int, str, str]], examples_per_context: int) -> list[_Named]:
     """Applies the drop rule: a context counts iff each of its k slots holds exactly one record.
 
-    With k = 1 a context is named by its record's id, else by its number in the batch.
+    With k = 1 a context is named by its record's id, else by its number in the batch. Records of
+    one content share an id where none is declared: a running number tells them apart, so that one
+    more of them adds the last number and renames none.
     """
     if examples_per_context == 1:
-        return [
-            (record_id, (text,)) for _, _, record_id, text in sorted(placed, key=lambda p: p[2:])
-        ]
+        seen: Counter[str] = Counter()
+        named: list[_Named] = []
+        for _, _, record_id, text in sorted(placed, key=lambda p: p[2:]):
+            seen[record_id] += 1
+            named.append((f"{seen[record_id]} of {record_id}", (text,)))
+        return named
     slots: dict[int, dict[int, list[str]]] = {}
     for context, slot, _, text in placed:
         slots.setdefault(context, {}).setdefault(slot, []).append(text)

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpsynth_assets.privacy.errors import LedgerIntegrityError
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -39,12 +41,23 @@ class Witness:
         self.path = folder / "ledger.json"
 
     def load(self) -> Seen | None:
-        """What was seen last; None where nothing was, or where the file cannot be read."""
+        """What was seen last; None where nothing was.
+
+        Raises:
+            LedgerIntegrityError: The file is there and cannot be read.
+        """
         try:
             stored = json.loads(self.path.read_text())
             return Seen(int(stored["seq"]), str(stored["hash"]), str(stored["recorded_at"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise LedgerIntegrityError(
+                f"Expected what this installation has seen of its ledger in {self.path}, got a "
+                f"file that cannot be read ({type(problem).__name__}). Nothing was charged. Restore the "
+                "file; delete it only once `dpsynth ledger verify --head HASH` shows that nothing "
+                "is missing."
+            ) from None
 
     def note(self, seen: Seen) -> None:
         """Remembers an entry, unless a later one was noted by another process."""

@@ -24,6 +24,7 @@ from dpsynth_assets.methods.private_prediction.cluster_histogram import (
     select_top_centers,
 )
 from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.forward_passes import pass_rows
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 CELLS = (
@@ -264,3 +265,28 @@ def test_histogram_costs_two_histograms_at_the_declared_relation(cases, noise):
     once = cluster_histogram_event(noise=noise, scale=10.0, terms=cases.terms())
     assert planned.rho > once.rho
     assert len(planned.events) == 2
+
+
+@pytest.mark.parametrize("copies", [33, 70])
+def test_records_of_one_text_share_an_id_and_no_name(copies):
+    """Without an id column equal records are kept; however many, they fit into passes."""
+    most = 32
+    cell = BatchCell(label=0, cluster=None, batches=1, generating=1)
+
+    def keys(count):
+        records = pl.DataFrame({"record_id": ["same"] * count, "text": ["Thank you."] * count})
+        (batch,) = assign_records(
+            records,
+            np.zeros(count, dtype=int),
+            None,
+            [cell],
+            expected_batch_size=8,
+            examples_per_context=1,
+            salt="salt",
+        )
+        return set(batch.keys)
+
+    named, with_one_more = keys(copies), keys(copies + 1)
+    assert len(named) == copies
+    assert len(with_one_more - named) == 1
+    assert max(len(rows) for rows in pass_rows(sorted(named), most)) <= most
