@@ -55,7 +55,7 @@ def read(spec, store):
 
 def failure(result):
     (event,) = [event for event in result.all_events if event.is_step_failure]
-    return event.event_specific_data.error.cause or event.event_specific_data.error
+    return event.event_specific_data.user_failure_data.description
 
 
 def stored(store, name):
@@ -71,7 +71,7 @@ def test_a_copy_under_another_name_is_refused_before_it_is_stored(tmp_path, stor
     result = read(declare(tmp_path, "two", copied), store)
     assert not result.success
     assert not stored(store, "two")
-    message = failure(result).message
+    message = failure(result)
     assert "cohort 'one' has read" in message
     assert "shares_records_with" in message
     assert SECRET not in message
@@ -98,7 +98,7 @@ def test_the_same_place_is_told_whatever_it_holds(tmp_path, store):
     two = declare(tmp_path, "two", texts, source={"path": str(tmp_path / "one.csv")})
     result = read(two, store)
     assert not result.success
-    assert "cohort 'one' has read" in failure(result).message
+    assert "cohort 'one' has read" in failure(result)
 
 
 def test_cohorts_of_one_dataset_are_disjoint_by_their_rule(tmp_path, store):

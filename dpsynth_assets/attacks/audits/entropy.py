@@ -112,7 +112,7 @@ def _clusters() -> np.ndarray:
 REAL: Mapping[str, Draw] = {
     "histogram, laplace": lambda: _histogram("laplace"),
     "histogram, gaussian": lambda: _histogram("gaussian"),
-    "token_selection": _tokens,
+    "softmax_draws, tokens": _tokens,
     "sparse_vector": _answers,
     "vector_mean": _vector,
     "dp_sgd": _gradient,

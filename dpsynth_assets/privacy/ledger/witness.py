@@ -54,9 +54,9 @@ class Witness:
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise LedgerIntegrityError(
                 f"Expected what this installation has seen of its ledger in {self.path}, got a "
-                f"file that cannot be read ({type(problem).__name__}). Nothing was charged. Restore the "
-                "file; delete it only once `dpsynth ledger verify --head HASH` shows that nothing "
-                "is missing."
+                f"file that cannot be read ({type(problem).__name__}). Nothing was charged. "
+                "Restore the file; delete it only once `dpsynth ledger verify --head HASH` shows "
+                "that nothing is missing."
             ) from None
 
     def note(self, seen: Seen) -> None:
