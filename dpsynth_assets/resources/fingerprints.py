@@ -5,11 +5,12 @@ renamed, would have two, and what a record loses would be their sum. So the text
 leave fingerprints when its records are read, and a cohort of another account is compared with them.
 
 A fingerprint is 8 bytes of BLAKE2b of a text (letters in lower case, blanks as one), under a random
-key that never leaves the sensitive store. All of them are kept, sorted, 8 bytes a distinct text:
+key that never leaves the sensitive store. All of them are kept, sorted, 8 bytes a text:
 with fewer than 10^7 texts on either side two different texts meet with probability below 10^-5.
-Texts of less than SHORTEST characters say nothing of a common source ("thank you") and have none.
+Texts of less than SHORTEST characters say nothing of a common source ("thank you") and have none,
+nor have texts that occur more than once in a cohort (automatic replies): they identify nobody.
 
-Two cohorts share records where MANY distinct texts, and one in a hundred of the smaller one, are in
+Two cohorts share records where MANY such texts, and one in a hundred of the smaller one, are in
 both; or at least FEW, where they are half of it. Less is taken for coincidence, and an edited text
 is another text: this finds an oversight. It does not stop whoever edits all texts for two budgets.
 
@@ -23,6 +24,7 @@ import io
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -115,13 +117,13 @@ class Fingerprints:
         ]
 
     def _prints(self, texts: Iterable[str]) -> np.ndarray:
-        """Sorted distinct fingerprints, uint64 (n,)."""
+        """Sorted fingerprints of the texts that occur once, uint64 (n,)."""
         key = self._key()
-        plain = {" ".join(text.lower().split()) for text in texts}
+        counts = Counter(" ".join(text.lower().split()) for text in texts)
         digests = b"".join(
             hashlib.blake2b(text.encode(), digest_size=_BYTES, key=key).digest()
-            for text in plain
-            if len(text) >= SHORTEST
+            for text, times in counts.items()
+            if times == 1 and len(text) >= SHORTEST
         )
         return np.unique(np.frombuffer(digests, dtype=">u8").astype(np.uint64))
 

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from dataclasses import replace
 
 import dagster as dg
 import numpy as np
@@ -13,7 +14,8 @@ from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.privacy.errors import BudgetExceededError
+from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
+from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.fingerprints import FOLDER, Fingerprints, Reader, shares_records
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
@@ -197,3 +199,51 @@ def test_both_files_charge_one_account_up_to_its_budget(tmp_path):
     pay(two.model_copy(update={"methods": [little]}))
     assert ledger.spend("one", budget_terms(one)).epsilon > spent
     assert json.loads(ledger.entries()[-1].terms_json)["epsilon"] == 16.0
+
+
+def test_a_dataset_with_charges_of_its_own_does_not_go_over_to_another_account(tmp_path):
+    """Account `one` would forget what `two` has spent on the same records."""
+    terms = {
+        "methods": [{"method": "mean_clustered", "budget_share": 0.3}],
+        "budget": {"epsilon": 16, "delta": 1e-6},
+    }
+    one, two = (declare(tmp_path, name, letters(range(50)), **terms) for name in ("one", "two"))
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+
+    def asked(spec, release):
+        plan = plan_dataset(spec)
+        request = corpus_request(spec, plan.methods[0], release=release)
+        return request, plan.budget, plan.releases
+
+    for spec in (one, two):
+        paid = ledger.reserve(*asked(spec, "1"))
+        ledger.commit(paid, artifact_digest="d", artifact_uri="u")
+    moved = declare(tmp_path, "two", letters(range(50)), shares_records_with="one", **terms)
+    for release in ("1", "2"):
+        refusal = ledger.preview(*asked(moved, release)).refusal
+        assert refusal.startswith("Expected account 'two' for two/")
+        assert "got account 'one'" in refusal
+        assert "Nothing was charged. Remove `shares_records_with`" in refusal
+        assert "\n" not in refusal
+        with pytest.raises(PrivacyError, match="Expected account 'two'"):
+            ledger.reserve(*asked(moved, release))
+    assert len(ledger.entries()) == 4
+    request, *rest = asked(moved, "2")
+    free = replace(request, event=POST_PROCESSING, asset="two/mean_clustered/more")
+    assert ledger.preview(free, *rest).admitted
+    assert ledger.preview(*asked(two, "1")).reused
+    assert ledger.preview(*asked(two, "2")).admitted
+    assert ledger.preview(*asked(one, "2")).admitted
+
+
+def test_equal_automatic_replies_are_no_common_source(store):
+    """What occurs more than once in a cohort identifies nobody, on whichever side it does."""
+    replies = [f"I am away until day {day} of this month" for day in range(12)]
+    once, twice = [*letters(range(1000)), *replies], [*letters(range(1000, 2000)), *replies * 2]
+    for number, (first, second) in enumerate([(once, twice), (twice, once), (twice, replies * 90)]):
+        base = store.base / str(number)
+        prints = Fingerprints(OwnerOnlyFiles(base), base)
+        assert prints.admit(Reader(cohort="one", account="one", dataset="one"), first) is None
+        assert prints.admit(Reader(cohort="two", account="two", dataset="two"), second) is None
+        copied = Reader(cohort="three", account="three", dataset="three")
+        assert prints.admit(copied, first) is not None

@@ -59,7 +59,7 @@ def test_a_candidate_is_asked_about_once_and_its_answer_is_final(ledger, answer)
 
 def test_decisions_charge_nothing_and_are_counted_for_their_cohort(ledger):
     asked = release(ledger)
-    other = release(ledger, cohort="mail", dataset="mail")
+    other = release(ledger, cohort="mail", dataset="mail", asset="mail/mean/corpus")
     before = ledger.spend("tickets")
     for number, answer in enumerate([True, False, True]):
         ledger.decide(question(asked, f"c{number}"), lambda answer=answer: answer)
@@ -113,7 +113,7 @@ def test_two_processes_that_ask_at_once_get_the_first_answer(tmp_path):
 
 
 def test_a_candidate_that_nobody_paid_for_is_not_asked_about(ledger):
-    of_another_cohort = release(ledger, cohort="mail", dataset="mail")
+    of_another_cohort = release(ledger, cohort="mail", dataset="mail", asset="mail/mean/corpus")
     for reservation in ("unknown", of_another_cohort):
         with pytest.raises(PrivacyError, match="charged to cohort 'tickets'"):
             ledger.decide(question(reservation), never)

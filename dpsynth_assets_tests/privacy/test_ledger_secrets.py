@@ -19,7 +19,13 @@ from dpsynth_assets.privacy.events import (
     MixtureGaussianEvent,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, PlannedRelease, SecretTerms
+from dpsynth_assets.privacy.ledger import (
+    BudgetTerms,
+    Ledger,
+    PlannedRelease,
+    SecretTerms,
+    admission,
+)
 from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
@@ -197,6 +203,75 @@ def test_a_promise_without_a_fixed_plan_is_refused(ledger):
     with pytest.raises(BudgetExceededError, match="would end that bound"):
         ledger.reserve(ex_post, terms(accepts_ex_post=True), DP_PLAN)
     assert ledger.entries() == []
+
+
+def promised(bound, occurrences=50, prior=PRIOR, others=()):
+    secret = SecretTerms(prior=prior, posterior=bound, occurrences=occurrences, others=others)
+    return make_terms(accountant="tight", secret=secret)
+
+
+REACHED = posterior(HIDDEN, occurrences=50)
+
+
+@pytest.mark.parametrize(
+    ("changed", "remedy"),
+    [
+        (make_terms(accountant="tight"), "Restore secret occurrences"),
+        (make_terms(), "Restore secret occurrences"),
+        (promised(REACHED, 49), "Restore secret occurrences"),
+        (promised(0.9), "Restore secrets.kinds"),
+        (promised(REACHED, prior=PRIOR / 2), "Restore secrets.kinds"),
+    ],
+)
+def test_a_promise_to_secrets_outlives_the_file_that_made_it(ledger, changed, remedy):
+    """A second release would break the promise; so it may not be dropped or weakened either."""
+    ledger.reserve(make_request(event=HIDDEN), promised(REACHED), DP_PLAN)
+    second = make_request(event=HIDDEN, release="2")
+    with pytest.raises(BudgetExceededError, match="tell too much of the secrets"):
+        ledger.reserve(second, promised(REACHED), DP_PLAN)
+    with pytest.raises(PrivacyError, match=remedy) as refusal:
+        ledger.reserve(second, changed, DP_PLAN)
+    assert "\n" not in str(refusal.value)
+    assert "Expected" in str(refusal.value)
+    assert len(ledger.entries()) == 1
+    for told in (ledger.spend("tickets"), ledger.spend("tickets", changed)):
+        if changed.secret is None:
+            assert told.secret_posterior == pytest.approx(REACHED)
+    assert ledger.spend("tickets", promised(0.9)).secret_prior == PRIOR
+
+
+def test_a_promise_may_become_stronger_and_is_then_kept(ledger):
+    twice = posterior(HIDDEN, HIDDEN, occurrences=50)
+    ledger.reserve(make_request(event=HIDDEN), promised(0.9), DP_PLAN)
+    stronger = promised(twice, others=((PRIOR / 2, 0.9),))
+    ledger.reserve(make_request(event=HIDDEN, release="2"), stronger, DP_PLAN)
+    with pytest.raises(PrivacyError, match=r"Restore secrets\.kinds"):
+        ledger.reserve(make_request(event=HIDDEN, release="3"), promised(0.9), DP_PLAN)
+
+
+def test_a_cohort_that_was_charged_without_a_promise_may_make_one(ledger):
+    ledger.reserve(make_request(event=HIDDEN), make_terms(accountant="tight"), DP_PLAN)
+    ledger.reserve(make_request(event=HIDDEN, release="2"), promised(0.9), DP_PLAN)
+    with pytest.raises(PrivacyError, match="Restore secret occurrences"):
+        ledger.reserve(
+            make_request(event=HIDDEN, release="3"), make_terms(accountant="tight"), DP_PLAN
+        )
+
+
+@pytest.mark.parametrize("later", [None, SecretTerms(prior=PRIOR, posterior=0.9, occurrences=3)])
+def test_a_ledger_that_dropped_a_promise_before_is_read(tmp_path, ledger, later, monkeypatch):
+    """Older versions let it: its statement keeps the promise, and no more is charged."""
+    ledger.reserve(make_request(event=HIDDEN), promised(REACHED), DP_PLAN)
+    dropped = make_terms(accountant="tight", secret=later)
+    with monkeypatch.context() as older:
+        older.setattr(admission, "check_unchanged", lambda *_: None)
+        ledger.reserve(make_request(event=HIDDEN, release="2"), dropped, DP_PLAN)
+    again = Ledger(sqlite_url(tmp_path))
+    assert again.verify().ok
+    told = again.spend("tickets").secret_posterior
+    assert told == pytest.approx(posterior(HIDDEN, HIDDEN, occurrences=50))
+    third = make_request(event=HIDDEN, release="3")
+    assert "Restore secret" in again.preview(third, dropped, DP_PLAN).refusal
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ class CohortAccount:
         largest_budget: Largest ε that the terms of any of these charges allowed.
         this_month: What of it was charged in the month of the last charge.
         secret_charges: The same for releases under secret protection; never part of any ε.
-        secret: Terms of the first release under secret protection; its occurrences hold for good.
+        secret: Promise to secrets under which something was charged, whatever its method; the
+            strongest so far. It holds for good.
         adaptive: Whether any charge was admitted by the adaptive filter.
         plan_json: Plan pinned by the first fixed-plan entry, at its true price.
         older_plan_json: The same as it was stored, where its price was another (`restated`).
@@ -82,14 +83,22 @@ class CohortAccount:
         if event_json is None or is_free(event_json):
             return
         self.adaptive |= terms.accountant == ZCDP
+        self._promise(terms.secret)
         if entry.guarantee == GuaranteeType.SECRET:
             self.secret_charges[entry.asset, event_json] += 1
-            self.secret = self.secret or terms.secret
         else:
             self.charges[entry.asset, event_json] += 1
             self.spent.add(event_json)
             self.largest_budget = max(self.largest_budget, terms.epsilon)
             self.this_month.post(month, entry.asset, event_json)
+
+    def _promise(self, secret: SecretTerms | None) -> None:
+        """Keeps the promise to secrets; entries of older versions may have dropped or weakened it.
+
+        **Privacy** What was charged under a promise tells of the same secrets as what follows.
+        """
+        if secret is not None and (self.secret is None or secret.keeps(self.secret)):
+            self.secret = secret
 
     def _pin(self, entry: LedgerEntry) -> None:
         """Keeps the plan of the first entry that has one."""
@@ -103,6 +112,11 @@ class CohortAccount:
         self.committed += 1
         if entry.guarantee == GuaranteeType.EX_POST:
             self.ex_post[entry.reservation] = entry.ex_post_epsilon
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether anything was charged that reads records, an ex-post release without ε too."""
+        return bool(self.charges or self.secret_charges or self.has_ex_post)
 
     @property
     def has_secret(self) -> bool:

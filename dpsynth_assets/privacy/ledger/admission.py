@@ -14,6 +14,7 @@ from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.conditions import (
     Plan,
     check_guarantee,
+    check_one_account,
     check_partition,
     check_unchanged,
     pinned_plan,
@@ -104,7 +105,7 @@ def admit(
     Raises:
         PlanChangedError: The cohort is fixed to a plan that does not hold this release.
         PrivacyError: The request has no guarantee that can be charged, or contradicts the terms
-            under which the cohort was opened.
+            under which the cohort was opened, or its dataset was charged to another account.
 
     **Privacy**: `zcdp` is a privacy filter, valid for releases chosen after seeing earlier ones
     (Feldman and Zrnic 2021; Whitehouse et al. 2023): it admits while the sum of ρ of every reserve
@@ -127,6 +128,7 @@ def admit(
             total_epsilon=spent,
             reused=True,
         )
+    check_one_account(book.accounts, request)
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
     posteriors = _posteriors(account, request, terms, plan_json)
@@ -278,5 +280,6 @@ def _tells_too_much(
         f"Publishing {request.asset} would tell too much of the secrets of cohort "
         f"{request.cohort!r}: expected a posterior of at most {bound}, all planned releases "
         f"together give {rounded_up(posterior, '.6g')}. Lower budget.epsilon, secret_share or "
-        "secrets.kinds.max_records, or raise secrets.kinds.posterior, in the dataset file."
+        "secrets.kinds.max_records, or, before anything is charged, raise "
+        "secrets.kinds.posterior, in the dataset file."
     )

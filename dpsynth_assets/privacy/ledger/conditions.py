@@ -9,7 +9,8 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies
 from dpsynth_assets.privacy.ledger.schema import PlannedRelease, ReleaseRequest, plan_to_json
-from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms
+from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, SecretTerms
+from dpsynth_assets.privacy.rounded import declared
 
 Plan = Sequence[PlannedRelease] | None
 
@@ -80,6 +81,51 @@ def check_unchanged(account: CohortAccount, request: ReleaseRequest, terms: Budg
                 f"Expected {name}={before} for cohort {account.cohort!r}, as in its first ledger "
                 f"entry, got {now}: earlier and later releases would not compose. Restore "
                 f"{name} in the dataset file, or name a cohort of other records."
+            )
+
+    _check_promise(account, terms)
+
+
+def _check_promise(account: CohortAccount, terms: BudgetTerms) -> None:
+    """A (p, r) under which something was charged may be made stronger, never weaker."""
+    before, now = account.secret, terms.secret
+    if before is not None and now is not None and not now.keeps(before):
+        raise PrivacyError(
+            f"Expected secrets bounded by {_bounds(before)} or less for cohort {account.cohort!r}, "
+            f"as promised when it was charged, got {_bounds(now)}: the promise is of all releases. "
+            "Restore secrets.kinds in the dataset file, or name a cohort of other records."
+        )
+
+
+def _bounds(secret: SecretTerms) -> str:
+    return " and ".join(
+        f"posterior {declared(posterior)} (prior {declared(prior)})"
+        for prior, posterior in secret.bounds
+    )
+
+
+def check_one_account(accounts: Mapping[str, CohortAccount], request: ReleaseRequest) -> None:
+    """A dataset with charges of its own does not go over to another account.
+
+    The first part of an asset's key names its dataset. What costs nothing is not refused. Cohorts
+    of one dataset have an account each (`check_partition`).
+
+    **Privacy** Records that were paid for from two accounts have lost the sum of both, which
+    neither account states.
+    """
+    if request.event is not None and is_post_processing(request.event):
+        return
+    name = request.asset.split("/", 1)[0]
+    for account in accounts.values():
+        if account.cohort == request.cohort or account.dataset == request.dataset:
+            continue
+        if account.is_charged and name in (account.cohort, account.dataset):
+            raise PrivacyError(
+                f"Expected account {account.cohort!r} for {request.asset}, which has charges of "
+                f"its own for {name!r}, got account {request.cohort!r}: neither would state what "
+                "the records have lost. Nothing was charged. Remove `shares_records_with` from the "
+                f"dataset file of {name!r} if its records are others; release no more of records "
+                "that both accounts have paid for."
             )
 
 

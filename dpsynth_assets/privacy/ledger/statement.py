@@ -12,7 +12,7 @@ from dpsynth_assets.privacy.ledger.admission import remaining
 from dpsynth_assets.privacy.ledger.allowances import month_epsilon
 from dpsynth_assets.privacy.ledger.charges import float_up
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, guaranteed
-from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms
+from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -176,7 +176,7 @@ def cohort_spend(
     )
     bounds = _ex_post_bounds(account)
     holds = guaranteed(account)
-    secret = known.secret or account.secret
+    secret = _promised(account, known)
     return CohortSpend(
         cohort=cohort,
         dataset=account.dataset,
@@ -203,6 +203,13 @@ def cohort_spend(
         public_facts=tuple(sorted(account.public_facts)),
         **_of_month(account, known, accountant, month),
     )
+
+
+def _promised(account: CohortAccount, terms: BudgetTerms) -> SecretTerms | None:
+    """What is promised to secrets: by `terms`, unless more was promised when it was charged."""
+    if account.secret is None or (terms.secret is not None and terms.secret.keeps(account.secret)):
+        return terms.secret
+    return account.secret
 
 
 def _of_month(

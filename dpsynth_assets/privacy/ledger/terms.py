@@ -71,6 +71,17 @@ class SecretTerms:
         """Every (p, r) that is promised, the first one's first."""
         return ((self.prior, self.posterior), *self.others)
 
+    def keeps(self, earlier: "SecretTerms") -> bool:
+        """Whether every bound promised earlier still holds where these do, of as many records.
+
+        **Privacy** A guess that begins at a larger p ends at a larger probability. So (p, r) keeps
+        (p', r') where p >= p' and r <= r'.
+        """
+        return self.occurrences == earlier.occurrences and all(
+            any(p >= prior and r <= posterior for p, r in self.bounds)
+            for prior, posterior in earlier.bounds
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetTerms:
