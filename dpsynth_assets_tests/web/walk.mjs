@@ -216,7 +216,7 @@ const STEPS = {
     await openAsset(page, `${blocked}/${plan.blocked_method}/candidate_corpus`, 'checks');
     await seeExactly(page, 'no_canary');
     await visible(page, 'no_canary', { exact: true }).click();
-    await see(page, /No planted canary occurs/, 'Failed');
+    await see(page, /No code of the declared list of canaries/, 'Failed');
   },
 
   async downstream_stopped(page) {
