@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import GRADIENTS, RESTS_ON, STATES
+from dpsynth_assets.privacy.rounded import rounded_down
 
 SAME_PASS = "passes of one record are assumed to give the same bits each time"
 
@@ -53,4 +54,10 @@ def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
 def _of_gradients(facts: dict[str, object] | None) -> str:
     if facts is None:
         return GRADIENTS_UNKNOWN
-    return GRADIENTS_ALONE if facts["passes"] == "alone" else GRADIENTS_IN_COMPANY.format(**facts)
+    if facts["passes"] == "alone":
+        return GRADIENTS_ALONE
+    # An assumption of a smaller move is the stronger one: what is kept back covers it.
+    slack = rounded_down(float(str(facts["gradient_slack"])), ".3g")
+    return GRADIENTS_IN_COMPANY.format(
+        gradient_slack=slack, most_in_company=facts["most_in_company"]
+    )
