@@ -35,7 +35,7 @@ from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.privacy.ledger.schema import RESTS_ON
+from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models

@@ -12,7 +12,7 @@ from dpsynth_assets.methods.planned import PlannedMethod
 from dpsynth_assets.methods.staged import Released, StagedMethod
 from dpsynth_assets.privacy.events import POST_PROCESSING, Event
 from dpsynth_assets.privacy.ledger import ReleaseRequest
-from dpsynth_assets.privacy.ledger.schema import RESTS_ON
+from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.resources.release_store import ReleaseStore
 
 

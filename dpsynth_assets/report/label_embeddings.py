@@ -6,7 +6,7 @@ from typing import Any
 from dpsynth_assets.models.text_embedder import Arithmetic
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import LedgerEntry
-from dpsynth_assets.privacy.ledger.schema import EMBEDDINGS, RESTS_ON
+from dpsynth_assets.privacy.rests_on import EMBEDDINGS, RESTS_ON
 
 EMBEDDED = {
     Arithmetic.INT8: (

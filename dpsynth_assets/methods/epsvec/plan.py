@@ -22,8 +22,8 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, l2_sensitivity
-from dpsynth_assets.privacy.ledger.schema import STATES
 from dpsynth_assets.privacy.monotone_search import MIXED_TOLERANCE, least_noise
+from dpsynth_assets.privacy.rests_on import STATES
 from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity

@@ -9,8 +9,8 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.schema import GRADIENTS
 from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, most_in_company
+from dpsynth_assets.privacy.rests_on import GRADIENTS
 from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation

@@ -9,6 +9,7 @@ from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.restated import request_but_for_prices, restated_event
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
+from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 RESERVE = "reserve"
@@ -16,18 +17,6 @@ COMMIT = "commit"
 DECISION = "decision"
 RECOVERY = "recovery"
 KINDS = (RESERVE, COMMIT, DECISION, RECOVERY)
-
-RESTS_ON = "rests_on"
-"""Parameter that says what a release's sensitivity rests on: facts, no part of its identity."""
-
-EMBEDDINGS = "embeddings"
-"""Among what a release rests on: how private texts were embedded."""
-
-GRADIENTS = "gradients"
-"""Among what a release rests on: which records shared a pass when gradients were clipped."""
-
-STATES = "states"
-"""Among what a release rests on: which records shared a pass when states were read."""
 
 
 @dataclass(frozen=True, kw_only=True)
