@@ -71,6 +71,7 @@ def _print(facts: dict[str, Any]) -> None:
         )
         return
     for corpus in facts["published"]:
+        console.print(_heading(corpus), style="italic", highlight=False, soft_wrap=True)
         console.print(_samples(corpus))
     print_summary(facts, console)
     first = facts["published"][0]
@@ -82,15 +83,19 @@ def _print(facts: dict[str, Any]) -> None:
     )
 
 
-def _samples(corpus: dict[str, Any]) -> Table:
+def _heading(corpus: dict[str, Any]) -> str:
+    """Name and price of a corpus, on a line of its own: a table of short rows would wrap it."""
     guarantee = corpus["guarantee"]
     price = (
         f"ε = {rounded_up(guarantee['epsilon'], '.3g')}, δ = {rounded_up(guarantee['delta'])}"
         if "epsilon" in guarantee
         else f"guarantee: {guarantee['type']}"
     )
-    title = f"{corpus['name']}: {corpus['rows']} rows, {price}, unit: {corpus['privacy_unit']}"
-    table = Table(title=title, show_header=False, title_justify="left")
+    return f"{corpus['name']}: {corpus['rows']} rows, {price}, unit: {corpus['privacy_unit']}"
+
+
+def _samples(corpus: dict[str, Any]) -> Table:
+    table = Table(show_header=False)
     for sample in corpus["samples"]:
         table.add_row(sample)
     return table

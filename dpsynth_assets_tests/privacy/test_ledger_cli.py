@@ -23,6 +23,7 @@ from dpsynth_assets_tests.privacy.ledger_cases import (
 @pytest.fixture
 def ledger(tmp_path, monkeypatch):
     """Two DP releases of one cohort, an ex-post one of another."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
     ledger = Ledger(sqlite_url(tmp_path))
     release(ledger, make_terms(epsilon=20.0))

@@ -274,7 +274,7 @@ def test_noise_on_the_lattice_covers_floors_and_rounding(seed, subsets, multipli
     before, after = (np.floor(mean / step) for mean in means)
     assert np.linalg.norm(before - after) / math.sqrt(noise**2 - 3.0) <= 1.0 / multiplier
     if multiplier >= 0.3:
-        assert noise * step == pytest.approx(tested.noise_std, rel=1e-6)
+        assert 1.0 <= noise * step / tested.noise_std <= 1.0 + 2e-6  # More noise, never less.
 
 
 def test_numbers_on_the_lattice_fit_into_64_bits():
