@@ -196,8 +196,9 @@ class PublicTokenTest:
         Each row's softmax is taken before the mean; the softmax of a mean of clipped logits moves
         by far more than 1/s. No temperature enters: Eq. (2) compares the laws at temperature 1.
 
-        **Privacy** A row's law is computed in float32, from that row alone; its entries add up to
-        1 within 2^-17, half a lattice step. Laws are summed as `rounding_steps` allows.
+        **Privacy** A row's law is computed in float32 from that row; its entries add up to 1
+        within 2^-17, half a lattice step. The last bits of its total may depend on the rows that
+        are added up beside it; `rounding_steps` charges that, as it does the sum of the laws.
         """
         import torch
 
