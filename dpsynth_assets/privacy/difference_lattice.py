@@ -29,7 +29,7 @@ _FINEST_NORMALISER = 2.0**-26
 """Float64 leaves few normalisers undecided at this unit, and most at much finer ones."""
 
 _LOWEST_LOG = 1024.0
-"""Public log-probabilities are cut at minus this: such a token is never drawn in practice."""
+"""Public log-probabilities are cut at minus this: such a token is never drawn."""
 
 
 @dataclass(frozen=True)

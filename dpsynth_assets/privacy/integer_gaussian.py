@@ -23,7 +23,7 @@ SMOOTH_STD = 1000.0
 """From this σ √n on, the dominating Gaussian is read off a closed form, 1.5e-6 above 1/σ."""
 
 LARGEST_MU = 100.0
-"""Up to this n k / (σ √n) the closest dominating Gaussian is looked for; beyond, nothing is protected."""
+"""Up to this n k / (σ √n) the closest dominating Gaussian is sought; beyond, none protects."""
 
 _REACH = 38.0
 """Standard deviations of S looked at: what lies beyond has probability below 1e-313."""
