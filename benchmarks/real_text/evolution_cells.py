@@ -16,17 +16,12 @@ import numpy as np
 import polars as pl
 from prediction_base import TEXT_CHARACTERS, embedded_once, pieces
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    PrivateInputs,
-    PublicInputs,
-    SyntheticCorpus,
-)
+from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.evolution.apis import open_api
 from dpsynth_assets.methods.evolution.config import AugPeConfig, EvolutionConfig
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.methods.staged import Released, StagedMethod
+from dpsynth_assets.methods.stages import MethodPlan, SyntheticCorpus
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.frechet import Moments, frechet_distance
@@ -221,13 +216,12 @@ def _private_rows(
     seed: int,
     config: EvolutionConfig,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    method, terms = get_method(name), cohort.terms(epsilon)
-    assert isinstance(method, StagedMethod)
-    plan = method.plan(config, terms, target_epsilon=epsilon)
+    method = get_method(name)(config, cohort.terms(epsilon))
+    plan = method.plan(epsilon)
     if plan.refusal is not None:
         raise SystemExit(plan.refusal)
     with tempfile.TemporaryDirectory() as folder:
-        corpus = staged_corpus(method, plan, config, terms, cohort.private(), bench, seed, folder)
+        corpus = staged_corpus(method, plan, cohort.private(), bench, seed, folder)
     facts = {
         "epsilon": plan.epsilon,
         "noise_std": plan.parameters.get("noise_std"),
@@ -237,10 +231,8 @@ def _private_rows(
 
 
 def staged_corpus(
-    method: StagedMethod,
+    method: Method[Any],
     plan: MethodPlan,
-    config: Any,
-    terms: CohortTerms,
     private: PrivateInputs,
     bench: Bench,
     seed: int,
@@ -248,21 +240,18 @@ def staged_corpus(
 ) -> SyntheticCorpus:
     """Runs every stage of a method, then its writing."""
     released: dict[str, Released] = {}
-    for number, stage in enumerate(method.stages(config, terms)):
+    for number, stage in enumerate(plan.stages):
         place = Path(folder) / str(number)
         public = bench.public(seed, released)
         if stage.public:
             place.mkdir()
-            made = method.prepare_stage(stage.name, plan, config, terms, public, place, _quiet)
+            made = method.make_public(stage, public, place, _quiet)
         else:
             checkpoint = CheckpointFolders(place)
-            made = method.release_stage(
-                stage.name, plan, config, terms, private, public, checkpoint, _quiet
-            ).value
+            made = method.release(stage, private, public, checkpoint, _quiet).value
         files = made.files or place
         released[stage.name] = Released(reservation=stage.name, facts=made.facts, folder=files)
-    public = bench.public(seed, released)
-    return method.write(plan, config, terms, public, bench.size.rows, _quiet)
+    return method.write(bench.public(seed, released), bench.size.rows, _quiet)
 
 
 def scores(bench: Bench, cohort: Cohort, rows: pl.DataFrame, seed: int) -> dict[str, Any]:

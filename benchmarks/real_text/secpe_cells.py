@@ -7,29 +7,26 @@ so.
 
 import math
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 from evolution_cells import balanced_accuracy
 
 from dpsynth_assets.datasets.secrets import SecretsSpec
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution import AugPe, SecPe
 from dpsynth_assets.methods.evolution.config import AugPeConfig
 from dpsynth_assets.methods.evolution.method import STAGE
-from dpsynth_assets.methods.evolution.secpe import Unkept
+from dpsynth_assets.methods.evolution.secpe import CLUSTER_STAGE, Unkept
 from dpsynth_assets.methods.evolution.secret_clusters import (
     Representatives,
     label_numbers,
     public_clusters,
 )
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
-from dpsynth_assets.methods.evolution.secret_plan import CLUSTER_STAGE
-from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.frechet import Moments, frechet_distance
 from dpsynth_assets.metrics.lengths import length_distance
@@ -237,14 +234,13 @@ def real_reviews(bench: Bench) -> Corpus:
 
 def aug_pe(bench: Bench, mu: float) -> Corpus:
     """Aug-PE whose votes are μ-GDP for one record."""
-    method, config = AugPe(), AugPeConfig(**bench.settings())
-    plan = method.plan(config, bench.terms, target_epsilon=gaussian_epsilon(mu, DELTA))
+    method = AugPe(AugPeConfig(**bench.settings()), bench.terms)
+    plan = method.plan(gaussian_epsilon(mu, DELTA))
     with tempfile.TemporaryDirectory() as scratch:
-        made = method.release_stage(
-            STAGE, plan, config, bench.terms, bench.private, bench.public,
-            Unkept(Path(scratch)), _quiet,
-        ).value  # fmt: skip
-        rows = _written(bench, method, plan, config, {STAGE: made})
+        made = method.release(
+            plan.stage(STAGE), bench.private, bench.public, Unkept(Path(scratch)), _quiet
+        ).value
+        rows = _written(bench, method, {STAGE: made})
     spent = gaussian_mu(plan.epsilon, DELTA)
     return Corpus(rows, plan.epsilon, gaussian_posterior(bench.cap * spent, PRIOR) / PRIOR)
 
@@ -258,14 +254,14 @@ def secpe(bench: Bench, ratio: float) -> Corpus:
     """SecPE as the product runs it."""
     kinds = [{**bench.kind, "posterior": ratio * PRIOR}]
     terms = replace(bench.terms, secrets=SecretsSpec.model_validate({"kinds": kinds}).promise)
-    method, config = SecPe(), SecPeConfig(clusters=bench.size.clusters, **bench.settings())
-    plan = method.plan(config, terms, target_epsilon=0.0)
+    method = SecPe(SecPeConfig(clusters=bench.size.clusters, **bench.settings()), terms)
+    plan = method.plan(0.0)
     with tempfile.TemporaryDirectory() as scratch:
-        clusters = method.release_stage(
-            CLUSTER_STAGE, plan, config, terms, bench.private, bench.public,
-            Unkept(Path(scratch) / "clusters"), _quiet,
-        ).value  # fmt: skip
-        rows = _evolved(bench, method, plan, config, clusters.files, Path(scratch))
+        checkpoint = Unkept(Path(scratch) / "clusters")
+        clusters = method.release(
+            plan.stage(CLUSTER_STAGE), bench.private, bench.public, checkpoint, _quiet
+        ).value
+        rows = _evolved(bench, method, clusters.files, Path(scratch))
     return Corpus(rows, None, plan.parameters["posteriors"]["word"] / PRIOR)
 
 
@@ -312,31 +308,24 @@ def _by_hand(bench: Bench, chances: np.ndarray, noise: float, releases: int) -> 
         folder = Path(scratch) / "clusters"
         folder.mkdir()
         released.save(folder)
-        return _evolved(bench, SecPe(), _Unpriced(), config, folder, Path(scratch))
+        return _evolved(bench, SecPe(config, bench.terms), folder, Path(scratch))
 
 
-class _Unpriced:
-    """Stands for the plan of what has no guarantee."""
-
-    parameters: ClassVar[Mapping[str, Any]] = {"noise_std": 0.0}
-
-
-def _evolved(bench, method, plan, config, clusters: Path, scratch: Path) -> pl.DataFrame:
+def _evolved(bench, method, clusters: Path, scratch: Path) -> pl.DataFrame:
     paid = Released(reservation="clusters", facts={}, folder=clusters)
     public = replace(bench.public, released={CLUSTER_STAGE: paid})
-    made = method.prepare_stage(
-        STAGE, plan, config, bench.terms, public, scratch / "population", _quiet
-    )
-    return _written(bench, method, plan, config, {STAGE: made})
+    _, population = method.stages()
+    made = method.make_public(population, public, scratch / "population", _quiet)
+    return _written(bench, method, {STAGE: made})
 
 
-def _written(bench, method, plan, config, stages) -> pl.DataFrame:
+def _written(bench, method, stages) -> pl.DataFrame:
     released = {
         name: Released(reservation=name, facts=made.facts, folder=made.files)
         for name, made in stages.items()
     }
     public = replace(bench.public, released=released)
-    return method.write(plan, config, bench.terms, public, bench.size.rows, _quiet).rows
+    return method.write(public, bench.size.rows, _quiet).rows
 
 
 def _quiet(*_):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR
-from dpsynth_assets.methods.base import CohortTerms, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.engine_api import EngineApi
 from dpsynth_assets.methods.evolution.infilling import InfillingApi, open_infilling
@@ -17,6 +17,7 @@ from dpsynth_assets.methods.evolution.prompts import (
 )
 from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.methods.evolution.text_api import RandomApi, TextApi, VariationApi
+from dpsynth_assets.methods.inputs import PublicInputs
 
 __all__ = [
     "EngineApi",

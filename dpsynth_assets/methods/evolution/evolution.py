@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.generations import no_generations, voted_frame
 from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.evolution.selection import select, vote_entropy
 from dpsynth_assets.methods.evolution.text_api import TextApi
-from dpsynth_assets.methods.staged import Checkpoint
+from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 
 if TYPE_CHECKING:
