@@ -15,12 +15,14 @@ import numpy as np
 import polars as pl
 from ctcl_runs import Corpus
 
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.plan import SHOTS
 from dpsynth_assets.methods.epsvec.shots import FixedShots
-from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveSettings, mauve_score

@@ -13,19 +13,15 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets import prediction_plots as assets
-from dpsynth_assets.assets.dataset import SHARED
-from dpsynth_assets.assets.identity import dataset_key
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.methods.planned import SHARED
+from dpsynth_assets.assets.keys import dataset_key
+from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import PrivacyLineageError, verify_privacy_lineage
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-    assign_clusters,
-    count_by_label_and_center,
-    select_top_centers,
-)
+from dpsynth_assets.methods.cluster_histogram import assign_clusters, count_by_label_and_center, select_top_centers
 from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
 from dpsynth_assets.report import prediction_plots as pictures
 from dpsynth_assets.resources.progress import Progress

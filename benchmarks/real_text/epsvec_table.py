@@ -39,7 +39,8 @@ from prediction_base import pieces, public_documents, trained_model
 from prediction_cohorts import COHORTS, prepare
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset

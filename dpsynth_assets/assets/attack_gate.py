@@ -13,7 +13,7 @@ import polars as pl
 
 from dpsynth_assets.assets.attack_record import attacks_on_release, refusal
 from dpsynth_assets.assets.attacks import attack_keys
-from dpsynth_assets.assets.identity import dataset_key
+from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planned import PlannedMethod

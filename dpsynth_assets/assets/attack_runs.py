@@ -24,15 +24,10 @@ from dpsynth_assets.assets.key_tasks import (
     key_task,
     short_plan,
 )
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    GenerationMethod,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-)
+from dpsynth_assets.methods.base import CohortTerms, GenerationMethod
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditKind, AuditResult
@@ -211,7 +206,7 @@ def public_histogram(
     records: PrivateInputs, terms: CohortTerms, centers: Any, cells: int, batch_records: int
 ) -> ClusterHistogram:
     """Exact counts of public records in the fullest cells; each counts for a batch at least."""
-    from dpsynth_assets.methods.private_prediction.cluster_histogram import (
+    from dpsynth_assets.methods.cluster_histogram import (
         assign_clusters,
         count_by_label_and_center,
         label_indices,

@@ -34,13 +34,12 @@ from dpsynth_assets.assets.attack_runs import (
     testable,
 )
 from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
-from dpsynth_assets.assets.audit import AUDIT
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.identity import version_of
+from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.resources.models import Models

@@ -9,7 +9,8 @@ import dagster as dg
 from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.identity import version_of
+from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -31,13 +32,6 @@ from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
 
-AUDIT = "audit"
-
-
-def audits_key(dataset: str) -> dg.AssetKey:
-    """Results of the mechanism audits that concern one dataset."""
-    return dataset_key(dataset, AUDIT, "mechanism_audits")
-
 
 def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """Audits of the mechanisms a cohort uses, its statement, and checks of both."""
@@ -54,7 +48,7 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
 
 def planned_events(plan: DatasetPlan) -> list[Event | None]:
     """Every event the cohort may be charged; None stands for ex-post releases."""
-    shared = [part.event for part in (plan.histogram, plan.topics) if part is not None]
+    shared = [part.event for part in plan.shared]
     return [*shared, *(planned.plan.event for planned in plan.methods)]
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.corpora import method_asset
-from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.identity import version_of
+from dpsynth_assets.assets.keys import dataset_key
+from dpsynth_assets.assets.method_assets import method_asset
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations

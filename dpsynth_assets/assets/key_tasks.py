@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planned import PlannedMethod
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.few_shot_plan import plan_at_noise
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_rho
 
 if TYPE_CHECKING:

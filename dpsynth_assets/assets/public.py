@@ -13,6 +13,7 @@ import polars as pl
 
 from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.identity import version_of, version_of_texts
+from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home, project_root
@@ -22,11 +23,6 @@ from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.shared_models import model_folder, share
 from dpsynth_assets.resources.whole_folders import written_whole
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
-
-
-def public_key(base: str, artifact: str) -> dg.AssetKey:
-    """Asset key of one artifact of a public base."""
-    return dg.AssetKey(["public", base, artifact])
 
 
 def public_definitions(spec: PublicDataSpec) -> dg.Definitions:

@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.identity import version_of, version_of_texts
-from dpsynth_assets.assets.public import public_asset, public_key
+from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.public import public_asset
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress

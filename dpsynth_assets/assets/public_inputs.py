@@ -1,17 +1,17 @@
-"""What a staged method reads of the public base: asset inputs by name, loaded once a process."""
+"""Public artifacts that a stage reads: asset inputs by name, loaded once a process."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.dataset import array_version
-from dpsynth_assets.assets.identity import version_of, version_of_texts
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.methods.base import CohortTerms, PublicInputs
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.planned import PlannedMethod, PlannedShared
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.resources.models import Models
 
@@ -55,10 +55,9 @@ def load_public_inputs(
     )
 
 
-def stage_devices(spec: PrivateDatasetSpec, planned: PlannedMethod) -> int:
+def stage_devices(spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared) -> int:
     """GPUs a stage asks for: as many as share the dataset's model, where it runs one."""
-    uses = planned.method.uses_engine(planned.config)
-    return spec.engine.tensor_parallel_size if uses else 1
+    return spec.engine.tensor_parallel_size if planned.method.uses_engine else 1
 
 
 def public_versions(values: Mapping[str, Any]) -> dict[str, str]:

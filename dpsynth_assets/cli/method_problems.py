@@ -96,14 +96,13 @@ def _refused(planned: "PlannedMethod", index: int) -> Problem:
 def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Checks that a schedule asks for rows of some corpus whose rows are free."""
     from dpsynth_assets.methods.registry import get_method
-    from dpsynth_assets.methods.staged import StagedMethod
 
     schedule = spec.schedule
     if schedule is None or schedule.rows is None:
         return []
     chosen = [m for m in spec.methods if not schedule.methods or m.key in schedule.methods]
     methods = [get_method(entry.method) for entry in chosen]
-    if any(isinstance(method, StagedMethod) and method.writes_corpus for method in methods):
+    if any(method.rows_are_free and method.writes_corpus for method in methods):
         return []
     return [
         Problem(

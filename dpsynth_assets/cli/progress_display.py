@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 
 SECONDS_BETWEEN_LINES = 10.0
 

@@ -27,6 +27,7 @@ from dpsynth_assets.datasets.parts import (
     PrivacyUnitSpec,
     PublicFactsSpec,
     SourceSpec,
+    TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem, suggest
@@ -64,6 +65,7 @@ __all__ = [
     "ScheduleSpec",
     "SourceSpec",
     "TextEmbedderSpec",
+    "TopicHistogramSpec",
     "Window",
     "cohorts_of",
     "dataset_folders",

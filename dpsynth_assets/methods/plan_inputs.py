@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dpsynth_assets.methods.base import Method, MethodPlan
-from dpsynth_assets.methods.staged import StagedMethod
+from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
 
@@ -25,12 +25,8 @@ class Planned(Protocol):
         """Its name within the dataset."""
 
     @property
-    def method(self) -> Method:
-        """The registered method."""
-
-    @property
-    def config(self) -> Any:
-        """Its validated settings."""
+    def method(self) -> Method[Any]:
+        """The bound method."""
 
     @property
     def plan(self) -> MethodPlan:
@@ -103,7 +99,7 @@ def refusal_for_inputs(planned: Planned, known: Methods, *, has_topics: bool) ->
 
 
 def _topic_problems(planned: Planned) -> list[InputProblem]:
-    if not planned.method.uses_topics(planned.config):
+    if not planned.method.uses_topics:
         return []
     return [
         InputProblem(
@@ -150,10 +146,10 @@ def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem |
 
 def _nothing_to_choose(planned: Planned, other: Planned) -> InputProblem | None:
     """Whoever asks for all rows of a corpus, or for more, gets that corpus under another name."""
-    if not (isinstance(planned.method, StagedMethod) and isinstance(other.method, StagedMethod)):
+    if not (planned.method.rows_are_free and other.method.rows_are_free):
         return None  # How many rows a corpus of one release has is known once it was made.
-    asked = planned.method.default_rows(planned.config)
-    there = other.method.default_rows(other.config)
+    asked = planned.method.default_rows
+    there = other.method.default_rows
     if asked < there:
         return None
     return InputProblem(
@@ -186,4 +182,4 @@ def _behind(folder: str, known: Methods) -> list[str]:
 
 def _settings_name(planned: Planned) -> tuple[str, ...]:
     """Folders that a method's settings name, there or not."""
-    return planned.method.builds_on(planned.config)
+    return planned.method.builds_on

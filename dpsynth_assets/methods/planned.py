@@ -1,72 +1,59 @@
-"""What a plan says: each release of a cohort with its noise and its event."""
+"""What a plan says: each release of a cohort with its mechanism and its event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from dpsynth_assets.datasets import HistogramSpec, MethodSpec
-from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, Method, MethodPlan
-from dpsynth_assets.methods.staged import StagedMethod
+from dpsynth_assets.datasets import MethodSpec
+from dpsynth_assets.methods.base import CohortTerms, Method, Staged
+from dpsynth_assets.methods.stages import MethodPlan, Stage
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
 from dpsynth_assets.privacy.ledger.plans import is_secret
 
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedHistogram:
-    """The cluster histogram: its noise and its event.
-
-    Attributes:
-        spec: Declared settings.
-        target_epsilon: What its share of the budget is worth alone, as ε.
-        scale: Noise scale of each of the two histograms (Laplace b, or Gaussian σ), in records.
-        event: What will be charged.
-        terms: The cohort's declared terms.
-    """
-
-    spec: HistogramSpec
-    target_epsilon: float
-    scale: float
-    event: Event
-    terms: CohortTerms
-
-    @property
-    def epsilon(self) -> float:
-        """ε of the event alone at the cohort's δ; computed when asked, not when the UI opens."""
-        return epsilon_of_fixed([self.event], self.terms.delta, self.terms.accountant)
+SHARED = "shared"
+"""Folder of what all methods of a dataset share; the middle of its asset keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedTopics:
-    """The topic histogram: its noise and its event.
+class PlannedShared:
+    """A histogram that the methods of a dataset share.
 
     Attributes:
-        noise_std: Standard deviation of the noise of each count, in records.
-        event: What will be charged.
-        terms: The cohort's declared terms.
+        method: What releases it, bound to its settings and the cohort's terms.
+        plan: Its noise and its event.
         share: What it takes of the cohort's ρ.
+        target_epsilon: What the share is worth alone, as ε; None where noise is declared.
     """
 
-    noise_std: float
-    event: Event
-    terms: CohortTerms
+    method: Staged[Any]
+    plan: MethodPlan
     share: float
+    target_epsilon: float | None = None
+    folder: str = SHARED
 
     @property
+    def event(self) -> Event:
+        """What will be charged."""
+        (event,) = self.plan.charges.values()
+        return event
+
+    @cached_property
     def epsilon(self) -> float:
         """ε of the event alone at the cohort's δ; computed when asked, not when the UI opens."""
-        return epsilon_of_fixed([self.event], self.terms.delta, self.terms.accountant)
+        terms = self.method.terms
+        return epsilon_of_fixed([self.event], terms.delta, terms.accountant)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedMethod:
-    """One method with its validated settings and its plan.
+    """One method with its plan.
 
     Attributes:
         spec: Its entry in the dataset file.
-        method: The registered method.
-        config: Its validated settings.
+        method: The method, bound to its validated settings and the cohort's terms.
         share: Share of the cohort's budget; 0 where it spends nothing.
         target_epsilon: What the share is worth alone, as ε.
         plan: What it will do and charge.
@@ -76,8 +63,7 @@ class PlannedMethod:
     """
 
     spec: MethodSpec
-    method: Method
-    config: Any
+    method: Method[Any]
     share: float
     target_epsilon: float
     plan: MethodPlan
@@ -90,9 +76,14 @@ class PlannedMethod:
         return self.spec.key
 
     @property
+    def config(self) -> Any:
+        """The method's validated settings."""
+        return self.method.config
+
+    @property
     def writes_corpus(self) -> bool:
-        """Whether it writes a corpus; a staged one may release a downstream model instead."""
-        return not isinstance(self.method, StagedMethod) or self.method.writes_corpus
+        """Whether it writes a corpus; a method may release a downstream model instead."""
+        return self.method.writes_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,36 +92,24 @@ class DatasetPlan:
 
     terms: CohortTerms
     budget: BudgetTerms
-    histogram: PlannedHistogram | None
+    histogram: PlannedShared | None
     methods: tuple[PlannedMethod, ...]
-    topics: PlannedTopics | None = None
+    topics: PlannedShared | None = None
+
+    @property
+    def shared(self) -> tuple[PlannedShared, ...]:
+        """The histograms that all methods share, as far as the dataset file declares them."""
+        return tuple(part for part in (self.histogram, self.topics) if part is not None)
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
         """The DP releases of one round, as the ledger pins them for fixed-plan accounting."""
-        releases = []
-        if self.histogram is not None:
-            name = f"{self.terms.cohort}/shared/cluster_histogram"
-            releases.append(PlannedRelease(asset=name, event=self.histogram.event))
-        if self.topics is not None:
-            name = f"{self.terms.cohort}/shared/topic_histogram"
-            releases.append(PlannedRelease(asset=name, event=self.topics.event))
-        for planned in self.methods:
-            if planned.plan.refusal is None:
-                releases += self._charged(planned)
-        return tuple(releases)
-
-    def _charged(self, planned: PlannedMethod) -> list[PlannedRelease]:
-        """What one method charges itself: a line a stage, or one for its corpus."""
-        place = f"{self.terms.cohort}/{planned.folder}"
-        if isinstance(planned.method, StagedMethod):
-            return [
-                PlannedRelease(asset=f"{place}/{stage}", event=event)
-                for stage, event in planned.plan.stages.items()
-            ]
-        if planned.plan.event is None:
-            return []
-        return [PlannedRelease(asset=f"{place}/candidate_corpus", event=planned.plan.event)]
+        return tuple(
+            PlannedRelease(asset=f"{self.terms.cohort}/{part.folder}/{stage}", event=event)
+            for part in (*self.shared, *self.methods)
+            if part.plan.refusal is None
+            for stage, event in part.plan.charges.items()
+        )
 
     @property
     def corpora(self) -> tuple[PlannedMethod, ...]:
@@ -139,8 +118,8 @@ class DatasetPlan:
 
     @property
     def predictions(self) -> tuple[PlannedMethod, ...]:
-        """The methods that decode privately, token by token, in a single release."""
-        return tuple(p for p in self.methods if isinstance(p.method, GenerationMethod))
+        """The methods whose rows are themselves a paid release, drawn token by token."""
+        return tuple(planned for planned in self.methods if not planned.method.rows_are_free)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -155,20 +134,35 @@ class DatasetPlan:
 
     def events_behind(self, planned: PlannedMethod) -> Sequence[Event]:
         """Events of the releases that a method's corpus builds on."""
-        method, config = planned.method, planned.config
         behind: list[Event] = []
-        if self.histogram is not None and method.uses_histogram(config, self.terms):
+        if self.histogram is not None and planned.method.uses_histogram:
             behind.append(self.histogram.event)
         if self.topics is not None and planned.follows_topics:
             behind.append(self.topics.event)
-        if isinstance(method, StagedMethod):
-            behind.extend(planned.plan.stages.values())
+        if planned.method.rows_are_free:
+            behind.extend(planned.plan.charges.values())
         for folder in planned.builds_on:
             other = self.method(folder)
-            own = () if isinstance(other.method, StagedMethod) else (other.plan.event,)
+            own = () if other.method.rows_are_free else tuple(other.plan.charges.values())
             inherited = [*self.events_behind(other), *own]
-            behind.extend(e for e in inherited if e is not None and not _already(e, behind))
+            behind.extend(event for event in inherited if not _already(event, behind))
         return tuple(behind)
+
+    def events_behind_stage(
+        self, planned: PlannedMethod | PlannedShared, stage: Stage
+    ) -> Sequence[Event]:
+        """Events of the releases that one stage reads: earlier stages, and the histogram."""
+        charges, stages = planned.plan.charges, {each.name: each for each in planned.plan.stages}
+        read, rest = [], list(stage.after)
+        while rest:
+            name = rest.pop()
+            if name not in read:
+                read.append(name)
+                rest += stages[name].after
+        behind = [charges[name] for name in charges if name in read]
+        if isinstance(planned, PlannedMethod) and not planned.method.rows_are_free:
+            behind += self.events_behind(planned)
+        return behind
 
     def method(self, folder: str) -> PlannedMethod:
         """The planned method of one folder.

@@ -196,7 +196,7 @@ class DpSgdMechanism:
 
         **Privacy** Steps that were drawn after the checkpoint are drawn again, with fresh batches
         and noise. That is covered by the charge only where nothing of the lost draws was kept or
-        shown; see `Checkpoint` in `methods.staged`.
+        shown; see `Checkpoint` in `methods.inputs`.
         """
         self._meter.resume_at(step)
 

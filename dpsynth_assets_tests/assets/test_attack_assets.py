@@ -14,7 +14,7 @@ import pytest
 
 from dpsynth_assets.assets import attack_record, attack_runs, attacks, key_tasks
 from dpsynth_assets.assets.attack_tables import median_metadata
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.attacks.audits import latest_results
 from dpsynth_assets.attacks.copying_model import BEGIN, END, PAD, CopyingModel
 from dpsynth_assets.attacks.prefilled import PrefilledModel, prefilled
@@ -22,7 +22,7 @@ from dpsynth_assets.attacks.reconstruction import PREFIX
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.lineage import verify_privacy_lineage
-from dpsynth_assets.methods.base import SyntheticCorpus
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,

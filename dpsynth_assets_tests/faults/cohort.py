@@ -14,7 +14,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.dataset import ReleaseConfig, release_name
+from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.paths import Folder, located

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods import topic_histogram as module
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.topic_histogram import (
     TopicHistogram,
     project_to_total,

@@ -6,7 +6,9 @@ import pytest
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.demo_corpus import public_rows
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import scaffold_of
 from dpsynth_assets.methods.epsvec.shots import FixedShots
@@ -16,7 +18,7 @@ from dpsynth_assets.methods.fine_tuning import DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
-from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.models.judging import EngineJudge, engine_judge
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit

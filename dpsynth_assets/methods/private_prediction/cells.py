@@ -8,14 +8,15 @@ from typing import cast
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
     batch_counts,
     label_batch_counts,
     uniform_batch_counts,
 )
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
     UniformBatchesConfig,

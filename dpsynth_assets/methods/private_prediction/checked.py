@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dpsynth_assets.methods.base import CohortTerms, GenerationMethod, MethodPlan, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms, GenerationMethod
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.private_prediction.cells import (
     hashed_cells,
     released_centers,

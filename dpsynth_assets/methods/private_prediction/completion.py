@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from dpsynth_assets.methods.base import CohortTerms, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.loop import Document
 from dpsynth_assets.methods.private_prediction.prompts import public_prompt

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    PassStore,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PassStore, PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan, SyntheticCorpus
 from dpsynth_assets.methods.private_prediction.batching import (
     PrivateBatch,
     assign_records,
@@ -26,10 +20,7 @@ from dpsynth_assets.methods.private_prediction.cells import (
     released_centers,
     slot_cells,
 )
-from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-    assign_clusters,
-    label_indices,
-)
+from dpsynth_assets.methods.cluster_histogram import assign_clusters, label_indices
 from dpsynth_assets.methods.private_prediction.completion import completed
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.loop import (

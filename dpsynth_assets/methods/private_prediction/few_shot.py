@@ -10,15 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    GenerationMethod,
-    MethodPlan,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
+from dpsynth_assets.methods.base import CohortTerms, GenerationMethod
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan, SyntheticCorpus
 from dpsynth_assets.methods.private_prediction.checked import check_few_shot
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows

@@ -2,7 +2,8 @@
 
 import math
 
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError

@@ -6,14 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan, SyntheticCorpus
 from dpsynth_assets.methods.private_prediction.checked import PrivatePrediction
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
 from dpsynth_assets.methods.private_prediction.corpus import (

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.models.worker_threads import one_thread_each

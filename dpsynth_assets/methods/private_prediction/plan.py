@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.private_prediction.batching import uniform_batch_counts
 from dpsynth_assets.methods.private_prediction.config import (
     InvisibleInkConfig,

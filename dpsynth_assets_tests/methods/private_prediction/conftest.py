@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.models.decoding.prefixes import PROBES
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 

@@ -14,15 +14,7 @@ from dpsynth_assets.methods.private_prediction.batching import (
     batch_counts,
     uniform_batch_counts,
 )
-from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-    ClusterHistogram,
-    assign_clusters,
-    cluster_histogram_event,
-    count_by_label_and_center,
-    label_indices,
-    release_cluster_histogram,
-    select_top_centers,
-)
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram, assign_clusters, cluster_histogram_event, count_by_label_and_center, label_indices, release_cluster_histogram, select_top_centers
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.forward_passes import pass_rows
 from dpsynth_assets.privacy.units import NeighboringRelation

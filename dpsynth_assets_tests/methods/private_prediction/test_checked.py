@@ -5,8 +5,9 @@ import inspect
 import pytest
 import torch
 
-from dpsynth_assets.methods.base import GenerationMethod, PrivateInputs
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.base import GenerationMethod
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 

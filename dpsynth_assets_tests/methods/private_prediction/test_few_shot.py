@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import torch
 
-from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.private_prediction import few_shot_writer
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.base import GenerationMethod
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.loop import Document
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.private_prediction.references import (

@@ -1,0 +1,45 @@
+"""Values that release assets hand on: a reservation with released facts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.methods.inputs import Released
+from dpsynth_assets.resources.release_store import ReleaseStore
+
+
+def reservation_of(value: Mapping[str, Any]) -> str:
+    """Reads the charge that paid for an upstream release."""
+    return str(value["reservation"])
+
+
+def stage_facts(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads the released facts of an upstream stage.
+
+    Histograms of version 0.2.0 and before lie in the store with their facts beside the reservation.
+    """
+    if "facts" in value:
+        return dict(value["facts"])
+    return {name: fact for name, fact in value.items() if name != "reservation"}
+
+
+def read_released_stage(value: Mapping[str, Any], store: ReleaseStore) -> Released:
+    """Opens an earlier stage's release, from what its asset handed on."""
+    reservation = reservation_of(value)
+    return Released(
+        reservation=reservation, facts=stage_facts(value), folder=store.files(reservation)
+    )
+
+
+def plain_json(value: Any) -> Any:
+    """Converts NumPy values to JSON values."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {str(k): plain_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(v) for v in value]
+    return value
