@@ -55,7 +55,7 @@ types:
 bench: setup  ## side-by-side measurements; see docs/benchmarks.md
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-pictures: setup  ## the README's pictures, from a walk through the web UI (needs chromium, node)
+pictures: setup  ## the pictures of docs/tour.md, from a walk through the web UI (needs chromium, node)
 	$(BIN)/python -m dpsynth_assets_tests.web.pictures docs/pictures \
 	  $(if $(HOME_OF_DEMO),--home $(HOME_OF_DEMO))
 

@@ -10,6 +10,7 @@ import sys
 import time
 
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import (
     dp_sgd_noise_multiplier,
     largest_token_count,
@@ -114,10 +115,10 @@ def calibration():
         timed(
             f"batch size for 500 tokens within ε = 10, {accountant}",
             lambda plan=plan: smallest_batch_size(
+                BatchTerms(expected_batch_size=1, relation=NeighboringRelation.ADD_REMOVE),
                 tokens=500,
                 clip_bound=9.0,
                 temperature=1.5,
-                relation=NeighboringRelation.ADD_REMOVE,
                 **plan,
             ),
         )

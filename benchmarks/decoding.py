@@ -29,6 +29,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.models.decoding import PackedContexts, SamplingRules
 from dpsynth_assets.models.decoding.sampling import draw_tokens
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
@@ -219,16 +220,14 @@ def report_memory(arguments) -> None:
     )
 
 
-def settings(arguments) -> dict:
-    return {
-        "temperature": 1.0,
-        "expected_batch_size": arguments.contexts,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
+def batch_terms(arguments) -> BatchTerms:
+    return BatchTerms(
+        expected_batch_size=arguments.contexts, relation=NeighboringRelation.ADD_REMOVE
+    )
 
 
 def mean_mechanism(arguments) -> MeanTokenMechanism:
-    return MeanTokenMechanism(clip_bound=6.0, **settings(arguments))
+    return MeanTokenMechanism(batch=batch_terms(arguments), clip_bound=6.0, temperature=1.0)
 
 
 def meter_of(arguments) -> PrivateTokenMeter:
@@ -261,7 +260,9 @@ def restricted_selector(arguments):
 
 
 def difference_selector(arguments):
-    mechanism = DifferenceTokenMechanism(clip_bound=1.0, top_k=100, **settings(arguments))
+    mechanism = DifferenceTokenMechanism(
+        batch=batch_terms(arguments), clip_bound=1.0, temperature=1.0, top_k=100
+    )
     meter = meter_of(arguments)
     return lambda logits, rows, active, public: Draws.all_private(
         mechanism.select(logits, public, rows, active, meter)
@@ -271,12 +272,7 @@ def difference_selector(arguments):
 def tested_selector(arguments):
     """The public-token test, the public draw and, where the test says so, the mean's draw."""
     mechanism, meter = mean_mechanism(arguments), meter_of(arguments)
-    test = PublicTokenTest(
-        expected_batch_size=arguments.contexts,
-        noise_scale=0.2,
-        threshold=0.5,
-        relation=NeighboringRelation.ADD_REMOVE,
-    ).open(meter)
+    test = PublicTokenTest(batch=batch_terms(arguments), noise_scale=0.2, threshold=0.5).open(meter)
 
     def select(logits, rows, active, public) -> Draws:
         private = test.needs_private_token(logits, public, rows, active)

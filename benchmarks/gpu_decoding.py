@@ -24,6 +24,7 @@ import torch
 
 from dpsynth_assets.models.decoding import PackedContexts
 from dpsynth_assets.privacy import sparse_vector
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
@@ -173,10 +174,8 @@ def floor_ms(model, arguments, copy_gb_per_s: float) -> float:
 
 def settings(arguments) -> dict[str, Any]:
     return {
+        "batch": BatchTerms(expected_batch_size=arguments.contexts, relation=RELATION),
         "temperature": 1.5,
-        "expected_batch_size": arguments.contexts,
-        "relation": RELATION,
-        "logit_slack": 0.0,
     }
 
 
@@ -208,7 +207,7 @@ def public_test(arguments) -> Selector:
     mechanism = MeanTokenMechanism(clip_bound=arguments.clip, **settings(arguments))
     owner, meter = inputs(arguments)
     test = PublicTokenTest(
-        expected_batch_size=arguments.contexts, noise_scale=0.2, threshold=-2.0, relation=RELATION
+        batch=settings(arguments)["batch"], noise_scale=0.2, threshold=-2.0
     ).open(meter)
 
     def select(logits: torch.Tensor, public: torch.Tensor | None) -> int:

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from html.parser import HTMLParser
 
 import polars as pl
@@ -137,6 +138,19 @@ def test_the_command_prints_json_and_writes_a_report_without_private_text(run, f
     assert {"mauve", "mauve_std", "mean_words", "distinct_2", "verbatim_share"} <= set(scores)
     for name in ("report.html", "report.md", "metrics.json"):
         assert "kayak" not in (tmp_path / "out" / name).read_text()
+
+
+def test_without_mauve_the_command_scores_the_rest_and_says_what_to_install(
+    run, files, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    result = run("--real", files[0], "--synthetic", files[1], "--output", tmp_path / "out")
+    line = "not computed; pip install 'dpsynth_assets[mauve]'"
+    assert result.exit_code == 0
+    assert f"MAUVE: {line}" in result.stdout.splitlines()
+    assert f"evaluation: mauve: {line}" in (tmp_path / "out" / "report.md").read_text().replace(
+        "\\", ""
+    )
 
 
 def test_missing_files_and_columns_are_one_line_and_exit_code_two(run, files, tmp_path):

@@ -17,6 +17,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.models.decoding import public_prefix
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -80,12 +81,14 @@ def decode(
     return sum(len(document.tokens) for document in documents)
 
 
+TERMS = BatchTerms(expected_batch_size=BATCH - 1, relation=NeighboringRelation.ADD_REMOVE)
+
+
 def settings(clip_bound: float) -> dict:
     return {
         "clip_bound": clip_bound,
         "temperature": 1.0,
-        "expected_batch_size": BATCH - 1,
-        "relation": NeighboringRelation.ADD_REMOVE,
+        "batch": TERMS,
     }
 
 
@@ -103,10 +106,9 @@ def svt_selector(batches: int, clip_bound: float):
     mechanism = MeanTokenMechanism(**settings(clip_bound))
     meter = PrivateTokenMeter(TOKENS, batches)
     asked = PublicTokenTest(
-        expected_batch_size=BATCH - 1,
+        batch=TERMS,
         noise_scale=NOISE,
         threshold=THRESHOLD,
-        relation=NeighboringRelation.ADD_REMOVE,
     ).open(meter)
 
     def select(logits, rows, active, public):

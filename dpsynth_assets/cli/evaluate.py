@@ -25,6 +25,7 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
+from dpsynth_assets.metrics.mauve import NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 
 HELD_OUT_SHARE = 0.5
@@ -232,6 +233,8 @@ def _print_table(table: list[CorpusScores], output: Path | None) -> None:
             cells = (format_cell(name, row[name], row.get(f"{name}_std")) for row in (corpus, real))
             shown.add_row(name.replace("_", " "), *cells)
     console.print(shown)
+    if not mauve_is_installed():
+        console.print(f"MAUVE: {NOT_COMPUTED}", highlight=False, markup=False, soft_wrap=True)
     if output is not None:
         console.print(f"report: {output / 'report.html'}", highlight=False, soft_wrap=True)
 

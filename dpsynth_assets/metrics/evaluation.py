@@ -26,7 +26,14 @@ from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.frechet import Moments, frechet_distance
 from dpsynth_assets.metrics.lengths import length_distance
-from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveResult, MauveSettings, mauve_score
+from dpsynth_assets.metrics.mauve import (
+    MINIMUM_ROWS,
+    NOT_COMPUTED,
+    MauveResult,
+    MauveSettings,
+    mauve_is_installed,
+    mauve_score,
+)
 from dpsynth_assets.metrics.next_word import next_word_accuracy
 from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import distinct_n, label_distance, word_lengths
@@ -60,10 +67,11 @@ class EvaluationSettings:
     next_word: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; the constants of MAUVE under `mauve`, as they are used; no schema."""
+        """Plain values; under `mauve` its constants as they are used, or why there are none."""
         constants = dataclasses.asdict(dataclasses.replace(self, record_schema=None))
         del constants["record_schema"]
-        return {**constants, "mauve": self.effective_mauve().to_json()}
+        mauve = self.effective_mauve().to_json() if mauve_is_installed() else NOT_COMPUTED
+        return {**constants, "mauve": mauve}
 
     def effective_mauve(self) -> MauveSettings:
         """The constants of MAUVE with this evaluation's number of rows."""
@@ -104,7 +112,8 @@ class CorpusScores:
 
     Attributes:
         rows: Rows scored.
-        mauve: Against held-out records, in [0, 1]; None under `MINIMUM_ROWS` rows.
+        mauve: Against held-out records, in [0, 1]; None under `MINIMUM_ROWS` rows, or where the
+            extra `mauve` is not installed.
         mauve_std: Standard deviation over repeats.
         mauve_rows: Rows a side; scores of different numbers of rows do not compare.
         accuracy: Trained on the corpus, tested on held-out records; None without labels.
@@ -176,7 +185,8 @@ def evaluate_corpora(
     for index, corpus in enumerate(corpora):
         progress(index / len(corpora), f"scoring {corpus.name}")
         scores.append(score_corpus(corpus, reference, public_texts, settings))
-    progress(1.0, f"{len(corpora)} corpora scored")
+    done = f"{len(corpora)} corpora scored"
+    progress(1.0, done if mauve_is_installed() else f"{done}; MAUVE: {NOT_COMPUTED}")
     return scores
 
 
@@ -312,7 +322,8 @@ def _accuracy(
 def _mauve(
     features: np.ndarray, reference: PrivateReference, settings: EvaluationSettings
 ) -> MauveResult | None:
-    if min(len(features), len(reference.held_out_features)) < MINIMUM_ROWS:
+    rows = min(len(features), len(reference.held_out_features))
+    if rows < MINIMUM_ROWS or not mauve_is_installed():
         return None
     return mauve_score(reference.held_out_features, features, settings.effective_mauve())
 

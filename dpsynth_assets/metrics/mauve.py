@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,14 @@ import numpy as np
 
 MINIMUM_ROWS = 20
 """Fewer rows a side give fewer than two clusters of ten."""
+
+NOT_COMPUTED = "not computed; pip install 'dpsynth_assets[mauve]'"
+"""Stands where the score would, where mauve-text (GPL-3.0) is not installed."""
+
+
+def mauve_is_installed() -> bool:
+    """Whether the package mauve-text is installed: an extra, because its licence is GPL-3.0."""
+    return find_spec("mauve") is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +94,13 @@ def mauve_score(
         Mean and spread over repeats, each with `min(n_p, n_q, max_rows)` rows a side.
 
     Raises:
+        ModuleNotFoundError: The extra is not installed.
         ValueError: Either side has fewer than `MINIMUM_ROWS` rows, or dimensions differ.
 
     **Source** Pillutla et al. 2021, through the package mauve-text.
     """
+    if not mauve_is_installed():
+        raise ModuleNotFoundError(f"MAUVE: {NOT_COMPUTED}")
     settings = settings or MauveSettings()
     rows = min(len(p_features), len(q_features), settings.max_rows)
     if rows < MINIMUM_ROWS or p_features.shape[1] != q_features.shape[1]:

@@ -23,7 +23,6 @@ from dpsynth_assets.models.byte_tokenizer import train_tokenizer
 from dpsynth_assets.models.copying_start import CopyingHeads, start_with_copying
 from dpsynth_assets.models.document_format import EMBEDDED
 from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.muon import Muon
 from dpsynth_assets.models.prompt_sampler import EncodedDocuments, PromptSampler, encode_documents
 from dpsynth_assets.models.sharded_gradients import open_shards, shares
 
@@ -242,7 +241,8 @@ def _optimizers(model: Any, settings: TrainingSettings) -> list["torch.optim.Opt
     adam = torch.optim.AdamW(
         rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    return [Muon(inner, settings.matrix_learning_rate), adam]
+    muon = torch.optim.Muon(inner, lr=settings.matrix_learning_rate, weight_decay=0.0)
+    return [muon, adam]
 
 
 def _schedule(share: float, warmup_share: float) -> float:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dpsynth_assets.models.muon import Muon
 from dpsynth_assets.models.public_word_pieces import PublicWordPieces
 
 if TYPE_CHECKING:
@@ -261,7 +260,8 @@ def _optimizers(model: Any, settings: NextWordSettings) -> list[Any]:
         weight_decay=settings.weight_decay,
         fused=True,
     )
-    return [Muon(inner, settings.matrix_learning_rate), adam]
+    muon = torch.optim.Muon(inner, lr=settings.matrix_learning_rate, weight_decay=0.0)
+    return [muon, adam]
 
 
 def _step(optimizers: Sequence[Any], factor: float) -> None:

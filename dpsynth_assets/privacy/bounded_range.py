@@ -8,134 +8,17 @@ loss the adversary picks, V_k(e) the worst δ of k adaptive draws at ε = e.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
-from dpsynth_assets.privacy.units import NeighboringRelation
-
 STEPS_PER_ETA = 24
 """Grid points per η: within 0.5% of the optimum; twice as many would cost four times the time."""
-
-ROWS_PER_EXPECTED_ROW = 4.0
-"""Room of a forward pass for each row that is expected in it; more rows are cut into more passes.
-
-Only `logit_slack` uses it. Hashed batches have Poisson sizes: where s records are expected,
-P(|Z| > 4s) < 1e-9 for s >= 8, so that passes are hardly ever cut where batches follow counts.
-"""
-
-_UP = 1.0 + 2.0**-48
-"""Covers the roundings of a few float64 products."""
 
 ROUNDING = 1.0 - 1e-9
 """Share of δ that may be used: float64 errors of the recursion stay far below the rest."""
 
 MAXIMUM_WORK = 4e9
 """Grid cells one recursion may compute; longer token blocks are accounted by zCDP instead."""
-
-CONTEXT_CHANGES = ("toggle", "replace")
-
-
-def context_changes(
-    relation: NeighboringRelation, max_records_per_unit: int, contexts_changed: str
-) -> int:
-    """Bounds how many logit vectors enter or leave when one privacy unit changes.
-
-    Args:
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one unit may contribute (group privacy).
-        contexts_changed: `toggle` where a record's logit vector appears or disappears;
-            `replace` where it turns into another one, as with two records in a prompt of which
-            one goes (B-000.1 of the errata).
-
-    Raises:
-        ValueError: If `contexts_changed` or `max_records_per_unit` is out of its domain.
-    """
-    if contexts_changed not in CONTEXT_CHANGES:
-        raise ValueError(
-            f"Expected contexts_changed in {CONTEXT_CHANGES}, got {contexts_changed!r}."
-        )
-    if max_records_per_unit < 1:
-        raise ValueError(f"Expected max_records_per_unit >= 1, got {max_records_per_unit}.")
-    replaced = contexts_changed == "replace"
-    vectors = 2 if replaced else NeighboringRelation(relation).records_changed
-    return vectors * max_records_per_unit
-
-
-def bounded_range_eta(  # noqa: PLR0913 - one argument for each fact η depends on
-    *,
-    clip_bound: float,
-    expected_batch_size: int,
-    temperature: float,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-    logit_slack: float = 0.0,
-    batches_per_pass: int = 1,
-    load: float = 1.0,
-    contexts_changed: str = "toggle",
-) -> float:
-    """Computes η of one token drawn from softmax(Σ clip_c(z) / (s τ)), rounded up.
-
-    Args:
-        clip_bound: c > 0; clipped logits lie in [−c, c].
-        expected_batch_size: s >= 1, fixed and public; never the private number of rows.
-        temperature: τ > 0.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
-            pass change; 0 for batch-invariant inference.
-        batches_per_pass: Batches that are decoded in one forward pass.
-        load: Records of a full batch, as a multiple of s; >= 1. Passes have room for so many.
-        contexts_changed: See `context_changes`.
-
-    Raises:
-        ValueError: If an argument is outside its domain.
-
-    **Privacy** A logit vector that comes or goes moves the scores by a vector in [−c/s, c/s]^V;
-    the normaliser moves all log-probabilities alike, so the range is 2c/(sτ). Changes add up,
-    within a batch and over batches. Slack: a row's clipped logits move in range by at most
-    2·logit_slack. A record shares forward passes with at most P = `rows_per_pass` rows, whatever
-    the batches hold (`pass_rows` keeps to it), so at most P rows move. They may be of several
-    batches, which draw together: the ranges of their draws add up to 2·logit_slack·P/(sτ).
-
-    **Source** Amin et al. 2024, Lemma 3 and Lemma 4; factor 2 for replace-one from errata B-000.
-    """
-    for name, value in (("clip_bound", clip_bound), ("temperature", temperature)):
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
-    if expected_batch_size < 1:
-        raise ValueError(f"Expected expected_batch_size >= 1, got {expected_batch_size}.")
-    one_vector = Fraction(clip_bound) / expected_batch_size
-    numerical = Fraction(rows_slack(1, logit_slack, batches_per_pass, load))
-    changes = context_changes(relation, max_records_per_unit, contexts_changed)
-    exact = 2 * changes * (one_vector + numerical) / Fraction(temperature)
-    nearest = float(exact) if exact < 1 << 1000 else math.inf
-    return (
-        nearest
-        if nearest == math.inf or Fraction(nearest) >= exact
-        else math.nextafter(nearest, math.inf)
-    )
-
-
-def rows_slack(
-    expected_batch_size: int, logit_slack: float, batches_per_pass: int, load: float
-) -> float:
-    """Adds up how far logits of rows may move by one record: slack times P, rounded up.
-
-    P is the room of a forward pass: ROWS_PER_EXPECTED_ROW · load · s for each of its batches.
-
-    Raises:
-        ValueError: If an argument is outside its domain.
-    """
-    if not (logit_slack >= 0 and math.isfinite(logit_slack)):
-        raise ValueError(f"Expected 0 <= logit_slack < inf, got {logit_slack}.")
-    if batches_per_pass < 1 or not (load >= 1 and math.isfinite(load)):
-        raise ValueError(
-            f"Expected batches_per_pass >= 1 and a finite load >= 1, got {batches_per_pass} and "
-            f"{load}."
-        )
-    rows = ROWS_PER_EXPECTED_ROW * load * expected_batch_size * batches_per_pass
-    return logit_slack * rows * _UP
 
 
 @dataclass(frozen=True)

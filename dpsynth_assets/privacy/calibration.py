@@ -6,16 +6,17 @@ most the target under the same accountant.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import composed_pld, epsilon_of
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.bounded_range import (
     PrivacyProfile,
     adaptive_profiles,
-    bounded_range_eta,
     horizon,
     recursion_is_affordable,
 )
@@ -36,7 +37,6 @@ from dpsynth_assets.privacy.monotone_search import (
 from dpsynth_assets.privacy.pld import DISCRETIZATION, pld_epsilon, profile_to_pld
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets.privacy.rounded import rounded_up
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 TIGHT_GAIN = 1.6
 """Sizes the grid: optimal composition allows less than this many times the tokens of zCDP."""
@@ -58,7 +58,7 @@ def largest_token_count(
     """Finds the largest r with ε of r token draws and `other_events` at most `target_epsilon`.
 
     Args:
-        eta: η > 0 of one token draw (`bounded_range_eta`).
+        eta: η > 0 of one token draw (`BatchTerms.eta`).
         target_epsilon: ε > 0 for everything together.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
@@ -115,7 +115,8 @@ def _epsilon_with(
     return epsilon_of([*other_events, tokens], delta, accountant)
 
 
-def smallest_batch_size(  # noqa: PLR0913 - one argument for each fact η depends on
+def smallest_batch_size(
+    batch: BatchTerms,
     *,
     tokens: int,
     clip_bound: float,
@@ -123,28 +124,19 @@ def smallest_batch_size(  # noqa: PLR0913 - one argument for each fact η depend
     target_epsilon: float,
     delta: float,
     accountant: str,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
     other_events: Sequence[Event] = (),
-    logit_slack: float = 0.0,
-    batches_per_pass: int = 1,
-    contexts_changed: str = "toggle",
 ) -> int:
     """Finds the smallest expected batch size at which `tokens` draws fit into `target_epsilon`.
 
     Args:
+        batch: Declared facts of the batches, but for their size.
         tokens: Private tokens of one batch, at least 1.
         clip_bound: c > 0.
         temperature: τ > 0.
         target_epsilon: ε > 0 for everything together.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one privacy unit may contribute.
         other_events: What else is released on the same cohort.
-        logit_slack: See `bounded_range_eta`.
-        batches_per_pass: See `bounded_range_eta`.
-        contexts_changed: See `context_changes`.
 
     Raises:
         ValueError: If no batch size fits, or an argument is outside its domain.
@@ -154,21 +146,11 @@ def smallest_batch_size(  # noqa: PLR0913 - one argument for each fact η depend
     _spent(target_epsilon, delta, accountant, other_events)
 
     def fits(size: int) -> bool:
-        eta = bounded_range_eta(
-            clip_bound=clip_bound,
-            expected_batch_size=size,
-            temperature=temperature,
-            relation=relation,
-            max_records_per_unit=max_records_per_unit,
-            logit_slack=logit_slack,
-            batches_per_pass=batches_per_pass,
-            contexts_changed=contexts_changed,
-        )
+        eta = replace(batch, expected_batch_size=size).eta(clip_bound, temperature)
         return _epsilon_with(tokens, eta, delta, accountant, other_events) <= target_epsilon
 
-    changes = NeighboringRelation(relation).records_changed * max_records_per_unit
     guess = math.sqrt(tokens / (2.0 * zcdp_rho(target_epsilon, delta)))
-    guess *= changes * clip_bound / temperature
+    guess *= batch.changes * clip_bound / temperature
     return smallest_count(fits, max(1, round(guess)))
 
 

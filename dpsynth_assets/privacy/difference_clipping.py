@@ -8,14 +8,14 @@ A tokens of the public support, G active batches.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.cpu_rows import is_plain
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
@@ -27,7 +27,6 @@ from dpsynth_assets.privacy.token_selection import (
     check_shapes,
     rows_by_batch,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
@@ -44,16 +43,11 @@ class DifferenceTokenMechanism:
     two prompts need not agree on it; a difference of raw logits could be all constant.
 
     Attributes:
+        batch: Facts that η depends on; its s is the denominator whatever the private number of
+            rows is.
         clip_bound: C > 0, bound on each coordinate of a record's difference.
         temperature: τ > 0.
-        expected_batch_size: s >= 1; the denominator whatever the private number of rows is.
-        relation: Declared neighbouring relation.
         top_k: k of the public support (`public_support`, margin 2C/s); None for every token.
-        max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
-        batches_per_pass: Batches decoded in one forward pass.
-        load: Records of a full batch, as a multiple of s (`bounded_range_eta`).
-        contexts_changed: `toggle` or `replace` (`context_changes`).
 
     **Privacy** Normalisation and clip read one row and public values, so a vector that comes or
     goes moves the scores by a vector in [−C, C]^A / (sτ), and the normaliser of the softmax moves
@@ -68,16 +62,10 @@ class DifferenceTokenMechanism:
     denominator s (errata: their reimplementation of the mean divides by the private |Z|).
     """
 
+    batch: BatchTerms
     clip_bound: float
     temperature: float
-    expected_batch_size: int
-    relation: NeighboringRelation
     top_k: int | None = None
-    max_records_per_unit: int = 1
-    logit_slack: float = 0.0
-    batches_per_pass: int = 1
-    load: float = 1.0
-    contexts_changed: str = "toggle"
 
     def __post_init__(self) -> None:
         """Refuses settings without a finite η or an empty support."""
@@ -88,26 +76,17 @@ class DifferenceTokenMechanism:
     @property
     def eta(self) -> float:
         """Bounded range of one draw."""
-        return bounded_range_eta(
-            clip_bound=self.clip_bound,
-            expected_batch_size=self.expected_batch_size,
-            temperature=self.temperature,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-            logit_slack=self._lattice.slack(self.logit_slack),
-            batches_per_pass=self.batches_per_pass,
-            load=self.load,
-            contexts_changed=self.contexts_changed,
-        )
+        slack = self._lattice.slack(self.batch.logit_slack)
+        return replace(self.batch, logit_slack=slack).eta(self.clip_bound, self.temperature)
 
     @property
     def _lattice(self) -> DifferenceLattice:
-        return DifferenceLattice(self.clip_bound, self.expected_batch_size)
+        return DifferenceLattice(self.clip_bound, self.batch.expected_batch_size)
 
     @cached_property
     def _divisor(self) -> Fraction:
         """What sums are divided by to be scores."""
-        return self.expected_batch_size * Fraction(self.temperature)
+        return self.batch.expected_batch_size * Fraction(self.temperature)
 
     def event(self, count: int) -> BoundedRangeEvent:
         """Prices `count` private tokens of every batch."""
@@ -116,7 +95,7 @@ class DifferenceTokenMechanism:
     @property
     def support_margin(self) -> float:
         """2C/s, public: how far one record can move two tokens against each other."""
-        return 2.0 * self.clip_bound / self.expected_batch_size
+        return 2.0 * self.clip_bound / self.batch.expected_batch_size
 
     def select(
         self,
@@ -240,7 +219,7 @@ class DifferenceTokenMechanism:
         (law,) = _public_laws(public_row.to(private_logits.device).unsqueeze(0), [support])
         sums = self._lattice.public_units(law)
         sums += self._private_sums(private_logits, law, rows, support)
-        return sums / (self.expected_batch_size * self.temperature)
+        return sums / (self.batch.expected_batch_size * self.temperature)
 
     def _private_sums(
         self,

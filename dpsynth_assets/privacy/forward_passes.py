@@ -2,30 +2,17 @@
 
 Kernels round a row's numbers by its place in a pass and by the number of rows there. So a record
 that comes or goes may move, by rounding, the logits of the rows that share a pass with it before or
-after. `logit_slack` bounds how far; here is the bound on how many, whatever the private data are.
+after. `logit_slack` bounds how far; here is the bound on how many, whatever the private data are
+(`BatchTerms.rows_per_pass`).
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from dpsynth_assets.privacy.bounded_range import ROWS_PER_EXPECTED_ROW
-
 _PERSON = b"dpsynth-passes"
 _KEY_BYTES = 32
-
-
-def rows_per_pass(expected_batch_size: int, batches_per_pass: int, load: float = 1.0) -> int:
-    """Computes P, the most rows of one forward pass: what `rows_slack` charges, rounded down.
-
-    Args:
-        expected_batch_size: s >= 1.
-        batches_per_pass: Batches that are decoded together.
-        load: Most records expected in a batch, as a multiple of s; makes cut passes rare.
-    """
-    return math.floor(ROWS_PER_EXPECTED_ROW * load * expected_batch_size * batches_per_pass)
 
 
 def row_key(*parts: str | int) -> bytes:

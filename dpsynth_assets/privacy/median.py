@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.bounded_range import context_changes
+from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits
 from dpsynth_assets.privacy.cpu_rows import is_plain, side_by_side
 from dpsynth_assets.privacy.guarantees import GuaranteeType

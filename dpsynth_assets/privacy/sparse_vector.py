@@ -16,11 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from dpsynth_assets.privacy.bounded_range import (
-    ROWS_PER_EXPECTED_ROW,
-    context_changes,
-    rows_slack,
-)
+from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, block_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
@@ -34,7 +30,6 @@ from dpsynth_assets.privacy.token_selection import (
     check_shapes,
     rows_by_batch,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
@@ -46,29 +41,12 @@ _TESTED: "WeakSet[PrivateTokenMeter]" = WeakSet()
 """Meters that pay for a test already: a second one would run r more instances unpaid."""
 
 
-def above_threshold_epsilon(
-    *,
-    expected_batch_size: int,
-    noise_scale: float,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-    logit_slack: float = 0.0,
-    batches_per_pass: int = 1,
-    load: float = 1.0,
-    contexts_changed: str = "toggle",
-) -> float:
+def above_threshold_epsilon(batch: BatchTerms, noise_scale: float) -> float:
     """Computes ε of one AboveThreshold instance in every batch, rounded up.
 
     Args:
-        expected_batch_size: s >= 1, fixed and public; never the private number of rows.
+        batch: Declared facts of the batches.
         noise_scale: σ > 0: the threshold gets Laplace(σ), every distance Laplace(2σ).
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
-            pass change; 0 for batch-invariant inference.
-        batches_per_pass: Batches decoded in one forward pass.
-        load: Records of a full batch, as a multiple of s (`bounded_range_eta`).
-        contexts_changed: See `bounded_range.context_changes`.
 
     Raises:
         ValueError: If an argument is outside its domain.
@@ -86,10 +64,9 @@ def above_threshold_epsilon(
     """
     if not (noise_scale > 0 and math.isfinite(noise_scale)):
         raise ValueError(f"Expected 0 < noise_scale < inf, got {noise_scale}.")
-    weight = _weight_of_change(expected_batch_size, logit_slack, load)
-    weight += _weight_elsewhere(expected_batch_size, logit_slack, batches_per_pass, load)
-    changes = context_changes(relation, max_records_per_unit, contexts_changed)
-    return _round_up(2 * weight * changes / (expected_batch_size * Fraction(float(noise_scale))))
+    weight = _weight_of_change(batch) + _weight_elsewhere(batch)
+    noise = batch.expected_batch_size * Fraction(float(noise_scale))
+    return _round_up(2 * weight * batch.changes / noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +74,10 @@ class PublicTokenTest:
     """Settings of the test "is d(Z, z_pub) at least θ?", and its price.
 
     Attributes:
-        expected_batch_size: s >= 1, the denominator whatever the private number of rows is.
+        batch: Declared facts of the batches; s is the denominator whatever the private number of
+            rows is.
         noise_scale: σ > 0, in units of the distance, which lies in [0, 2] for |Z| = s.
         threshold: θ, public. A batch with few rows has distance near 1, and looks far.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move of a row's logits when other rows change.
-        batches_per_pass: Batches decoded in one forward pass.
-        load: Records of a full batch, as a multiple of s (`bounded_range_eta`).
-        contexts_changed: `toggle` or `replace`.
 
     **Privacy** Floating-point Laplace noise leaks through its low bits, so distance and threshold
     are floored to a public lattice and get exact integer noise. Floors of numbers x apart are at
@@ -116,15 +88,9 @@ class PublicTokenTest:
     **Source** Amin et al. 2024, Algorithm 1, lines 4 and 11-19; Dwork et al. 2009.
     """
 
-    expected_batch_size: int
+    batch: BatchTerms
     noise_scale: float
     threshold: float
-    relation: NeighboringRelation
-    max_records_per_unit: int = 1
-    logit_slack: float = 0.0
-    batches_per_pass: int = 1
-    load: float = 1.0
-    contexts_changed: str = "toggle"
 
     def __post_init__(self) -> None:
         """Refuses settings without a finite ε."""
@@ -135,16 +101,7 @@ class PublicTokenTest:
     @property
     def epsilon(self) -> float:
         """Pure ε of one instance in every batch."""
-        return above_threshold_epsilon(
-            expected_batch_size=self.expected_batch_size,
-            noise_scale=self.noise_scale,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-            logit_slack=self.logit_slack,
-            batches_per_pass=self.batches_per_pass,
-            load=self.load,
-            contexts_changed=self.contexts_changed,
-        )
+        return above_threshold_epsilon(self.batch, self.noise_scale)
 
     def event(self, count: int) -> PureEvent:
         """Prices `count` instances in every batch: one for each private token of the plan."""
@@ -153,26 +110,26 @@ class PublicTokenTest:
     @property
     def rounding_steps(self) -> int:
         """Lattice steps by which rounding may move the distances of two neighbours apart."""
-        return _rounding_steps(self.expected_batch_size)
+        return _rounding_steps(self.batch.expected_batch_size)
 
     @cached_property
     def sensitivity_steps(self) -> int:
         """D: lattice steps by which one changed logit vector moves a floored distance."""
-        weight = _weight_of_change(self.expected_batch_size, self.logit_slack, self.load)
+        weight = _weight_of_change(self.batch)
         return math.ceil(weight * STEPS_PER_RECORD) + self.rounding_steps
 
     @cached_property
     def noise_steps(self) -> float:
         """λ: Laplace scale of the threshold in lattice steps, rounded up; queries get 2λ."""
-        weight = _weight_of_change(self.expected_batch_size, self.logit_slack, self.load)
-        sigma = Fraction(float(self.noise_scale)) * self.expected_batch_size
+        weight = _weight_of_change(self.batch)
+        sigma = Fraction(float(self.noise_scale)) * self.batch.expected_batch_size
         return _round_up(self.sensitivity_steps * sigma / weight)
 
     @cached_property
     def threshold_steps(self) -> int:
         """θ in whole lattice steps."""
         return math.floor(
-            Fraction(float(self.threshold)) * self.expected_batch_size * STEPS_PER_RECORD
+            Fraction(float(self.threshold)) * self.batch.expected_batch_size * STEPS_PER_RECORD
         )
 
     def open(self, meter: PrivateTokenMeter) -> "OpenTokenTest":
@@ -204,16 +161,16 @@ class PublicTokenTest:
 
         public_logits = public_logits.to(private_logits.device)
         distances = torch.zeros(len(active), dtype=torch.float64, device=private_logits.device)
-        few = ROWS_PER_EXPECTED_ROW * self.expected_batch_size
+        few = ROWS_PER_EXPECTED_ROW * self.batch.expected_batch_size
         rows_of = rows_by_batch(batch_of_row, active)
         together = block_columns(public_logits.shape[1], public_logits.device.type)
         for start in range(0, len(rows_of), together):
             public = next_token_laws(public_logits[start : start + together], columns)
             for batch, rows in enumerate(rows_of[start : start + together]):
-                total = public[batch].double().mul_(-self.expected_batch_size)
+                total = public[batch].double().mul_(-self.batch.expected_batch_size)
                 total += sum_of_laws(private_logits, columns, rows, few)
                 distances[start + batch] = total.abs_().sum()
-        return distances.div_(self.expected_batch_size)  # [amin2024 Eq2]
+        return distances.div_(self.batch.expected_batch_size)  # [amin2024 Eq2]
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 32·V + 20·E + 32·(R + G) bytes.
@@ -311,7 +268,7 @@ class OpenTokenTest:
 
     def _noisy_distances(self, private_distances: "torch.Tensor") -> np.ndarray:
         """Floors (G,) distances to the lattice and adds integer noise of scale 2λ."""
-        steps = self._test.expected_batch_size * STEPS_PER_RECORD
+        steps = self._test.batch.expected_batch_size * STEPS_PER_RECORD
         floored = np.floor(private_distances.cpu().numpy() * steps).astype(np.int64)
         noisy = discrete_laplace(floored.tolist(), 2.0 * self._test.noise_steps)
         return np.array(noisy, dtype=np.int64)  # [amin2024 A1:L12]
@@ -369,16 +326,12 @@ def distance_oracle(
     return float(np.abs(total / expected_batch_size - public).sum())
 
 
-def _weight_of_change(expected_batch_size: int, logit_slack: float, load: float) -> Fraction:
+def _weight_of_change(batch: BatchTerms) -> Fraction:
     """Weighs one changed logit vector and the slack of a batch's part of the P rows: s·d's move."""
-    if expected_batch_size < 1:
-        raise ValueError(f"Expected expected_batch_size >= 1, got {expected_batch_size}.")
-    return 1 + Fraction(rows_slack(expected_batch_size, logit_slack, 1, load))
+    return 1 + Fraction(batch.slack_of_batch)
 
 
-def _weight_elsewhere(
-    expected_batch_size: int, logit_slack: float, batches_per_pass: int, load: float
-) -> Fraction:
+def _weight_elsewhere(batch: BatchTerms) -> Fraction:
     """Bounds what slack adds to that weight in all batches of a pass together.
 
     Floored distances move by the slack of a batch's rows, by less than a step of flooring and by
@@ -387,12 +340,11 @@ def _weight_elsewhere(
     `_weight_of_change`; where more of its rows move, fewer do elsewhere, and flooring may add one
     step more. Without slack logits elsewhere, and so their distances, stay the same.
     """
-    slack = rows_slack(expected_batch_size, logit_slack, batches_per_pass, load)
-    if slack == 0 or batches_per_pass == 1:
+    slack, batches = batch.slack_of_pass, batch.batches_per_pass
+    if slack == 0 or batches == 1:
         return Fraction(0)
-    others = batches_per_pass - 1
-    moved = math.ceil(Fraction(slack) * others / batches_per_pass * STEPS_PER_RECORD)
-    steps = moved + others * (1 + _rounding_steps(expected_batch_size)) + 1
+    moved = math.ceil(Fraction(slack) * (batches - 1) / batches * STEPS_PER_RECORD)
+    steps = moved + (batches - 1) * (1 + _rounding_steps(batch.expected_batch_size)) + 1
     return Fraction(steps, STEPS_PER_RECORD)
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits, usable_rows
 from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, sums_of_clipped
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
@@ -27,18 +26,13 @@ class MeanTokenMechanism:
     """Draws x ~ softmax(Σ_z clip_c(z) / (s τ)) for each batch; s is public and fixed.
 
     Attributes:
+        batch: Facts that η depends on; its s is the denominator whatever the private number of
+            rows is.
         clip_bound: c > 0.
         temperature: τ > 0.
-        expected_batch_size: s >= 1; the denominator whatever the private number of rows is.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one privacy unit may contribute.
-        logit_slack: Largest move of a row's logits when other rows change (`bounded_range_eta`).
-        batches_per_pass: Batches decoded in one forward pass.
-        load: Records of a full batch, as a multiple of s (`bounded_range_eta`).
-        contexts_changed: `toggle` or `replace` (`context_changes`).
         public_top_k: Draws among the k tokens of largest public logit only; None for all tokens.
 
-    **Privacy** Each draw is η-bounded-range (`bounded_range_eta`); r draws of every batch cost
+    **Privacy** Each draw is η-bounded-range (`BatchTerms.eta`); r draws of every batch cost
     `event(r)`, because a record sits in one batch and η counts every logit vector of a unit. The
     support of `public_top_k` is a function of the public prompt and of released tokens, so it is
     the same for neighbours; a row is clipped on it alone, into [−c, c]^k, and the argument for η
@@ -49,15 +43,9 @@ class MeanTokenMechanism:
     Amin et al. 2024 restrict to the public top 1,024 at τ = 2.25, where the tail would drown text.
     """
 
+    batch: BatchTerms
     clip_bound: float
     temperature: float
-    expected_batch_size: int
-    relation: NeighboringRelation
-    max_records_per_unit: int = 1
-    logit_slack: float = 0.0
-    batches_per_pass: int = 1
-    load: float = 1.0
-    contexts_changed: str = "toggle"
     public_top_k: int | None = None
 
     def __post_init__(self) -> None:
@@ -69,22 +57,12 @@ class MeanTokenMechanism:
     @property
     def eta(self) -> float:
         """Bounded range of one draw."""
-        return bounded_range_eta(
-            clip_bound=self.clip_bound,
-            expected_batch_size=self.expected_batch_size,
-            temperature=self.temperature,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-            logit_slack=self.logit_slack,
-            batches_per_pass=self.batches_per_pass,
-            load=self.load,
-            contexts_changed=self.contexts_changed,
-        )
+        return self.batch.eta(self.clip_bound, self.temperature)
 
     @cached_property
     def _divisor(self) -> Fraction:
         """What sums are divided by to be scores."""
-        return self.expected_batch_size * Fraction(self.temperature)
+        return self.batch.expected_batch_size * Fraction(self.temperature)
 
     def event(self, count: int) -> BoundedRangeEvent:
         """Prices `count` private tokens of every batch."""
@@ -166,7 +144,7 @@ class MeanTokenMechanism:
         sums, rows = self._private_sums(private_logits, batch_of_row, active, columns)
         offsets = torch.from_numpy(rows * self.clip_bound).to(sums.device)
         sums -= offsets.unsqueeze(1)
-        return sums.div_(self.expected_batch_size * self.temperature)
+        return sums.div_(self.batch.expected_batch_size * self.temperature)
 
     def _private_sums(
         self,

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY = 40
 SIZE = 8
@@ -15,7 +16,8 @@ SIZES = [0, 1, 2, SIZE, 200]
 
 
 def mechanism(relation, records=1, **changes):
-    return DifferenceTokenMechanism(
+    return batched(
+        DifferenceTokenMechanism,
         clip_bound=1.0,
         temperature=1.1,
         expected_batch_size=SIZE,
@@ -153,7 +155,7 @@ def test_dividing_by_the_private_number_of_rows_is_caught():
 
     def law(rows):
         private_size = mechanism("add-remove")
-        object.__setattr__(private_size, "expected_batch_size", len(rows))
+        object.__setattr__(private_size.batch, "expected_batch_size", len(rows))
         return log_probabilities(private_size, rows, public)
 
     assert spread(law(np.vstack([rows, extreme([3])])), law(rows)) > 3 * tested.eta

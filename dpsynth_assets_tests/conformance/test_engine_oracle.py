@@ -21,6 +21,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
@@ -141,10 +142,11 @@ class SvtOracle:
 # --- the product ----------------------------------------------------------------------------------
 
 
+BATCH = BatchTerms(expected_batch_size=SIZE, relation=ADD_REMOVE)
+
+
 def mean_selector(meter):
-    mechanism = MeanTokenMechanism(
-        clip_bound=BOUND, temperature=TEMPERATURE, expected_batch_size=SIZE, relation=ADD_REMOVE
-    )
+    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=BOUND, temperature=TEMPERATURE)
     return lambda logits, rows, active, _: Draws.all_private(
         mechanism.select(logits, rows, active, meter)
     )
@@ -160,9 +162,8 @@ def median_selector(meter):
 def difference_selector(meter):
     mechanism = DifferenceTokenMechanism(
         clip_bound=DIFFERENCE_BOUND,
+        batch=BATCH,
         temperature=TEMPERATURE,
-        expected_batch_size=SIZE,
-        relation=ADD_REMOVE,
         top_k=TOP_K,
     )
     return lambda logits, rows, active, public: Draws.all_private(
@@ -171,9 +172,7 @@ def difference_selector(meter):
 
 
 def svt_selector(meter):
-    test = PublicTokenTest(
-        expected_batch_size=SIZE, noise_scale=SIGMA, threshold=THETA, relation=ADD_REMOVE
-    ).open(meter)
+    test = PublicTokenTest(batch=BATCH, noise_scale=SIGMA, threshold=THETA).open(meter)
     paid = mean_selector(meter)
 
     def select(logits, rows, active, public):

@@ -15,6 +15,7 @@ import torch
 from dpsynth_assets import privacy
 from dpsynth_assets.attacks.audits import find_audit
 from dpsynth_assets.attacks.audits.entropy import REAL, seeded_everywhere
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
@@ -191,7 +192,9 @@ def test_a_training_run_costs_what_it_was_declared_to_whatever_came():
 
 def test_token_draws_cost_and_yield_the_same_for_any_batch():
     mechanism = MeanTokenMechanism(
-        clip_bound=1.0, temperature=1.0, expected_batch_size=4, relation=ADD_REMOVE
+        batch=BatchTerms(expected_batch_size=4, relation=ADD_REMOVE),
+        clip_bound=1.0,
+        temperature=1.0,
     )
     for rows in (0, 1, 50):
         meter = PrivateTokenMeter(3, 2)

@@ -16,6 +16,7 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, distance_oracle
@@ -89,10 +90,9 @@ def test_our_distance_never_moves_by_more_than_its_charge(seed, rows_count, size
 def test_the_tensor_code_measures_our_distance_and_not_the_published_one():
     _, more, public = neighbours(np.random.default_rng(5), 9)
     tested = PublicTokenTest(
-        expected_batch_size=9,
+        batch=BatchTerms(expected_batch_size=9, relation=NeighboringRelation.ADD_REMOVE),
         noise_scale=0.2,
         threshold=0.5,
-        relation=NeighboringRelation.ADD_REMOVE,
     )
     measured = tested.private_distances(
         torch.as_tensor(more),
@@ -228,11 +228,11 @@ def test_settings_read_off_private_data_are_caught(setting):
 
 
 def parts():
-    shared = {"expected_batch_size": 4, "relation": NeighboringRelation.ADD_REMOVE}
+    batch = BatchTerms(expected_batch_size=4, relation=NeighboringRelation.ADD_REMOVE)
     return SimpleNamespace(
-        mean=MeanTokenMechanism(clip_bound=6.0, temperature=1.0, **shared),
-        difference=DifferenceTokenMechanism(clip_bound=1.0, temperature=1.0, top_k=5, **shared),
-        test=PublicTokenTest(noise_scale=0.2, threshold=0.5, **shared),
+        mean=MeanTokenMechanism(batch=batch, clip_bound=6.0, temperature=1.0),
+        difference=DifferenceTokenMechanism(batch=batch, clip_bound=1.0, temperature=1.0, top_k=5),
+        test=PublicTokenTest(batch=batch, noise_scale=0.2, threshold=0.5),
     )
 
 

@@ -19,6 +19,7 @@ from dpsynth_assets.privacy import sparse_vector
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, distance_oracle
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.batched import batched
 
 FALSE_ALARM = 1e-6
 ROUNDING = 1 + 1e-7
@@ -34,7 +35,7 @@ def public_test(kind=PublicTokenTest, **changes):
         "threshold": 1.0,
         "relation": NeighboringRelation.ADD_REMOVE,
     }
-    return kind(**(fields | changes))
+    return batched(kind, **(fields | changes))
 
 
 # Exact transcripts

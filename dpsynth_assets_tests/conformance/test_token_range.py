@@ -9,13 +9,15 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY = 40
 ACTIVE = np.array([0])
 
 
 def mechanism(relation, records=1, **settings):
-    return MeanTokenMechanism(
+    return batched(
+        MeanTokenMechanism,
         clip_bound=9.0,
         temperature=1.5,
         expected_batch_size=64,

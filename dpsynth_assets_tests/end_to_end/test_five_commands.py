@@ -1,4 +1,4 @@
-"""From a CSV file to a DP corpus in five commands, as the README shows them."""
+"""From a CSV file to a DP corpus in five commands, as docs/own_data.md shows them."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import SECRET, documents, public_spec
 
@@ -114,11 +115,19 @@ def test_report_shows_rows_spend_and_where_everything_lies(told, installation):
     assert str(installation / "home" / "released" / "my_dataset") in told[3]
 
 
-def test_the_readme_shows_these_commands():
-    text = (ROOT / "README.md").read_text()
+def test_the_documentation_shows_these_commands():
+    text = (ROOT / "docs" / "own_data.md").read_text()
     section = re.search(r"## Your own data in five commands\n(.*?)\n## ", text, re.DOTALL)
-    if section is None:
-        pytest.skip("README.md has no such section")
+    assert section is not None
     shown = re.sub(r"\.venv/bin/", "", section.group(1))
     for command in COMMANDS:
-        assert command.replace("reviews.csv", "FILE") in shown.replace("reviews.csv", "FILE")
+        assert command in shown
+
+
+def test_the_dataset_file_of_the_readme_is_valid(tmp_path):
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    file = tmp_path / "defs.yaml"
+    file.write_text(shown)
+    (parsed,), problems = parse_dataset_file(file)
+    assert not problems
+    assert parsed.spec.methods

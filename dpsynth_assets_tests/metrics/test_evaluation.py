@@ -1,3 +1,6 @@
+import dataclasses
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
 )
 from dpsynth_assets.metrics.mauve import MauveSettings
+from dpsynth_assets.report import plots
 
 SETTINGS = EvaluationSettings(
     max_rows=60, mauve=MauveSettings(repeats=1, kmeans_initializations=1, kmeans_iterations=20)
@@ -98,6 +102,19 @@ def test_a_small_corpus_has_no_mauve_and_raises_nothing(reference, count):
     scores = _score(_corpus(count=count), reference)
     assert scores.rows == count
     assert scores.mauve is None
+
+
+def test_without_the_extra_all_but_mauve_is_scored_and_one_line_says_so(reference, monkeypatch):
+    complete, told = _score(_corpus(), reference), []
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    (scores,) = evaluate_corpora(
+        [_corpus()], reference, [], SETTINGS, lambda _, line: told.append(line)
+    )
+    absent = {"mauve": None, "mauve_std": None, "mauve_rows": None}
+    assert scores == dataclasses.replace(complete, **absent)
+    assert told[-1] == "1 corpora scored; MAUVE: not computed; pip install 'dpsynth_assets[mauve]'"
+    assert SETTINGS.to_json()["mauve"] == "not computed; pip install 'dpsynth_assets[mauve]'"
+    plots.scores_plot([scores.to_json(), scores.to_json()], "mauve")
 
 
 def test_without_labels_there_is_no_accuracy(reference):

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,10 @@ def test_the_constants_are_the_papers():
 def test_scoring_prints_nothing(features, capfd):
     mauve_score(features, features, QUICK)
     assert capfd.readouterr() == ("", "")
+
+
+def test_without_the_extra_the_score_says_in_one_line_what_to_install(features, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    with pytest.raises(ModuleNotFoundError) as refusal:
+        mauve_score(features, features, QUICK)
+    assert str(refusal.value) == "MAUVE: not computed; pip install 'dpsynth_assets[mauve]'"

@@ -8,7 +8,6 @@ import pytest
 
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
-from dpsynth_assets.models.muon import NEWTON_SCHULZ, Muon, orthogonalize
 from dpsynth_assets.models.prompt_sampler import EncodedDocuments, PromptSampler, similar_groups
 
 
@@ -126,43 +125,18 @@ def test_documents_with_the_same_words_share_a_group():
     assert not set(groups[:20]) & set(groups[20:])
 
 
-def test_muon_updates_have_singular_values_near_one():
+def test_muon_trains_the_matrices_of_the_layers_and_adamw_all_the_rest(toy_folder, toy_settings):
     import torch
 
-    matrix = torch.randn(24, 60, generator=torch.Generator().manual_seed(0))
-    values = torch.linalg.svdvals(orthogonalize(matrix))
-    assert values.min() > 0.5
-    assert values.max() < 1.4
+    from dpsynth_assets.models.language_model_training import _optimizers
 
-
-@pytest.mark.parametrize("shape", [(3, 24, 60), (3, 60, 24), (24, 24)])
-def test_orthogonalizing_iterates_the_published_polynomial(shape):
-    import torch
-
-    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    first, second, third = NEWTON_SCHULZ
-    expected = matrices.double()
-    expected = expected / expected.norm(dim=(-2, -1), keepdim=True)
-    for _ in range(5):
-        left = expected @ expected.mT
-        expected = first * expected + second * left @ expected + third * left @ left @ expected
-    assert orthogonalize(matrices).shape == shape
-    torch.testing.assert_close(orthogonalize(matrices).double(), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_muon_updates_standing_and_lying_matrices_each_by_its_own_direction():
-    import torch
-
-    random = torch.Generator().manual_seed(2)
-    matrices = [torch.randn(shape, generator=random) for shape in ((6, 4), (4, 6), (4, 4))]
-    moved = [torch.nn.Parameter(matrix.clone()) for matrix in matrices]
-    for parameter in moved:
-        parameter.grad = torch.randn(parameter.shape, generator=random)
-    Muon(moved, learning_rate=0.1).step()
-    for before, parameter in zip(matrices, moved, strict=True):
-        rows, columns = before.shape
-        step = 0.1 * max(1.0, rows / columns) ** 0.5 * orthogonalize(parameter.grad)
-        torch.testing.assert_close(parameter.detach(), before - step)
+    model = load_language_model(toy_folder).model
+    muon, adam = _optimizers(model, toy_settings)
+    assert isinstance(muon, torch.optim.Muon)
+    assert muon.param_groups[0]["weight_decay"] == 0.0
+    trained = [id(p) for each in (muon, adam) for p in each.param_groups[0]["params"]]
+    assert sorted(trained) == sorted(id(each) for each in model.parameters())
+    assert id(model.get_input_embeddings().weight) in trained[len(muon.param_groups[0]["params"]) :]
 
 
 def test_a_fresh_model_already_copies_what_followed_a_token_before(toy_settings):

@@ -5,17 +5,20 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.privacy.accounting import zcdp_epsilon
+from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.bounded_range import (
-    ROWS_PER_EXPECTED_ROW,
     adaptive_profiles,
     bounded_range_epsilon,
-    bounded_range_eta,
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
 PAPER = {"clip_bound": 9.0, "expected_batch_size": 64, "temperature": 1.5}
+
+
+def eta_of(*, clip_bound, temperature, **terms):
+    return BatchTerms(**terms).eta(clip_bound, temperature)
 
 
 def profile_after(draws, eta, *, upper, steps):
@@ -37,7 +40,7 @@ def profile_after(draws, eta, *, upper, steps):
     ],
 )
 def test_eta_counts_every_logit_vector_that_may_change(relation, records, contexts, factor):
-    eta = bounded_range_eta(
+    eta = eta_of(
         **PAPER,
         relation=NeighboringRelation(relation),
         max_records_per_unit=records,
@@ -47,20 +50,20 @@ def test_eta_counts_every_logit_vector_that_may_change(relation, records, contex
 
 
 def test_slack_is_charged_for_every_row_of_a_batch():
-    exact = bounded_range_eta(**PAPER, relation=ADD_REMOVE)
-    slack = bounded_range_eta(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
+    exact = eta_of(**PAPER, relation=ADD_REMOVE)
+    slack = eta_of(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
     assert slack - exact == pytest.approx(2 * 0.01 * ROWS_PER_EXPECTED_ROW / 1.5)
 
 
 def test_slack_is_charged_for_every_batch_of_a_pass_and_for_the_largest_load():
-    exact = bounded_range_eta(**PAPER, relation=ADD_REMOVE)
-    alone = bounded_range_eta(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
+    exact = eta_of(**PAPER, relation=ADD_REMOVE)
+    alone = eta_of(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
     for batches, load in ((8, 1.0), (1, 5.0), (8, 2.5)):
-        slack = bounded_range_eta(
+        slack = eta_of(
             **PAPER, relation=ADD_REMOVE, logit_slack=0.01, batches_per_pass=batches, load=load
         )
         assert slack - exact == pytest.approx(batches * load * (alone - exact))
-    assert bounded_range_eta(**PAPER, relation=ADD_REMOVE, batches_per_pass=9, load=9) == exact
+    assert eta_of(**PAPER, relation=ADD_REMOVE, batches_per_pass=9, load=9) == exact
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_slack_is_charged_for_every_batch_of_a_pass_and_for_the_largest_load():
 )
 def test_eta_refuses_settings_outside_their_domain(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
-        bounded_range_eta(**{**PAPER, "relation": ADD_REMOVE, **bad})
+        eta_of(**{**PAPER, "relation": ADD_REMOVE, **bad})
 
 
 @pytest.mark.parametrize("eta", [0.05, 0.1875, 1.0, 3.0])

@@ -1,10 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import (
     dp_sgd_noise_multiplier,
     gaussian_noise_multiplier,
@@ -23,6 +24,7 @@ from dpsynth_assets.privacy.monotone_search import TOLERANCE, smallest_multiplie
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
 
+ONE_RECORD = BatchTerms(expected_batch_size=1, relation=NeighboringRelation.ADD_REMOVE)
 OTHERS = [(), (DiscreteLaplaceEvent(scale=10.0),), (GaussianEvent(noise_multiplier=5.0),)]
 
 
@@ -142,19 +144,21 @@ def test_gaussian_noise_alone_is_exact(target, delta):
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 @pytest.mark.parametrize("relation", NeighboringRelation)
 def test_batch_size_is_the_smallest_within_the_target(accountant, relation):
-    draw = {"clip_bound": 9.0, "temperature": 1.5, "relation": relation, "max_records_per_unit": 2}
+    batch = BatchTerms(expected_batch_size=1, relation=relation, max_records_per_unit=2)
     others = (DiscreteLaplaceEvent(scale=10.0),)
     found = smallest_batch_size(
+        batch,
         tokens=60,
         target_epsilon=5.0,
         delta=1e-6,
         accountant=accountant,
         other_events=others,
-        **draw,
+        clip_bound=9.0,
+        temperature=1.5,
     )
 
     def epsilon(size):
-        eta = bounded_range_eta(expected_batch_size=size, **draw)
+        eta = replace(batch, expected_batch_size=size).eta(9.0, 1.5)
         return epsilon_of([*others, BoundedRangeEvent(eta=eta, count=60)], 1e-6, accountant)
 
     assert epsilon(found) <= 5.0 < epsilon(found - 1)
@@ -164,10 +168,10 @@ def test_batch_size_and_token_count_are_inverse():
     # 373 tokens at ε = 10 with batches of 64: printed in the paper on data clusters.
     draw = {"target_epsilon": 10.0, "delta": 108_000**-1.1, "accountant": "zcdp"}
     size = smallest_batch_size(
+        ONE_RECORD,
         tokens=373,
         clip_bound=9.0,
         temperature=1.5,
-        relation=NeighboringRelation.ADD_REMOVE,
         **draw,
     )
     assert size == 64
@@ -176,23 +180,21 @@ def test_batch_size_and_token_count_are_inverse():
 
 def test_one_huge_batch_may_be_enough_and_one_row_too():
     draw = {"clip_bound": 1.0, "temperature": 1.0, "accountant": "zcdp", "delta": 1e-6}
-    relation = NeighboringRelation.ADD_REMOVE
-    assert smallest_batch_size(tokens=1, target_epsilon=50.0, relation=relation, **draw) == 1
-    large = smallest_batch_size(tokens=100, target_epsilon=0.1, relation=relation, **draw)
+    assert smallest_batch_size(ONE_RECORD, tokens=1, target_epsilon=50.0, **draw) == 1
+    large = smallest_batch_size(ONE_RECORD, tokens=100, target_epsilon=0.1, **draw)
     assert large > 100
 
 
 def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
     with pytest.raises(ValueError, match="batch size"):
         smallest_batch_size(
+            replace(ONE_RECORD, logit_slack=0.1),
             tokens=10_000,
             clip_bound=1.0,
             temperature=1.0,
             target_epsilon=1.0,
             delta=1e-6,
             accountant="zcdp",
-            relation=NeighboringRelation.ADD_REMOVE,
-            logit_slack=0.1,
         )
 
 
@@ -202,11 +204,11 @@ def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
         gaussian_noise_multiplier,
         lambda **rest: dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, **rest),
         lambda **rest: smallest_batch_size(
+            ONE_RECORD,
             tokens=1,
             clip_bound=1.0,
             temperature=1.0,
             accountant="tight",
-            relation=NeighboringRelation.ADD_REMOVE,
             **rest,
         ),
     ],

@@ -16,6 +16,7 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY = 257
 EVERY = torch.arange(VOCABULARY)
@@ -28,7 +29,7 @@ def mechanism(**changes):
         "expected_batch_size": 4,
         "relation": NeighboringRelation.ADD_REMOVE,
     }
-    return DifferenceTokenMechanism(**(fields | changes))
+    return batched(DifferenceTokenMechanism, **(fields | changes))
 
 
 def batches(seed=0):

@@ -12,6 +12,7 @@ from dpsynth_assets.privacy import clipping, difference_clipping, difference_lat
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY = 300
 LATTICE = DifferenceLattice(1.0, 8)
@@ -24,7 +25,7 @@ def mechanism(**changes):
         "expected_batch_size": 8,
         "relation": NeighboringRelation.ADD_REMOVE,
     }
-    return DifferenceTokenMechanism(**(fields | changes))
+    return batched(DifferenceTokenMechanism, **(fields | changes))
 
 
 def near_tie(draw, tokens, lattice=LATTICE):

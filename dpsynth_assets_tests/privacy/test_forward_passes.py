@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.privacy.bounded_range import rows_slack
-from dpsynth_assets.privacy.forward_passes import pass_rows, row_key, rows_per_pass
+from dpsynth_assets.privacy.batch_terms import BatchTerms
+from dpsynth_assets.privacy.forward_passes import pass_rows, row_key
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 def mates(keys, most_rows):
@@ -61,8 +62,15 @@ def test_passes_do_not_depend_on_the_order_of_rows():
 
 def test_the_room_of_a_pass_is_what_is_charged():
     for size, batches, load in ((64, 8, 1.0), (1, 1, 1.0), (7, 3, 2.37)):
-        room = rows_per_pass(size, batches, load)
-        assert room - 1e-9 <= rows_slack(size, 1.0, batches, load) < room + 1 + 1e-9
+        batch = BatchTerms(
+            expected_batch_size=size,
+            relation=NeighboringRelation.ADD_REMOVE,
+            logit_slack=1.0,
+            batches_per_pass=batches,
+            load=load,
+        )
+        room = batch.rows_per_pass
+        assert room - 1e-9 <= batch.slack_of_pass < room + 1 + 1e-9
 
 
 def test_names_of_rows_are_told_apart():

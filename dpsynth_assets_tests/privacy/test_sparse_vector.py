@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy import clipping, next_token_laws, sparse_vector
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PureEvent
-from dpsynth_assets.privacy.forward_passes import rows_per_pass
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
@@ -21,6 +21,7 @@ from dpsynth_assets.privacy.sparse_vector import (
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY = 257
 RELATIONS = list(NeighboringRelation)
@@ -33,7 +34,7 @@ def public_test(**changes):
         "threshold": 0.5,
         "relation": NeighboringRelation.ADD_REMOVE,
     }
-    return PublicTokenTest(**(fields | changes))
+    return batched(PublicTokenTest, **(fields | changes))
 
 
 def batches(seed=0):
@@ -83,10 +84,8 @@ def one_batch(distance):
     [("add-remove", 1, 0.1), ("zero-out", 1, 0.1), ("replace-one", 1, 0.2), ("add-remove", 3, 0.3)],
 )
 def test_epsilon_is_two_over_s_sigma_for_each_changed_vector(relation, records, expected):
-    epsilon = above_threshold_epsilon(
-        expected_batch_size=100, noise_scale=0.2, relation=relation, max_records_per_unit=records
-    )
-    assert epsilon == pytest.approx(expected, rel=1e-12)
+    batch = BatchTerms(expected_batch_size=100, relation=relation, max_records_per_unit=records)
+    assert above_threshold_epsilon(batch, 0.2) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(deadline=None)
@@ -124,7 +123,7 @@ def test_instances_of_a_passs_other_batches_are_paid_too(size, sigma, slack, bat
     # The P rows that may move are of one batch, of all alike, or of any.
     settings = {"expected_batch_size": size, "noise_scale": sigma, "logit_slack": slack}
     tested = public_test(**settings, load=load, batches_per_pass=batches)
-    room = rows_per_pass(size, batches, load)
+    room = tested.batch.rows_per_pass
     weights = data.draw(st.lists(st.integers(0, 5), min_size=batches, max_size=batches))
     rows = [room * weight // max(1, sum(weights)) for weight in weights]
     rows[0] += room - sum(rows)
@@ -165,7 +164,8 @@ def test_event_prices_one_pure_instance_for_each_private_token():
 )
 def test_one_private_token_costs_what_theorem_one_says(size, temperature, sigma, rho, share):
     # r (c²/(2 s² τ²) + 2/(s σ)²) at r = 1, c = 10: settings of the paper's Table 7.
-    token = MeanTokenMechanism(
+    token = batched(
+        MeanTokenMechanism,
         clip_bound=10.0,
         temperature=temperature,
         expected_batch_size=size,

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from dpsynth_assets.privacy import clipping
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import BoundedRangeEvent
@@ -23,8 +24,7 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 MECHANISM = MeanTokenMechanism(
     clip_bound=9.0,
     temperature=1.5,
-    expected_batch_size=4,
-    relation=NeighboringRelation.ADD_REMOVE,
+    batch=BatchTerms(expected_batch_size=4, relation=NeighboringRelation.ADD_REMOVE),
 )
 VOCABULARY = 257
 
@@ -206,8 +206,7 @@ def test_selection_returns_ids_in_the_order_of_active():
     sharp = MeanTokenMechanism(
         clip_bound=90.0,
         temperature=0.5,
-        expected_batch_size=1,
-        relation=NeighboringRelation.ADD_REMOVE,
+        batch=BatchTerms(expected_batch_size=1, relation=NeighboringRelation.ADD_REMOVE),
     )
     tokens = sharp.select(logits, torch.tensor([9, 4]), np.array([9, 4]), PrivateTokenMeter(1, 10))
     assert tokens.tolist() == [11, 22]

@@ -1,8 +1,8 @@
-"""Writes the README's pictures: `python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]`.
+"""Writes the tour's pictures: `python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]`.
 
-Walks through the UI of a small house (the walk that `test_walk.py` runs) and keeps the pictures
-the README shows. With the home of a finished `make demo`, pictures that only look at what is there
-show the demo, whose texts can be read; those of runs and refusals are still the small house's.
+Walks through the UI of a small installation (the walk that `test_walk.py` runs) and keeps the
+pictures that docs/tour.md shows. With the home of a finished `make demo`, pictures that only look
+at what is there show the demo; those of runs and refusals still show the small installation.
 """
 
 import argparse

@@ -14,6 +14,7 @@ from dpsynth_assets.attacks.audits.token_draws import (
     VOCABULARY,
     largest_range,
 )
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -22,10 +23,9 @@ PUBLIC_LOGITS = np.random.default_rng(3).normal(0.0, 2.0, VOCABULARY)
 """A public prompt's logits: an invented input, hence a seed."""
 
 MECHANISM = DifferenceTokenMechanism(
+    batch=BatchTerms(expected_batch_size=BATCH_SIZE, relation=ADD_REMOVE),
     clip_bound=CLIP_BOUND,
     temperature=TEMPERATURE,
-    expected_batch_size=BATCH_SIZE,
-    relation=ADD_REMOVE,
 )
 
 

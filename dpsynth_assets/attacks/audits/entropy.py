@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits import coresets, probabilities
+from dpsynth_assets.attacks.audits import probabilities
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.token_draws import mean_mechanism
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.histogram import NoiseKind, release_histogram
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
@@ -64,7 +65,8 @@ def _answers() -> np.ndarray:
     """Empty batches at distance 1 of the threshold's 1: each answer is a fair coin."""
     import torch
 
-    test = PublicTokenTest(expected_batch_size=1, noise_scale=1.0, threshold=1.0, relation=RELATION)
+    batch = BatchTerms(expected_batch_size=1, relation=RELATION)
+    test = PublicTokenTest(batch=batch, noise_scale=1.0, threshold=1.0)
     opened = test.open(PrivateTokenMeter(1, SIZE))
     nobody = torch.empty(0, dtype=torch.int64)
     public = torch.zeros(SIZE, 2)
@@ -117,7 +119,6 @@ REAL: Mapping[str, Draw] = {
     "vector_mean": _vector,
     "dp_sgd": _gradient,
     "poisson_sampling": _sample,
-    "noisy_coreset": lambda: coresets.mechanism().release(coresets.fillers()).value.weights,
     "secret_clustering": _clusters,
     "noisy_probabilities": lambda: probabilities.tokens(probabilities.mechanism(50.0, SIZE), 1),
 }

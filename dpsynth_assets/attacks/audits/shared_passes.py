@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
-from dpsynth_assets.attacks.audits.token_draws import ADD_REMOVE, extreme_row, mean_mechanism
-from dpsynth_assets.privacy.forward_passes import pass_rows, row_key, rows_per_pass
+from dpsynth_assets.attacks.audits.token_draws import ADD_REMOVE, extreme_row
+from dpsynth_assets.privacy.batch_terms import BatchTerms
+from dpsynth_assets.privacy.forward_passes import pass_rows, row_key
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 ROWS, VOCABULARY, LOGIT_SLACK = 600, 8, 0.05
-EXPECTED_BATCH_SIZE, BATCHES_PER_PASS = 8, 2
+BATCH = BatchTerms(
+    expected_batch_size=8, relation=ADD_REMOVE, logit_slack=LOGIT_SLACK, batches_per_pass=2
+)
 RECORDS_TRIED = 40
 
 Cut = Callable[[Sequence[bytes], int], list[np.ndarray]]
@@ -23,7 +27,7 @@ Cut = Callable[[Sequence[bytes], int], list[np.ndarray]]
 
 def _mates(cut: Cut, names: Sequence[int]) -> dict[int, frozenset[int]]:
     """Finds for each named row the rows of its pass."""
-    room = rows_per_pass(EXPECTED_BATCH_SIZE, BATCHES_PER_PASS)
+    room = BATCH.rows_per_pass
     passes = [
         frozenset(names[row] for row in rows) for rows in cut([row_key(n) for n in names], room)
     ]
@@ -43,14 +47,7 @@ def _moved_rows(cut: Cut) -> int:
 def _range(cut: Cut) -> Finding:
     import torch
 
-    mechanism = mean_mechanism(
-        ADD_REMOVE,
-        clip_bound=1.0,
-        temperature=1.0,
-        expected_batch_size=EXPECTED_BATCH_SIZE,
-        logit_slack=LOGIT_SLACK,
-        batches_per_pass=BATCHES_PER_PASS,
-    )
+    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=1.0, temperature=1.0)
 
     def scores(rows: np.ndarray) -> np.ndarray:
         logits = torch.as_tensor(rows, dtype=torch.float32)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_event_counts, pure_curve
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -47,12 +48,8 @@ class EqualBatches(PublicTokenTest):
 
 def _test(noise_scale: float) -> PublicTokenTest:
     """With s = 1 a batch holds the record or nobody: distances 0 and 2, or 1 and 1."""
-    return EqualBatches(
-        expected_batch_size=1,
-        noise_scale=noise_scale,
-        threshold=THRESHOLD,
-        relation=NeighboringRelation.ADD_REMOVE,
-    )
+    batch = BatchTerms(expected_batch_size=1, relation=NeighboringRelation.ADD_REMOVE)
+    return EqualBatches(batch=batch, noise_scale=noise_scale, threshold=THRESHOLD)
 
 
 def _count(test: PublicTokenTest, *, present: bool) -> int:

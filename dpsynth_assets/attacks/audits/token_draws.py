@@ -6,6 +6,7 @@ out here, since the real mechanism cannot be configured into them.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import EX_POST, Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_curve
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.softmax_draws import tokens_from_words
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -75,10 +77,10 @@ def largest_range(scores: Scores, relation: NeighboringRelation) -> float:
     return float(max(ranges))
 
 
-def mean_mechanism(relation: NeighboringRelation, **changes: Any) -> MeanTokenMechanism:
+def mean_mechanism(relation: NeighboringRelation) -> MeanTokenMechanism:
     """The setting of Table 10 of Amin et al. 2025: η = 0.1875 under add/remove."""
-    settings = {"clip_bound": 9.0, "temperature": 1.5, "expected_batch_size": 64, **changes}
-    return MeanTokenMechanism(relation=relation, **settings)
+    batch = BatchTerms(expected_batch_size=64, relation=relation)
+    return MeanTokenMechanism(batch=batch, clip_bound=9.0, temperature=1.5)
 
 
 def _kernel_scores(mechanism: MeanTokenMechanism) -> Scores:
@@ -122,9 +124,9 @@ def _draws(*, temperature: float = 1.0, greedy: bool = False) -> Finding:
     """
     import torch
 
-    small = {"clip_bound": 1.0, "expected_batch_size": 1}
-    claimed = mean_mechanism(ADD_REMOVE, temperature=1.0, **small)
-    drawing = mean_mechanism(ADD_REMOVE, temperature=temperature, **small)
+    batch = BatchTerms(expected_batch_size=1, relation=ADD_REMOVE)
+    claimed = MeanTokenMechanism(batch=batch, clip_bound=1.0, temperature=1.0)
+    drawing = replace(claimed, temperature=temperature)
     record, batches = torch.tensor(extreme_row([1], 4)), np.arange(DRAWS)
 
     def count(rows: int) -> int:

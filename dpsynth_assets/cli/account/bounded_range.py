@@ -23,9 +23,9 @@ from dpsynth_assets.cli.account.printing import (
     up_significant,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
+from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.bounded_range import (
     bounded_range_epsilon,
-    context_changes,
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.events import BoundedRangeEvent

@@ -44,7 +44,7 @@ from dpsynth_assets.privacy.accounting import (
     privacy_profile,
     zcdp_epsilon_closed_form,
 )
-from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
 from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.rounded import declared
@@ -59,30 +59,18 @@ class PrivatePrediction:
     """Public settings of private prediction: everything its price depends on.
 
     Attributes:
-        expected_batch_size: s.
+        batch: Declared facts of the batches.
         clip_bound: c.
         temperature: τ.
         private_tokens: r, of each batch.
         svt_noise_scale: σ of the public-token test; None where no test runs.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one unit may contribute.
-        logit_slack: Largest move of a row's logits when other rows change.
-        batches_per_pass: Batches decoded in one forward pass.
-        load: Records of a full batch, as a multiple of s; passes have room for four times as many.
-        contexts_changed: `toggle` or `replace` (`bounded_range.context_changes`).
     """
 
-    expected_batch_size: int
+    batch: BatchTerms
     clip_bound: float
     temperature: float
     private_tokens: int
     svt_noise_scale: float | None
-    relation: NeighboringRelation
-    max_records_per_unit: int
-    logit_slack: float
-    batches_per_pass: int
-    load: float
-    contexts_changed: str
 
     def with_tokens(self, private_tokens: int) -> "PrivatePrediction":
         """The same settings with another number of private tokens."""
@@ -90,22 +78,12 @@ class PrivatePrediction:
 
     def with_batch_size(self, expected_batch_size: int) -> "PrivatePrediction":
         """The same settings with another batch size."""
-        return replace(self, expected_batch_size=expected_batch_size)
+        return replace(self, batch=replace(self.batch, expected_batch_size=expected_batch_size))
 
     @property
     def selection(self) -> BoundedRangeEvent:
         """All softmax draws."""
-        eta = bounded_range_eta(
-            clip_bound=self.clip_bound,
-            expected_batch_size=self.expected_batch_size,
-            temperature=self.temperature,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-            logit_slack=self.logit_slack,
-            batches_per_pass=self.batches_per_pass,
-            load=self.load,
-            contexts_changed=self.contexts_changed,
-        )
+        eta = self.batch.eta(self.clip_bound, self.temperature)
         return BoundedRangeEvent(eta=eta, count=self.private_tokens)
 
     @property
@@ -113,16 +91,7 @@ class PrivatePrediction:
         """All AboveThreshold instances: one for each private token, none after the last."""
         if self.svt_noise_scale is None:
             return None
-        epsilon = above_threshold_epsilon(
-            expected_batch_size=self.expected_batch_size,
-            noise_scale=self.svt_noise_scale,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-            logit_slack=self.logit_slack,
-            batches_per_pass=self.batches_per_pass,
-            load=self.load,
-            contexts_changed=self.contexts_changed,
-        )
+        epsilon = above_threshold_epsilon(self.batch, self.svt_noise_scale)
         return PureEvent(epsilon=epsilon, count=self.private_tokens)
 
     @property
@@ -139,16 +108,16 @@ class PrivatePrediction:
         rho = float_up(each * self.private_tokens)
         share = float(test_rho / each)
         return {
-            "expected_batch_size": self.expected_batch_size,
+            "expected_batch_size": self.batch.expected_batch_size,
             "clip_bound": self.clip_bound,
             "temperature": self.temperature,
             "private_tokens": self.private_tokens,
             "svt_noise_scale": self.svt_noise_scale,
-            "logit_slack": self.logit_slack,
-            "batches_per_pass": self.batches_per_pass,
-            "load": self.load,
-            "contexts_changed": self.contexts_changed,
-            **guarantee(self.relation, self.max_records_per_unit),
+            "logit_slack": self.batch.logit_slack,
+            "batches_per_pass": self.batch.batches_per_pass,
+            "load": self.batch.load,
+            "contexts_changed": self.batch.contexts_changed,
+            **guarantee(self.batch.relation, self.batch.max_records_per_unit),
             "eta": self.selection.eta,
             "svt_epsilon_per_token": None if test is None else test.epsilon,
             "rho_per_token": float_up(each),
@@ -189,17 +158,19 @@ def private_prediction(  # noqa: PLR0913 - one argument an option
     """Prices private tokens with or without the public-token test (Theorem 1, Amin 2024)."""
     with refusals():
         settings = PrivatePrediction(
-            expected_batch_size=expected_batch_size,
+            batch=BatchTerms(
+                expected_batch_size=expected_batch_size,
+                relation=relation,
+                max_records_per_unit=max_records_per_unit,
+                logit_slack=logit_slack,
+                batches_per_pass=batches_per_pass,
+                load=load,
+                contexts_changed=contexts_changed,
+            ),
             clip_bound=clip_bound,
             temperature=temperature,
             private_tokens=private_tokens,
             svt_noise_scale=svt_noise_scale,
-            relation=relation,
-            max_records_per_unit=max_records_per_unit,
-            logit_slack=logit_slack,
-            batches_per_pass=batches_per_pass,
-            load=load,
-            contexts_changed=contexts_changed,
         )
         result = {
             "mechanism": "private-prediction",
@@ -222,7 +193,7 @@ def public_batches(records: int | None, settings: PrivatePrediction) -> dict[str
     if records is None:
         return {}
     at_least_one(records=records)
-    batches = max(1, records // settings.expected_batch_size)
+    batches = max(1, records // settings.batch.expected_batch_size)
     in_all = batches * settings.private_tokens
     return {"records": records, "batches": batches, "private_tokens_in_all": in_all}
 
@@ -264,9 +235,8 @@ def svt(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Prices the public-token test alone: one AboveThreshold for each private token."""
     with refusals():
-        epsilon = above_threshold_epsilon(
+        batch = BatchTerms(
             expected_batch_size=expected_batch_size,
-            noise_scale=noise_scale,
             relation=relation,
             max_records_per_unit=max_records_per_unit,
             logit_slack=logit_slack,
@@ -274,6 +244,7 @@ def svt(  # noqa: PLR0913 - one argument an option
             load=load,
             contexts_changed=contexts_changed,
         )
+        epsilon = above_threshold_epsilon(batch, noise_scale)
         event = PureEvent(epsilon=epsilon, count=private_tokens)
         result = {
             "mechanism": "svt",

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli.account.options import AsJson
-from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.published import AMIN_2025_TABLE_10, PublishedSetting
 from dpsynth_assets.privacy.rounded import declared, rounded_up
@@ -47,12 +47,10 @@ def table10(as_json: AsJson = False) -> None:
 
 
 def _table_row(setting: PublishedSetting) -> dict[str, Any]:
-    eta = bounded_range_eta(
-        clip_bound=setting.clip_bound,
-        expected_batch_size=setting.expected_batch_size,
-        temperature=setting.temperature,
-        relation=NeighboringRelation.ADD_REMOVE,
+    batch = BatchTerms(
+        expected_batch_size=setting.expected_batch_size, relation=NeighboringRelation.ADD_REMOVE
     )
+    eta = batch.eta(setting.clip_bound, setting.temperature)
     accountants: tuple[Literal["zcdp", "tight"], ...] = ("zcdp", "tight")
     ours = {
         f"tokens_{accountant}": largest_token_count(

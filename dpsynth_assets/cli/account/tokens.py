@@ -30,7 +30,7 @@ from dpsynth_assets.cli.account.printing import (
     up,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.bounded_range import bounded_range_eta
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.rounded import declared
@@ -58,10 +58,8 @@ def tokens(  # noqa: PLR0913 - one argument an option
     """Prices private tokens: ε of a number of tokens, or the most tokens within an ε."""
     with refusals():
         exactly_one(tokens=tokens, target_epsilon=target_epsilon)
-        eta = bounded_range_eta(
-            clip_bound=clip_bound,
+        batch = BatchTerms(
             expected_batch_size=expected_batch_size,
-            temperature=temperature,
             relation=relation,
             max_records_per_unit=max_records_per_unit,
             logit_slack=logit_slack,
@@ -69,6 +67,7 @@ def tokens(  # noqa: PLR0913 - one argument an option
             load=load,
             contexts_changed=contexts_changed,
         )
+        eta = batch.eta(clip_bound, temperature)
         if target_epsilon is not None:
             tokens = largest_token_count(
                 eta=eta, target_epsilon=target_epsilon, delta=delta, accountant=accountant

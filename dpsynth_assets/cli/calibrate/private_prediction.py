@@ -32,6 +32,7 @@ from dpsynth_assets.cli.account.private_prediction import (
     say_private_prediction,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count, smallest_batch_size
 from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -67,17 +68,19 @@ def private_prediction(  # noqa: PLR0913 - one argument an option
         exactly_one(expected_batch_size=expected_batch_size, private_tokens=private_tokens)
         positive(epsilon=epsilon)
         start = PrivatePrediction(
-            expected_batch_size=1 if expected_batch_size is None else expected_batch_size,
+            batch=BatchTerms(
+                expected_batch_size=1 if expected_batch_size is None else expected_batch_size,
+                relation=relation,
+                max_records_per_unit=max_records_per_unit,
+                logit_slack=logit_slack,
+                batches_per_pass=batches_per_pass,
+                load=load,
+                contexts_changed=contexts_changed,
+            ),
             clip_bound=clip_bound,
             temperature=temperature,
             private_tokens=1 if private_tokens is None else private_tokens,
             svt_noise_scale=svt_noise_scale,
-            relation=relation,
-            max_records_per_unit=max_records_per_unit,
-            logit_slack=logit_slack,
-            batches_per_pass=batches_per_pass,
-            load=load,
-            contexts_changed=contexts_changed,
         )
         search = most_tokens if private_tokens is None else smallest_batches
         found = search(start, epsilon, delta, accountant)
@@ -129,19 +132,15 @@ def smallest_batches(
         events = settings.with_batch_size(batch_size).events
         return epsilon_of(events, delta, accountant) > target_epsilon
 
-    if settings.test is None and settings.load == 1:
+    if settings.test is None and settings.batch.load == 1:
         size = smallest_batch_size(
+            settings.batch,
             tokens=settings.private_tokens,
             clip_bound=settings.clip_bound,
             temperature=settings.temperature,
             target_epsilon=target_epsilon,
             delta=delta,
             accountant=accountant,
-            relation=settings.relation,
-            max_records_per_unit=settings.max_records_per_unit,
-            logit_slack=settings.logit_slack,
-            batches_per_pass=settings.batches_per_pass,
-            contexts_changed=settings.contexts_changed,
         )
         return settings.with_batch_size(size)
 

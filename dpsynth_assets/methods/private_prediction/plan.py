@@ -15,14 +15,26 @@ from dpsynth_assets.methods.private_prediction.config import (
     UniformBatchesConfig,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.events import ComposedEvent, Event
-from dpsynth_assets.privacy.forward_passes import rows_per_pass
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+
+
+def batch_terms(config: PrivatePredictionConfig, terms: CohortTerms) -> BatchTerms:
+    """Collects the declared facts of the batches; one record toggles one context."""
+    return BatchTerms(
+        expected_batch_size=config.expected_batch_size,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+        logit_slack=config.logit_slack,
+        batches_per_pass=config.batches_per_forward,
+        load=largest_load(config, terms),
+    )
 
 
 def mean_mechanism(config: PrivatePredictionConfig, terms: CohortTerms) -> MeanTokenMechanism:
@@ -33,14 +45,9 @@ def mean_mechanism(config: PrivatePredictionConfig, terms: CohortTerms) -> MeanT
     another, at η each; the mechanism charges 2η in one batch, which covers both.
     """
     return MeanTokenMechanism(
+        batch=batch_terms(config, terms),
         clip_bound=config.clip_bound,
         temperature=config.temperature,
-        expected_batch_size=config.expected_batch_size,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-        logit_slack=config.logit_slack,
-        batches_per_pass=config.batches_per_forward,
-        load=largest_load(config, terms),
         public_top_k=getattr(config, "public_top_k", None),
     )
 
@@ -48,14 +55,9 @@ def mean_mechanism(config: PrivatePredictionConfig, terms: CohortTerms) -> MeanT
 def public_token_test(config: MeanSvtConfig, terms: CohortTerms) -> PublicTokenTest:
     """Builds the test of public tokens; one record toggles one context, as for the mean."""
     return PublicTokenTest(
-        expected_batch_size=config.expected_batch_size,
+        batch=batch_terms(config, terms),
         noise_scale=config.svt_noise_scale,
         threshold=config.svt_threshold,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-        logit_slack=config.logit_slack,
-        batches_per_pass=config.batches_per_forward,
-        load=largest_load(config, terms),
     )
 
 
@@ -64,15 +66,10 @@ def difference_mechanism(
 ) -> DifferenceTokenMechanism:
     """Builds the token mechanism of clipped differences; one record toggles one context."""
     return DifferenceTokenMechanism(
+        batch=batch_terms(config, terms),
         clip_bound=config.clip_bound,
         temperature=config.temperature,
-        expected_batch_size=config.expected_batch_size,
-        relation=terms.relation,
         top_k=config.top_k,
-        max_records_per_unit=terms.unit.max_records,
-        logit_slack=config.logit_slack,
-        batches_per_pass=config.batches_per_forward,
-        load=largest_load(config, terms),
     )
 
 
@@ -218,8 +215,7 @@ def batches_per_label(config: UniformBatchesConfig, terms: CohortTerms) -> int |
 
 def largest_pass(config: PrivatePredictionConfig, terms: CohortTerms) -> int:
     """Computes P, the most contexts of one forward pass: as many as are charged for."""
-    load = largest_load(config, terms)
-    return rows_per_pass(config.expected_batch_size, config.batches_per_forward, load)
+    return batch_terms(config, terms).rows_per_pass
 
 
 def largest_load(config: PrivatePredictionConfig, terms: CohortTerms) -> float:

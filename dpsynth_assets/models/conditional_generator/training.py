@@ -38,7 +38,6 @@ from dpsynth_assets.models.conditional_generator.starting_weights import (
     set_starting_weights,
     write_new_model,
 )
-from dpsynth_assets.models.muon import Muon
 from dpsynth_assets.models.sharded_gradients import open_shards, shares
 
 if TYPE_CHECKING:
@@ -194,7 +193,8 @@ def _optimizers(model: Any, settings: GeneratorTrainingSettings) -> list["torch.
     adam = torch.optim.AdamW(
         rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    return [Muon(inner, settings.matrix_learning_rate), adam]
+    muon = torch.optim.Muon(inner, lr=settings.matrix_learning_rate, weight_decay=0.0)
+    return [muon, adam]
 
 
 def _schedule(share: float, warmup_share: float) -> float:

@@ -11,6 +11,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, mean_scores_oracle
@@ -241,8 +242,7 @@ def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(language_m
     mechanism = MeanTokenMechanism(
         clip_bound=CLIP,
         temperature=1.0,
-        expected_batch_size=SIZE,
-        relation=NeighboringRelation.ADD_REMOVE,
+        batch=BatchTerms(expected_batch_size=SIZE, relation=NeighboringRelation.ADD_REMOVE),
     )
     meter = PrivateTokenMeter(20, 2)
     with pytest.raises(UnaccountedReleaseError):

@@ -15,7 +15,6 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.methods.private_prediction.plan import largest_pass, mean_mechanism
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.privacy.bounded_range import rows_slack
 from dpsynth_assets.privacy.forward_passes import row_key
 
 END = 1
@@ -141,8 +140,7 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
     plan = method.plan(config, terms, target_epsilon=1.5)
     room = largest_pass(config, terms)
     mechanism, slack = mean_mechanism(config, terms), config.logit_slack
-    charged = rows_slack(8, slack, mechanism.batches_per_pass, mechanism.load)
-    assert slack * room == pytest.approx(charged)
+    assert slack * room == pytest.approx(mechanism.batch.slack_of_pass)
     passes, packed = [], loop.PackedContexts
 
     def recorded(model, prompts, **settings):

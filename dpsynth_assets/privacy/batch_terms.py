@@ -1,0 +1,150 @@
+"""Declared facts about batches of records that are decoded together, on which every η depends.
+
+Letters: s expected batch size, c clip bound, τ temperature, P rows of one forward pass.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+ROWS_PER_EXPECTED_ROW = 4.0
+"""Room of a forward pass for each row that is expected in it; more rows are cut into more passes.
+
+Only `logit_slack` uses it. Hashed batches have Poisson sizes: where s records are expected,
+P(|Z| > 4s) < 1e-9 for s >= 8, so that passes are hardly ever cut where batches follow counts.
+"""
+
+_UP = 1.0 + 2.0**-48
+"""Covers the roundings of a few float64 products."""
+
+CONTEXT_CHANGES = ("toggle", "replace")
+
+
+def context_changes(
+    relation: NeighboringRelation, max_records_per_unit: int, contexts_changed: str
+) -> int:
+    """Bounds how many logit vectors enter or leave when one privacy unit changes.
+
+    Args:
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one unit may contribute (group privacy).
+        contexts_changed: `toggle` where a record's logit vector appears or disappears;
+            `replace` where it turns into another one, as with two records in a prompt of which
+            one goes (B-000.1 of the errata).
+
+    Raises:
+        ValueError: If `contexts_changed` or `max_records_per_unit` is out of its domain.
+    """
+    if contexts_changed not in CONTEXT_CHANGES:
+        raise ValueError(
+            f"Expected contexts_changed in {CONTEXT_CHANGES}, got {contexts_changed!r}."
+        )
+    if max_records_per_unit < 1:
+        raise ValueError(f"Expected max_records_per_unit >= 1, got {max_records_per_unit}.")
+    replaced = contexts_changed == "replace"
+    vectors = 2 if replaced else NeighboringRelation(relation).records_changed
+    return vectors * max_records_per_unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTerms:
+    """Public facts of the batches from which tokens are drawn.
+
+    Attributes:
+        expected_batch_size: s >= 1, fixed and public; never the private number of rows.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one privacy unit may contribute.
+        logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
+            pass change; 0 for batch-invariant inference.
+        batches_per_pass: Batches that are decoded in one forward pass.
+        load: Records of a full batch, as a multiple of s; >= 1. Passes have room for so many.
+        contexts_changed: `toggle` or `replace` (`context_changes`).
+
+    Raises:
+        ValueError: If a field is outside its domain.
+    """
+
+    expected_batch_size: int
+    relation: NeighboringRelation
+    max_records_per_unit: int = 1
+    logit_slack: float = 0.0
+    batches_per_pass: int = 1
+    load: float = 1.0
+    contexts_changed: str = "toggle"
+
+    def __post_init__(self) -> None:
+        """Refuses facts outside their domain."""
+        if self.expected_batch_size < 1:
+            raise ValueError(f"Expected expected_batch_size >= 1, got {self.expected_batch_size}.")
+        if not (self.logit_slack >= 0 and math.isfinite(self.logit_slack)):
+            raise ValueError(f"Expected 0 <= logit_slack < inf, got {self.logit_slack}.")
+        if self.batches_per_pass < 1 or not (self.load >= 1 and math.isfinite(self.load)):
+            raise ValueError(
+                "Expected batches_per_pass >= 1 and a finite load >= 1, got "
+                f"{self.batches_per_pass} and {self.load}."
+            )
+        _ = self.changes
+
+    @property
+    def changes(self) -> int:
+        """Logit vectors that may enter or leave when one privacy unit changes."""
+        return context_changes(self.relation, self.max_records_per_unit, self.contexts_changed)
+
+    @property
+    def rows_per_pass(self) -> int:
+        """P, the most rows of one forward pass: what `slack_of_pass` charges, rounded down."""
+        return math.floor(self._rows(self.expected_batch_size, self.batches_per_pass))
+
+    @property
+    def slack_of_pass(self) -> float:
+        """Sum of the moves of all P rows of a forward pass, rounded up."""
+        return self._slack(self.expected_batch_size, self.batches_per_pass)
+
+    @property
+    def slack_of_batch(self) -> float:
+        """Sum of the moves of one batch's part of the P rows, rounded up."""
+        return self._slack(self.expected_batch_size, 1)
+
+    def eta(self, clip_bound: float, temperature: float) -> float:
+        """Computes η of one token drawn from softmax(Σ clip_c(z) / (s τ)), rounded up.
+
+        Args:
+            clip_bound: c > 0; clipped logits lie in [−c, c].
+            temperature: τ > 0.
+
+        Raises:
+            ValueError: If an argument is outside its domain.
+
+        **Privacy** A logit vector that comes or goes moves the scores by a vector in
+        [−c/s, c/s]^V; the normaliser moves all log-probabilities alike, so the range is 2c/(sτ).
+        Changes add up, within a batch and over batches. Slack: a row's clipped logits move in
+        range by at most 2·logit_slack. A record shares forward passes with at most P rows,
+        whatever the batches hold (`pass_rows` keeps to it), so at most P rows move. They may be of
+        several batches, which draw together: the ranges of their draws add up to
+        2·logit_slack·P/(sτ).
+
+        **Source** Amin et al. 2024, Lemma 3 and Lemma 4; factor 2 for replace-one from errata
+        B-000.
+        """
+        for name, value in (("clip_bound", clip_bound), ("temperature", temperature)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
+        one_vector = Fraction(clip_bound) / self.expected_batch_size
+        numerical = Fraction(self._slack(1, self.batches_per_pass))
+        exact = 2 * self.changes * (one_vector + numerical) / Fraction(temperature)
+        nearest = float(exact) if exact < 1 << 1000 else math.inf
+        return (
+            nearest
+            if nearest == math.inf or Fraction(nearest) >= exact
+            else math.nextafter(nearest, math.inf)
+        )
+
+    def _rows(self, expected_rows: int, batches: int) -> float:
+        """Computes ROWS_PER_EXPECTED_ROW · load · expected rows of each of the batches."""
+        return ROWS_PER_EXPECTED_ROW * self.load * expected_rows * batches
+
+    def _slack(self, expected_rows: int, batches: int) -> float:
+        """Adds up how far logits of that many rows may move by one record, rounded up."""
+        return self.logit_slack * self._rows(expected_rows, batches) * _UP
