@@ -15,8 +15,23 @@ and never tell them apart: at 0.002 every review of Yelp gets the most frequent 
 at 0.05 .53 are right; of AG News .80 and .87."""
 
 
+FREE_SETTINGS = frozenset(
+    {
+        "rows",
+        "top_p",
+        "temperature",
+        "label_shares",
+        "rows_per_forward",
+        "rejection",
+        "micro_batch_records",
+        "checkpoint_minutes",
+    }
+)
+"""Settings that no training depends on."""
+
+
 class PrivateTrainingConfig(MethodConfig):
-    """What every private training is told. Defaults suit the embedded models and demo cohorts."""
+    """Settings of every private training. Defaults suit the embedded models and demo cohorts."""
 
     steps: int = Field(
         default=40,
@@ -136,7 +151,7 @@ class PrivateTrainingConfig(MethodConfig):
 
 
 class GeneratorConfig(PrivateTrainingConfig):
-    """What a method that fine-tunes a generator is told besides."""
+    """Settings of every method that fine-tunes a generator."""
 
     max_document_tokens: int = Field(
         default=128,
