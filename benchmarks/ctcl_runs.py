@@ -17,7 +17,6 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     TrainingPairs,
@@ -33,8 +32,9 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     save_generator,
     trainable,
 )
-from dpsynth_assets.methods.fine_tuning.resampling import choose_rows, quotas
+from dpsynth_assets.methods.fine_tuning.resampled import choose_rows, quotas
 from dpsynth_assets.methods.fine_tuning.writing import equal_cells, write_rows
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.topic_histogram import TopicHistogram, release_topic_histogram
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveSettings, mauve_score

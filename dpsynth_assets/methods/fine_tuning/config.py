@@ -15,21 +15,6 @@ and never tell them apart: at 0.002 every review of Yelp gets the most frequent 
 at 0.05 .53 are right; of AG News .80 and .87."""
 
 
-FREE_SETTINGS = frozenset(
-    {
-        "rows",
-        "top_p",
-        "temperature",
-        "label_shares",
-        "rows_per_forward",
-        "rejection",
-        "micro_batch_records",
-        "checkpoint_minutes",
-    }
-)
-"""Settings that no training depends on."""
-
-
 class PrivateTrainingConfig(MethodConfig):
     """Settings of every private training. Defaults suit the embedded models and demo cohorts."""
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from dpsynth_assets.methods.base import Method
-from dpsynth_assets.methods.fine_tuning.config import FREE_SETTINGS, PrivateTrainingConfig
+from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTraining
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.methods.plan_cache import remembered
@@ -27,6 +27,20 @@ from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.rests_on import GRADIENTS
 
 TrainingConfigT = TypeVar("TrainingConfigT", bound=PrivateTrainingConfig)
+
+FREE_SETTINGS = frozenset(
+    {
+        "rows",
+        "top_p",
+        "temperature",
+        "label_shares",
+        "rows_per_forward",
+        "rejection",
+        "micro_batch_records",
+        "checkpoint_minutes",
+    }
+)
+"""Settings that no training depends on."""
 
 CANDIDATE_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 """Peak rates that a rehearsal tries: large models take the first ones, embedded ones the last."""
