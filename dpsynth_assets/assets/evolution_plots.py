@@ -13,7 +13,7 @@ import polars as pl
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import dataset_key
-from dpsynth_assets.assets.method_assets import method_asset
+from dpsynth_assets.assets.method_assets import part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
@@ -45,7 +45,7 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
     name = f"{spec.name}/{planned.folder}/{ROUNDS}"
 
     @dg.asset(
-        **method_asset(spec, planned, ROUNDS),
+        **part_asset(spec, planned, ROUNDS),
         ins={
             **public_ins(spec, ("public_corpus", "text_embedder")),
             STAGE: dg.AssetIn(dataset_key(spec.name, planned.folder, STAGE)),

@@ -20,8 +20,8 @@ from dpsynth_assets.paths import home, project_root
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.shared_models import model_folder, share
-from dpsynth_assets.resources.whole_folders import written_whole
+from dpsynth_assets.storage.shared_models import model_folder, share
+from dpsynth_assets.storage.whole_folders import written_whole
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 
 

@@ -19,7 +19,7 @@ from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.shared_models import model_folder, share
+from dpsynth_assets.storage.shared_models import model_folder, share
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL
 
 FACTS = "facts.json"

@@ -21,11 +21,11 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.resources.release_store import StoreUnavailableError
-from dpsynth_assets.resources.whole_folders import upload, written_whole
+from dpsynth_assets.storage.whole_folders import upload, written_whole
 
 PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
 

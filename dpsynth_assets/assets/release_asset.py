@@ -23,7 +23,6 @@ from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_s
 from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import ReleaseConfig, release_name, release_seed
-from dpsynth_assets.assets.mechanism import Drawn, StoredRelease, release_once
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.public_inputs import (
     load_public_inputs,
@@ -49,6 +48,7 @@ from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.rounded import declared, rounded_up
+from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore

@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.mechanism import StoredRelease
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
+from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.resources.models import Models
 
 SHOWN_TOPICS = 12

@@ -102,11 +102,16 @@ class DatasetPlan:
         return tuple(part for part in (self.histogram, self.topics) if part is not None)
 
     @property
+    def parts(self) -> "tuple[PlannedMethod | PlannedShared, ...]":
+        """Shared histograms, then methods."""
+        return (*self.shared, *self.methods)
+
+    @property
     def releases(self) -> tuple[PlannedRelease, ...]:
         """The DP releases of one round, as the ledger pins them for fixed-plan accounting."""
         return tuple(
             PlannedRelease(asset=f"{self.terms.cohort}/{part.folder}/{stage}", event=event)
-            for part in (*self.shared, *self.methods)
+            for part in self.parts
             if part.plan.refusal is None
             for stage, event in part.plan.charges.items()
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dagster as dg
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.resources.shared_models import local_copy
+from dpsynth_assets.storage.shared_models import local_copy
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.conditional_generator import ConditionalGenerator

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from pydantic import PrivateAttr
 
-from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing

@@ -39,10 +39,8 @@ def first_run_refusal(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledge
     for planned in plan.methods:
         if planned.plan.refusal is not None:
             return f"{planned.folder}: {planned.plan.refusal}"
-    parts = (*plan.shared, *plan.methods)
-    return _first_refusal(
-        spec, plan, [r for part in parts for r in _requests(spec, part, "1")], ledger
-    )
+    requests = [r for part in plan.parts for r in _requests(spec, part, "1")]
+    return _first_refusal(spec, plan, requests, ledger)
 
 
 def _first_refusal(

@@ -22,7 +22,6 @@ from dpsynth_assets.attacks.reconstruction import PREFIX
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.lineage import verify_privacy_lineage
-from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
@@ -33,6 +32,7 @@ from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform, mean_selector
 from dpsynth_assets.methods.private_prediction.plan import mean_mechanism
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release

@@ -8,9 +8,9 @@ from dpsynth_assets.assets.corpora import corpus_definitions
 from dpsynth_assets.attacks.copying_model import CopyingModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models

@@ -6,8 +6,8 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.assets import staged
-from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.assets.corpora import staged_definitions
+from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import private_spec

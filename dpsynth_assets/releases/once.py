@@ -6,13 +6,13 @@ not drawn again; anything else is charged first. One run at a time draws a relea
 drawn a value while the disk is full holds on to it until there is room.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import dagster as dg
 import polars as pl
 
 from dpsynth_assets.privacy.errors import (
@@ -29,12 +29,31 @@ from dpsynth_assets.privacy.ledger import (
     Reservation,
 )
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.resources.draw_lock import alone
-from dpsynth_assets.resources.private_section import public_section
-from dpsynth_assets.resources.release_store import ReleaseStore, StoreUnavailableError
-from dpsynth_assets.resources.unfinished import Unfinished
+from dpsynth_assets.releases.draw_lock import alone
+from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
 
 STORE_POLL_SECONDS = 5.0
+
+LOGGER = "dagster.builtin"
+"""Name of the logger that Dagster shows in a run's log."""
+
+
+class PublicInputError(PrivacyError):
+    """A public model cannot be opened, or a draw could not end with it; nothing was charged."""
+
+
+class Unfinished(Protocol):
+    """What a run keeps of a release it has paid for and not finished."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run under this reservation began to draw."""
+
+    def begin(self) -> None:
+        """Marks that a run under this reservation begins to draw."""
+
+    def remove(self) -> None:
+        """Forgets what was kept, once the release is committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +84,7 @@ class Drawn:
 def release_once(
     *,
     ledger: Ledger,
-    store: ReleaseStore,
+    store: StoredReleases,
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease],
@@ -112,7 +131,7 @@ def release_once(
 
 def _drawn_and_committed(
     ledger: Ledger,
-    store: ReleaseStore,
+    store: StoredReleases,
     request: ReleaseRequest,
     reservation: Reservation,
     draw: Callable[[Reservation], Drawn],
@@ -133,7 +152,7 @@ def _drawn_and_committed(
 
 
 def _first_stored(
-    ledger: Ledger, store: ReleaseStore, request: ReleaseRequest, reservation: Reservation
+    ledger: Ledger, store: StoredReleases, request: ReleaseRequest, reservation: Reservation
 ) -> StoredRelease:
     """Uses what a run that was taken for dead has stored under this very charge.
 
@@ -152,7 +171,7 @@ def _first_stored(
 
 def _check_room(
     ledger: Ledger,
-    store: ReleaseStore,
+    store: StoredReleases,
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease],
@@ -181,12 +200,14 @@ def _prepare(
 
 
 def _prepare_in_public(request: ReleaseRequest, prepare: Callable[[], object]) -> None:
-    with public_section(request.asset):
+    try:
         prepare()
+    except Exception as error:  # Nothing private was read: its message may be shown.
+        raise PublicInputError(f"{request.asset}: {error}") from error
 
 
 def _stored(
-    store: ReleaseStore, request: ReleaseRequest, reservation: Reservation, drawn: Drawn
+    store: StoredReleases, request: ReleaseRequest, reservation: Reservation, drawn: Drawn
 ) -> tuple[str, str]:
     """Stores what was drawn, waiting for room: the charge is spent, the value is only here.
 
@@ -246,7 +267,7 @@ def _say_waiting(request: ReleaseRequest) -> None:
 
 def _say(message: str) -> None:
     """Shows a public message in the run's log."""
-    dg.get_dagster_logger().warning(message)
+    logging.getLogger(LOGGER).warning(message)
 
 
 def _interrupted(
@@ -260,7 +281,7 @@ def _interrupted(
     return next((r for r in ledger.pending(request) if passes(r).begun), None)
 
 
-def _commit_stored_values(ledger: Ledger, store: ReleaseStore, request: ReleaseRequest) -> None:
+def _commit_stored_values(ledger: Ledger, store: StoredReleases, request: ReleaseRequest) -> None:
     """Commits what an earlier run stored and paid for, but did not live to commit."""
     if request.guarantee == GuaranteeType.EX_POST:
         return  # Its realised cost died with the run, so the value cannot be labelled.
@@ -274,7 +295,7 @@ def _commit_stored_values(ledger: Ledger, store: ReleaseStore, request: ReleaseR
             return
 
 
-def _assert_unaltered(store: ReleaseStore, reservation: Reservation) -> None:
+def _assert_unaltered(store: StoredReleases, reservation: Reservation) -> None:
     """A stored value must be the one whose digest the ledger has sealed."""
     if store.digest(reservation.id) != reservation.artifact_digest:
         raise LedgerIntegrityError(
