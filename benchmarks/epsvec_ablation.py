@@ -19,7 +19,6 @@ import numpy as np
 import polars as pl
 from ctcl_runs import Corpus, Results, embedded, quiet, say, table
 from epsvec_runs import (
-    METHOD,
     Base,
     Cohort,
     Run,
@@ -30,6 +29,7 @@ from epsvec_runs import (
 )
 
 from dpsynth_assets.demo_corpus import private_rows, public_rows
+from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.language_model import load_language_model
@@ -171,9 +171,9 @@ def figure9(results: Results, cohort: Cohort, base: Base, config: EpsVecConfig, 
 def made(cohort: Cohort, base: Base, config: EpsVecConfig, arguments, **changes) -> Run:
     """The method with some settings changed, its stages run or read back."""
     changed = EpsVecConfig.model_validate(config.model_dump() | changes)
-    terms = cohort.terms(arguments.epsilon)
-    plan = METHOD.plan(changed, terms, target_epsilon=arguments.epsilon)
-    return released(base, changed, terms, plan, cohort.private(), arguments.seed)
+    method = EpsVec(changed, cohort.terms(arguments.epsilon))
+    plan = method.plan(arguments.epsilon)
+    return released(base, method, plan, cohort.private(), arguments.seed)
 
 
 def measured(results: Results, name: str, compute) -> list[object]:

@@ -16,13 +16,12 @@ import polars as pl
 from ctcl_runs import Corpus
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.plan import SHOTS
 from dpsynth_assets.methods.epsvec.shots import FixedShots
-from dpsynth_assets.methods.inputs import Released
+from dpsynth_assets.methods.epsvec.stages import SHOTS
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
+from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveSettings, mauve_score
@@ -31,7 +30,6 @@ from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
-METHOD = EpsVec()
 DELTA = 1e-6
 
 
@@ -85,22 +83,20 @@ class Cohort:
 class Run:
     """A method whose stages are done: rows follow for nothing."""
 
-    config: EpsVecConfig
-    terms: CohortTerms
+    method: EpsVec
     plan: MethodPlan
     public: PublicInputs
 
     def rows(self, count: int, seed: int = 0, **changes: Any) -> pl.DataFrame:
         """Writes rows with other settings of writing, or without vectors."""
-        config = EpsVecConfig.model_validate(self.config.model_dump() | changes)
+        config = EpsVecConfig.model_validate(self.method.config.model_dump() | changes)
         public = replace(self.public, seed=seed)
-        return METHOD.write(self.plan, config, self.terms, public, count, quietly).rows
+        return EpsVec(config, self.method.terms).write(public, count, quietly).rows
 
 
 def released(
     base: Base,
-    config: EpsVecConfig,
-    terms: CohortTerms,
+    method: EpsVec,
     plan: MethodPlan,
     private: PrivateInputs,
     seed: int = 0,
@@ -111,8 +107,7 @@ def released(
 
     Args:
         base: Public side.
-        config: Settings.
-        terms: Declared facts; what is paid for belongs to `terms.cohort` alone.
+        method: The method; what is paid for belongs to `method.terms.cohort` alone.
         plan: The method's plan.
         private: Records.
         seed: Seed of public randomness.
@@ -129,34 +124,30 @@ def released(
         text_embedder=base.embedder,
         public_records=base.documents,
         seed=seed,
-        salt=f"{terms.cohort}/{seed}",
+        salt=f"{method.terms.cohort}/{seed}",
     )
-    for stage in METHOD.stages(config, terms):
+    for stage in plan.stages:
         behind = [str(each.folder) for each in public.released.values()]
-        settings = METHOD.stage_settings(stage.name, plan.parameters)
-        owner = (shared if stage.public else "") or terms.cohort
+        owner = (shared if stage.public else "") or method.terms.cohort
+        settings = dict(stage.settings)
         place = base.folder / f"{stage.name}-{_digest([settings, behind, seed, owner])}"
         if not (place / "facts.json").exists():
-            _run_stage(stage, place, config, terms, plan, private, public)
+            _run_stage(stage, place, method, private, public)
         facts = json.loads((place / "facts.json").read_text())
         done = Released(reservation=stage.name, facts=facts, folder=place / "files")
         public = replace(public, released={**public.released, stage.name: done})
-    return Run(config=config, terms=terms, plan=plan, public=public)
+    return Run(method=method, plan=plan, public=public)
 
 
-def _run_stage(stage, place: Path, config, terms, plan, private, public) -> None:
+def _run_stage(stage, place: Path, method, private, public) -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     if stage.public:
         (place / "files").mkdir()
-        made = METHOD.prepare_stage(
-            stage.name, plan, config, terms, public, place / "files", quietly
-        )
+        made = method.make_public(stage, public, place / "files", quietly)
     else:
         kept = CheckpointFolders(place / "unfinished")
-        made = METHOD.release_stage(
-            stage.name, plan, config, terms, private, public, kept, quietly
-        ).value
+        made = method.release(stage, private, public, kept, quietly).value
         shutil.copytree(made.files, place / "files", dirs_exist_ok=True)
     (place / "facts.json").write_text(json.dumps(dict(made.facts)))
 
@@ -168,16 +159,17 @@ def with_real_shots(run: Run, cohort: Cohort, folder: Path) -> Run:
     shots = tuple(
         tuple(
             cohort.train.texts[row]
-            for row in draw.choice(np.flatnonzero(labels == label), run.config.shots)
+            for row in draw.choice(np.flatnonzero(labels == label), run.method.config.shots)
         )
         for label in cohort.labels
     )
     folder.mkdir(parents=True, exist_ok=True)
     FixedShots(ranked=shots).save(folder)
     done = Released(reservation="none", facts={}, folder=folder)
-    config = run.config.model_copy(update={"use_vectors": False, "use_fixed_shots": True})
+    method, without = run.method, {"use_vectors": False, "use_fixed_shots": True}
     public = replace(run.public, released={**run.public.released, SHOTS: done})
-    return replace(run, config=config, public=public)
+    method = EpsVec(method.config.model_copy(update=without), method.terms)
+    return replace(run, method=method, public=public)
 
 
 def scores(

@@ -34,14 +34,15 @@ import polars as pl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from ctcl_runs import Results, embedded, quiet, say, table
-from epsvec_runs import METHOD, Base, Cohort, corpus_rows, quietly, released, scores
+from epsvec_runs import Base, Cohort, corpus_rows, quietly, released, scores
 from prediction_base import pieces, public_documents, trained_model
 from prediction_cohorts import COHORTS, prepare
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
@@ -202,8 +203,7 @@ def epsvec(bench: Bench, cohort: Cohort, epsilon: float, row: str, seed: int) ->
     charge(bench.ledger, account)
     run = released(
         bench.base,
-        account.planned.config,
-        account.terms,
+        account.planned.method,
         account.planned.plan,
         private_of(account, cohort),
         seed,
@@ -474,9 +474,8 @@ def plots(bench: Bench, data: Path) -> Cohort:
 
 def public_run(bench: Bench, cohort: Cohort, config: EpsVecConfig):
     """The method at ε = 5 on public text; nothing is at stake."""
-    terms = cohort.terms(5.0)
-    plan = METHOD.plan(config, terms, target_epsilon=5.0)
-    return released(bench.base, config, terms, plan, cohort.private())
+    method = EpsVec(config, cohort.terms(5.0))
+    return released(bench.base, method, method.plan(5.0), cohort.private())
 
 
 def report(results: Results, arguments: argparse.Namespace) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.epsvec.candidates import (
     TextsByLabel,
     public_seed,
@@ -24,6 +23,7 @@ from dpsynth_assets.methods.epsvec.candidates import (
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.states import StateReader
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.models.engines import Provenance
 
 STATES_FILE = "negative_states.safetensors"

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, ProgressCallback
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives, references
-from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.states import StateReader
+from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.privacy.events import event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample

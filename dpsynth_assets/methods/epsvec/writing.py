@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.methods.base import ProgressCallback, PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.epsvec.candidates import public_seed
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
 from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import open_judge, round_seed, write_accepted
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.engines import (
     Engine,
     Generation,
