@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.methods.planned import PlannedMethod
 from dpsynth_assets.methods.private_prediction.config import (
     FewShotConfig,
@@ -27,6 +26,7 @@ from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.label import charges_behind
 from dpsynth_assets.report.label_texts import NOT_RUN
+from dpsynth_assets.storage.identity import version_of
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult

@@ -35,7 +35,6 @@ from dpsynth_assets.assets.attack_runs import (
 )
 from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
@@ -45,6 +44,7 @@ from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import dagster as dg
 from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
@@ -30,6 +29,7 @@ from dpsynth_assets.report.cards import privacy_statement as render_statement
 from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
 
 

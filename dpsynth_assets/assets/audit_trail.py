@@ -9,7 +9,6 @@ import dagster as dg
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
@@ -41,6 +40,7 @@ from dpsynth_assets.report.audit_trail import (
 )
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 AUDIT_TRAIL = "audit_trail"

@@ -6,7 +6,6 @@ import polars as pl
 from dpsynth_assets.assets.attack_gate import attack_checks
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.copied_spans import copied_spans_asset
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import audits_key, dataset_key, public_key
 from dpsynth_assets.assets.method_assets import part_asset
 from dpsynth_assets.assets.published import publish_corpus, released_folder
@@ -19,6 +18,7 @@ from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
 

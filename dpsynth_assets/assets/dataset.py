@@ -7,7 +7,6 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import version_of, version_of_texts
 from dpsynth_assets.assets.keys import public_key, shared_key
 from dpsynth_assets.assets.public import ensure_demo_corpora
 from dpsynth_assets.assets.release_asset import release_asset
@@ -22,6 +21,7 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore, Split
+from dpsynth_assets.storage.identity import version_of, version_of_texts
 from dpsynth_assets.tags import (
     GPU_OP_TAGS,
     GPU_POOL,

@@ -15,7 +15,6 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import public_corpus_key
 from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import (
     EVALUATION,
     PREDICTION_COSTS,
@@ -44,6 +43,7 @@ from dpsynth_assets.resources.private_section import private_section, public_sec
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
 
 _REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.assets.method_assets import part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
@@ -23,6 +22,7 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
 if TYPE_CHECKING:

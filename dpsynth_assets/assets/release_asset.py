@@ -20,16 +20,10 @@ import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import ReleaseConfig, release_name, release_seed
 from dpsynth_assets.assets.method_assets import described, part_asset
-from dpsynth_assets.assets.public_inputs import (
-    load_public_inputs,
-    public_ins,
-    public_versions,
-    stage_devices,
-)
+from dpsynth_assets.assets.public_inputs import public_ins, stage_devices
 from dpsynth_assets.assets.released_values import (
     plain_json,
     read_released_stage,
@@ -48,11 +42,13 @@ from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.rounded import declared, rounded_up
+from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, RELEASED, gpu_op_tags
 
 _PUBLIC_RESOURCES = frozenset({"ledger", "release_store", "models", "progress"})

@@ -7,7 +7,6 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
@@ -19,6 +18,7 @@ from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
 
 SECRETS_KEY = "secrets"

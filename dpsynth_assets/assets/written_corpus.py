@@ -9,15 +9,10 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.identity import version_of
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
 from dpsynth_assets.assets.method_assets import described, part_asset
-from dpsynth_assets.assets.public_inputs import (
-    load_public_inputs,
-    public_ins,
-    public_versions,
-)
+from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.published import read_released, released_folder
 from dpsynth_assets.assets.released_values import (
     plain_json,
@@ -37,6 +32,7 @@ from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Reservation
 from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -44,6 +40,7 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_POOL, PRIVACY, RELEASED, gpu_op_tags
 
 
