@@ -6,7 +6,7 @@ from dpsynth_assets.datasets import LABEL_SEPARATOR
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.engine_api import EngineApi
-from dpsynth_assets.methods.evolution.infilling import InfillingApi, open_infilling
+from dpsynth_assets.methods.evolution.infilling import open_infilling
 from dpsynth_assets.methods.evolution.prompts import (
     MASKED_SAMPLE,
     SAMPLE,
@@ -16,20 +16,8 @@ from dpsynth_assets.methods.evolution.prompts import (
     read_prompt,
 )
 from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
-from dpsynth_assets.methods.evolution.text_api import RandomApi, TextApi, VariationApi
+from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.inputs import PublicInputs
-
-__all__ = [
-    "EngineApi",
-    "InfillingApi",
-    "PublicModelApi",
-    "RandomApi",
-    "TextApi",
-    "VariationApi",
-    "label_variables",
-    "open_api",
-    "read_prompts",
-]
 
 
 def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) -> TextApi:

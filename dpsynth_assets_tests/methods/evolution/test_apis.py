@@ -6,13 +6,13 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import (
-    EngineApi,
-    PublicModelApi,
     label_variables,
     open_api,
     read_prompts,
 )
+from dpsynth_assets.methods.evolution.engine_api import EngineApi
 from dpsynth_assets.methods.evolution.prompts import PromptError
+from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model

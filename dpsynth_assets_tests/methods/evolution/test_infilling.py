@@ -6,14 +6,15 @@ import pytest
 
 from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.methods.evolution import AugPe
-from dpsynth_assets.methods.evolution.apis import InfillingApi, PublicModelApi, open_api
+from dpsynth_assets.methods.evolution.apis import open_api
 from dpsynth_assets.methods.evolution.causal_infilling import (
     after_scores,
     drawn_by_score,
     open_gap,
 )
-from dpsynth_assets.methods.evolution.infilling import InfillingError
+from dpsynth_assets.methods.evolution.infilling import InfillingApi, InfillingError
 from dpsynth_assets.methods.evolution.masked_models import open_masked_model, with_spans_masked
+from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
