@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.assets.requests import corpus_request
+from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
-from dpsynth_assets.assets.requests import stage_request
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.methods.planning import plan_dataset

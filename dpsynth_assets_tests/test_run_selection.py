@@ -5,7 +5,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from dpsynth_assets.assets.requests import corpus_request
+from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.cli import run as run_module
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases

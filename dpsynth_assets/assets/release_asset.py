@@ -25,12 +25,11 @@ from dpsynth_assets.assets.launch import ReleaseConfig, release_name, release_se
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.public_inputs import public_ins, stage_devices
 from dpsynth_assets.assets.released_values import (
-    plain_json,
     read_released_stage,
     reservation_of,
     stage_facts,
 )
-from dpsynth_assets.assets.requests import stage_request
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
@@ -43,7 +42,7 @@ from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
-from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
+from dpsynth_assets.releases.once import plain_json, Drawn, StoredRelease, release_once
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -316,8 +315,7 @@ class _StageRun:
 
 
 def _drawn(made: StageRelease, cost: Cost) -> Drawn:
-    facts = {name: plain_json(value) for name, value in made.facts.items()}
-    return Drawn(facts=facts, rows=made.rows, cost=cost, files=made.files)
+    return Drawn(facts=made.facts, rows=made.rows, cost=cost, files=made.files)
 
 
 def _budget_line(book: Ledger, plan: DatasetPlan) -> str:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.resources.release_store import ReleaseStore
 
@@ -30,16 +28,3 @@ def read_released_stage(value: Mapping[str, Any], store: ReleaseStore) -> Releas
     return Released(
         reservation=reservation, facts=stage_facts(value), folder=store.files(reservation)
     )
-
-
-def plain_json(value: Any) -> Any:
-    """Converts NumPy values to JSON values."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, dict):
-        return {str(k): plain_json(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_json(v) for v in value]
-    return value

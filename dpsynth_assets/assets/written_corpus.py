@@ -15,12 +15,11 @@ from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.published import read_released, released_folder
 from dpsynth_assets.assets.released_values import (
-    plain_json,
     read_released_stage,
     reservation_of,
     stage_facts,
 )
-from dpsynth_assets.assets.requests import corpus_request
+from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.assets.stage_metadata import shown_facts
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
@@ -101,9 +100,8 @@ def written_corpus(
             )
             public = _with_releases(opened, spec, planned, upstream, release_store)
             made = method.write(public, rows, report)
-            facts = {key: plain_json(value) for key, value in made.facts.items()}
             cost = Cost(guarantee=planned.plan.guarantee, event=POST_PROCESSING)
-            return Drawn(facts=facts, rows=made.rows, cost=cost)
+            return Drawn(facts=made.facts, rows=made.rows, cost=cost)
 
         with public_section(name):  # Reads nothing private.
             stored = release_once(

@@ -8,11 +8,12 @@ drawn a value while the disk is full holds on to it until there is room.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import polars as pl
 
 from dpsynth_assets.privacy.errors import (
@@ -73,12 +74,16 @@ class StoredRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A freshly drawn release: storable facts, rows and files, with their cost."""
+    """A freshly drawn release: facts as JSON values, rows and files, with their cost."""
 
-    facts: dict[str, Any]
+    facts: Mapping[str, Any]
     rows: pl.DataFrame | None
     cost: Cost
     files: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Writes NumPy values and tuples among the facts as they will be read back."""
+        object.__setattr__(self, "facts", plain_json(dict(self.facts)))
 
 
 def release_once(
@@ -148,7 +153,7 @@ def _drawn_and_committed(
     _commit(ledger, request, reservation, digest, path, drawn.cost.ex_post_epsilon)
     if kept is not None:
         kept.remove()
-    return StoredRelease(reservation=reservation, facts=drawn.facts, rows=drawn.rows)
+    return StoredRelease(reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows)
 
 
 def _first_stored(
@@ -217,7 +222,7 @@ def _stored(
     deadline = time.monotonic() + store.patience_seconds
     while True:
         try:
-            return store.save(reservation.id, drawn.facts, drawn.rows, drawn.files)
+            return store.save(reservation.id, dict(drawn.facts), drawn.rows, drawn.files)
         except StoreUnavailableError as problem:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -311,3 +316,16 @@ def _assert_cost_was_charged(cost: Cost, request: ReleaseRequest) -> None:
             "got a release with another cost. The value was discarded and the charge stands; "
             "report the mechanism."
         )
+
+
+def plain_json(value: Any) -> Any:
+    """Converts NumPy values to JSON values."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {str(k): plain_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(v) for v in value]
+    return value

@@ -6,7 +6,7 @@ What it says is for people: the ledger asks again, under its lock, before anythi
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dpsynth_assets.assets.requests import stage_request
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.privacy.errors import PrivacyError

@@ -23,7 +23,7 @@ from dpsynth_assets.assets.attack_record import (
     settings_of_method,
 )
 from dpsynth_assets.assets.published import publish_corpus, released_folder
-from dpsynth_assets.assets.requests import corpus_request
+from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.attacks.audits import AuditResult, latest_results
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.assets.requests import corpus_request
+from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (

@@ -11,7 +11,7 @@ import torch
 
 from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.assets.evaluation import evaluation_definitions
-from dpsynth_assets.assets.requests import stage_request
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.assets.scoring import report_table
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.label_classifier import new_label_classifier, save_label_classifier

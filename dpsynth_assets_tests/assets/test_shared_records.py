@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets.dataset import dataset_definitions
-from dpsynth_assets.assets.requests import corpus_request
+from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset

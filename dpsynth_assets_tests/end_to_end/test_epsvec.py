@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets.public import public_definitions
-from dpsynth_assets.assets.requests import stage_request
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import verify_privacy_lineage

@@ -10,7 +10,7 @@ import torch
 
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.assets.public_generation import generation_definitions
-from dpsynth_assets.assets.requests import stage_request
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.fine_tuning import generation

@@ -89,7 +89,7 @@ class EpsVec(Method[EpsVecConfig]):
 
     @property
     def writing_inputs(self) -> frozenset[str]:
-        """What the judge of written rows reads."""
+        """Artifacts that the judge of written rows reads."""
         rejection = self.config.rejection
         return frozenset() if rejection is None else rejection.public_inputs()
 

@@ -32,7 +32,7 @@ TEXTS_FILE = "negatives.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Negatives:
-    """What records are compared with. Released, at no cost.
+    """Texts that records are compared with. Released, at no cost.
 
     Attributes:
         texts: Y lists of M texts.
@@ -164,7 +164,7 @@ def public_clip_bounds(
 def references(
     negatives: Negatives, label: int, record_ids: Sequence[str], salt: str, config: EpsVecConfig
 ) -> np.ndarray:
-    """What is subtracted from each record's states, (N, L, d).
+    """Returns what is subtracted from each record's states, (N, L, d).
 
     **Privacy** A record's negative is chosen by a hash of its own id. Were records and negatives
     paired by their places, one record less would give all later ones other partners.

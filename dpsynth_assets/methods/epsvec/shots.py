@@ -174,7 +174,7 @@ def _texts(candidates: "pl.DataFrame", ranks: Sequence[np.ndarray]) -> TextsByLa
 def _dp_records(
     candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int, noise_std: float
 ) -> tuple[float, ...]:
-    """How many records each label has, by the noisy counts of its candidates.
+    """Estimates the records of each label by the noisy counts of its candidates.
 
     Too many rather than too few: a sum below its own noise counts as that noise.
     """

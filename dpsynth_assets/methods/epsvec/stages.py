@@ -1,4 +1,4 @@
-"""What each stage of EPSVec does with its inputs: public stages prepare, paid ones release."""
+"""Work of each stage of EPSVec: public stages prepare, paid ones release."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +145,7 @@ class StageWork:
 
     @property
     def scaffold(self) -> Scaffold:
-        """What stands around every text."""
+        """The words around every text."""
         return scaffold_of(self.config, self.terms, self.engine)
 
     def fixed_shots(self) -> FixedShots:

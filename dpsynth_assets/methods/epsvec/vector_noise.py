@@ -13,7 +13,7 @@ _UP = 1.0 + 2.0**-40
 
 @dataclass(frozen=True, kw_only=True)
 class VectorNoise:
-    """How much noise the dataset vectors get, and what they cost.
+    """Noise of the dataset vectors, and its price.
 
     Attributes:
         noise_multiplier: σ over what one unit moves the stacked mean; under sampling over what one

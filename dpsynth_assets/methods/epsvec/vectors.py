@@ -124,7 +124,7 @@ class VectorTask:
 
     @property
     def records(self) -> int:
-        """What sums are divided by: the declared number of records, or 1 where none is declared."""
+        """Divisor of the sums: the declared number of records, or 1 where none is declared."""
         return self.terms.public_records or 1
 
 
@@ -174,7 +174,7 @@ def release_vectors(
 def expected_records(
     terms: CohortTerms, dp_records: Sequence[float], sampling_probability: float
 ) -> np.ndarray | None:
-    """How many records of each label are summed, from public and released numbers: (Y,) or None.
+    """Expects a number of records of each label, by public and released numbers: (Y,) or None.
 
     The noisy counts of the fixed shots tell; without them labels share the declared number alike.
     """

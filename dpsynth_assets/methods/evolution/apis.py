@@ -40,7 +40,7 @@ def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) 
 
 
 def label_variables(config: EvolutionConfig, terms: CohortTerms) -> dict[str, dict[str, str]]:
-    """What prompt files may say about each label.
+    """Lists what prompt files may say about each label.
 
     Raises:
         PromptError: There are more or fewer `prompt_variables` than label columns.

@@ -1,4 +1,4 @@
-"""What Aug-PE and SecPE share as methods: one stage that ends with a population, then free rows."""
+"""The common part of Aug-PE and SecPE: a stage that ends with a population, then free rows."""
 
 from abc import abstractmethod
 from collections.abc import Mapping

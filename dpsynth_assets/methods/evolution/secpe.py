@@ -243,7 +243,7 @@ def _cluster_facts(released: Representatives, mechanism: ClusterReleases) -> dic
 
 
 def _most_records(private: PrivateInputs) -> dict[str, Any]:
-    """How many records the most frequent detected secret is in; internal."""
+    """Counts the records of the most frequent detected secret; internal."""
     if private.secrets is None or not private.secrets.height:
         return {"most_records_of_a_detected_secret": 0}
     held = private.secrets.group_by("secret").len()["len"].to_list()

@@ -1,4 +1,4 @@
-"""Which record holds which secret, where a dataset file declares that public, and its sampling.
+"""Public incidence: which record holds which secret, where declared public, and its sampling.
 
 Only then may records be drawn in dependence on secrets (errata B-004.7): the linear program gives
 a record more weight the fewer secrets it shares with others.
