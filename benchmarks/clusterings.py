@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from dp_kmeans.noisy_kmeans import fit_noisy_kmeans, principal_view, random_view
 
 from dpsynth_assets.clustering import fit_centers, nearest_center
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
@@ -25,7 +26,6 @@ from dpsynth_assets.methods.private_prediction.cluster_histogram import (
     release_cluster_histogram,
 )
 from dpsynth_assets.metrics.clusterings import private_kmeans, score_clusterings
-from dpsynth_assets.metrics.noisy_kmeans import fit_noisy_kmeans, principal_view, random_view
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
