@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -13,13 +12,12 @@ from dpsynth_assets.assets.embedded_records import embeddings_stated, require_st
 from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.identity import dataset_key, version_of, version_of_texts
 from dpsynth_assets.assets.mechanism import Drawn, release_once
-from dpsynth_assets.assets.public import ensure_demo_corpora, public_key
+from dpsynth_assets.assets.public import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references, spend_metadata
 from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedHistogram
-from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
 from dpsynth_assets.resources.fingerprints import Reader
@@ -93,8 +91,6 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
         from dpsynth_assets.records import read_private_records
 
-        if Path(spec.source.path).parent == project_root() / "data" / "demo":
-            ensure_demo_corpora()
         with private_section(f"Reading dataset {spec.name!r}"):
             private = read_private_records(spec)
             reader = Reader(

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
+from mailboxes import public_rows
 
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
