@@ -29,7 +29,8 @@ demo: setup  ## private text in, audited synthetic corpora out
 	@$(BIN)/dpsynth run tickets --yes
 
 test: setup  ## the whole suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  --max-worker-restart 0
 
 test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
 	bash .ci/test_vllm

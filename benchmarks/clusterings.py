@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from dp_kmeans.noisy_kmeans import fit_noisy_kmeans, principal_view, random_view
 
 from dpsynth_assets.clustering import fit_centers, nearest_center
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.cluster_histogram import assign_clusters, release_cluster_histogram
 from dpsynth_assets.metrics.clusterings import private_kmeans, score_clusterings
-from dpsynth_assets.metrics.noisy_kmeans import fit_noisy_kmeans, principal_view, random_view
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import polars as pl
 import torch
+from demo_rows import public_rows
 
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.models.conditional_generator import (
     condition_text,
     load_conditional_generator,

@@ -40,8 +40,8 @@ from ctcl_runs import (
     topic_histogram,
     write,
 )
+from demo_rows import private_rows, public_rows
 
-from dpsynth_assets.demo_corpus import private_rows, public_rows
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.models.conditional_generator import load_conditional_generator

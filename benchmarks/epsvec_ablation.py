@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from ctcl_runs import Corpus, Results, embedded, quiet, say, table
+from demo_rows import private_rows, public_rows
 from epsvec_runs import (
     Base,
     Cohort,
@@ -28,7 +29,6 @@ from epsvec_runs import (
     with_real_shots,
 )
 
-from dpsynth_assets.demo_corpus import private_rows, public_rows
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine

@@ -25,11 +25,8 @@ def main() -> None:
 
 def private_texts(count: int) -> list[str]:
     """Messages of the demo's private mailbox, about sixty words each."""
-    from dpsynth_assets.demo_corpus import PRIVATE_FILE, write_demo_corpora
-
-    if not (WORK / PRIVATE_FILE).exists():
-        write_demo_corpora(WORK, public_documents=200, private_records=2000)
-    lines = (WORK / PRIVATE_FILE).read_text(encoding="utf-8").splitlines()
+    tickets = Path(__file__).parents[2] / "data" / "demo" / "private_tickets.jsonl"
+    lines = tickets.read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["text"] for line in lines[:count]]
 
 

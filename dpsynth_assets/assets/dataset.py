@@ -1,21 +1,18 @@
 """Assets that every method of a dataset shares: records, embeddings, and released histograms."""
 
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.keys import public_key, shared_key
-from dpsynth_assets.assets.public import ensure_demo_corpora
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.planned import DatasetPlan
-from dpsynth_assets.paths import project_root
 from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section
@@ -66,8 +63,6 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
         from dpsynth_assets.records import read_private_records
 
-        if Path(spec.source.path).parent == project_root() / "data" / "demo":
-            ensure_demo_corpora()
         with private_section(f"Reading dataset {spec.name!r}"):
             private = read_private_records(spec)
             reader = Reader(

@@ -63,7 +63,7 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
         with public_section(f"Reading public base {spec.name!r}"):
             if spec.source is None:
-                documents = pl.read_parquet(ensure_demo_corpora() / "public.parquet")
+                documents = _demo_documents()
                 documents = documents.head(spec.max_documents or documents.height)
             else:
                 documents = read_public_records(spec)
@@ -81,14 +81,15 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
     return public_corpus
 
 
-def ensure_demo_corpora() -> Path:
-    """Writes the embedded demo corpora into `data/demo` unless they are there; returns it."""
-    from dpsynth_assets.demo_corpus import demo_corpora, write_demo_corpora
-
-    folder = project_root() / "data" / "demo"
-    if not all(path.exists() for path in demo_corpora(folder).paths):
-        write_demo_corpora(folder)
-    return folder
+def _demo_documents() -> pl.DataFrame:
+    """The public documents that lie in the repository: text, label, group."""
+    path = project_root() / "data" / "demo" / "public.parquet"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"Expected the demo's public corpus at {path}, got no file. Copy data/demo from the "
+            "repository, or name a `source` of the public base."
+        )
+    return pl.read_parquet(path)
 
 
 def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:

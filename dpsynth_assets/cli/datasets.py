@@ -28,7 +28,6 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
 from dpsynth_assets.datasets.shared_records import shared_record_problems
-from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.rounded import declared
 
 app = typer.Typer(no_args_is_help=True)
@@ -64,7 +63,6 @@ def check(
     from dpsynth_assets.records import check_dataset_file
 
     paths = files or _declared_files()
-    _write_demo_corpora(paths)
     problems = [problem for path in paths for problem in check_dataset_file(path, method_problems)]
     problems += _across(paths)
     if as_json:
@@ -135,17 +133,6 @@ def _declared_files() -> list[Path]:
         for path in find_dataset_files(dataset_folders())
     }
     return [path for path, (files, problems) in parsed.items() if files or problems]
-
-
-def _write_demo_corpora(paths: Sequence[Path]) -> None:
-    """Writes the embedded demo's files where a dataset names them: a fresh clone has none yet."""
-    from dpsynth_assets.assets.public import ensure_demo_corpora
-
-    demo = project_root() / "data" / "demo"
-    files = [file for path in paths for file in parse_dataset_file(path, foreign_ok=True)[0]]
-    private = [file.spec for file in files if isinstance(file.spec, PrivateDatasetSpec)]
-    if any((project_root() / spec.source.path).parent == demo for spec in private):
-        ensure_demo_corpora()
 
 
 def _across(paths: Sequence[Path]) -> list[Problem]:

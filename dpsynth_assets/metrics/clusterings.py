@@ -3,8 +3,8 @@
 **Privacy** Sizes and V-measures are computed from private records without noise: internal only.
 Nothing is released by them, so nothing is charged.
 
-A differentially private k-means (`noisy_kmeans`) is not run on a cohort: its release would have to
-be charged. `benchmarks/clusterings.py` compares it on real text, where it costs nothing.
+A differentially private k-means is not run on a cohort: its release would have to be charged.
+`benchmarks/clusterings.py` compares one on public text, where it costs nothing.
 """
 
 from collections.abc import Mapping, Sequence

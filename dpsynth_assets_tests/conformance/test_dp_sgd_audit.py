@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve, gaussian_curve
+from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-from dpsynth_assets.privacy.opacus_noise import secure_opacus_noise
+from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, opacus_layers
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
@@ -99,32 +99,33 @@ def test_joint_clipping_of_four_parameters_holds():
     assert not audit_scores(*scores, claim(**FULL)).refuted
 
 
-def train_with_opacus(noise_multiplier, steps):
-    from opacus.grad_sample import GradSampleModule
-    from opacus.optimizers import DPOptimizer
+class Weighted(torch.nn.Module):
+    """A layer that book-keeping does not know."""
 
-    layer = torch.nn.Linear(2 * CANARIES, 1, bias=False)
-    torch.nn.init.zeros_(layer.weight)
-    model = GradSampleModule(layer)
-    optimizer = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=0.5,
-        expected_batch_size=1,
-    )
-    rows = gradients(np.arange(CANARIES))
-    for _ in range(steps):
-        optimizer.zero_grad()
-        (-model(rows).mean()).backward()
-        optimizer.step()
-    scores = layer.weight.detach().flatten().double().numpy()
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2 * CANARIES))
+
+    def forward(self, rows):
+        return (rows * self.weight).sum(dim=1)
+
+
+def train_with_opacus(tested):
+    """As `train`, with gradients that Opacus computes record by record."""
+    model = Weighted()
+    assert opacus_layers(model)
+    clipped, total = PerExampleGradients(model), torch.zeros(2 * CANARIES)
+    for batch in tested.batches(CANARIES):
+        rows = gradients(batch)
+        part = LossOfPart(len(batch), lambda model, rows=rows: model(rows))
+        total += tested.private_gradient_of_losses(clipped, [part])[0]
+    scores = total.double().numpy() * tested.expected_batch_size / tested.l2_bound
     return scores[:CANARIES], scores[CANARIES:]
 
 
 @pytest.mark.statistical
-def test_opacus_with_our_noise_stays_within_the_claim_and_halved_noise_is_caught():
-    # Every record in every step: μ = √T / noise multiplier.
-    with secure_opacus_noise():
-        honest, halved = train_with_opacus(1.0, 4), train_with_opacus(0.5, 4)
-    assert not audit_scores(*honest, gaussian_curve(2.0)).refuted
-    assert audit_scores(*halved, gaussian_curve(2.0)).refuted
+def test_gradients_from_opacus_stay_within_the_claim_and_halved_noise_is_caught():
+    honest = mechanism(**FULL, most_in_company=CANARIES)
+    halved = mechanism(**{**FULL, "noise_multiplier": 0.5}, most_in_company=CANARIES)
+    assert not audit_scores(*train_with_opacus(honest), claim(**FULL)).refuted
+    assert audit_scores(*train_with_opacus(halved), claim(**FULL)).refuted

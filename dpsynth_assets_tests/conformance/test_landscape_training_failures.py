@@ -13,7 +13,6 @@ from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.noise import gaussian_like, secure_bernoulli
-from dpsynth_assets.privacy.opacus_noise import secure_opacus_noise
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import VectorMean, release_vector_mean
 
@@ -44,22 +43,14 @@ def our_vector_mean():
     ).value
 
 
-def our_opacus_noise():
-    from opacus.optimizers import optimizer
-
-    with secure_opacus_noise():
-        return optimizer._generate_noise(1.0, torch.zeros(200), generator=None).numpy()
-
-
 @pytest.mark.parametrize(
     "draw",
     [
         our_vector_mean,
-        our_opacus_noise,
         lambda: gaussian_like(torch.zeros(200), 1.0).numpy(),
         lambda: secure_bernoulli(np.full(200, 0.5)),
     ],
-    ids=["vector mean", "opacus", "gradient noise", "sampling"],
+    ids=["vector mean", "gradient noise", "sampling"],
 )
 def test_no_seed_fixes_our_noise(draw):
     fix_every_seed()

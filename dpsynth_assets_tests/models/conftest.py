@@ -2,8 +2,8 @@
 
 import polars as pl
 import pytest
+from mailboxes import public_rows
 
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 

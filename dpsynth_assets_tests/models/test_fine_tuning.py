@@ -85,6 +85,17 @@ def llama():
     return LlamaForCausalLM(llama_config())
 
 
+def cohere():
+    """A causal model whose norms book-keeping does not know."""
+    from transformers import CohereConfig, CohereForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    tokens = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    return CohereForCausalLM(CohereConfig(**sizes, **heads, **tokens, logit_scale=1.0))
+
+
 def classifier():
     from transformers import LlamaForSequenceClassification
 
@@ -171,8 +182,8 @@ def test_parts_come_in_rounds_of_one_a_thread_and_of_about_one_size(batch, threa
 
 @pytest.mark.parametrize(
     ("make", "loss"),
-    [(bart, SEQUENCE), (llama, CAUSAL), (classifier, CLASSES)],
-    ids=["sequence to sequence", "causal", "classification"],
+    [(bart, SEQUENCE), (llama, CAUSAL), (cohere, CAUSAL), (classifier, CLASSES)],
+    ids=["sequence to sequence", "causal", "causal, with Opacus", "classification"],
 )
 def test_little_noise_lets_a_model_learn(make, loss):
     model, data = make(), examples(40)
@@ -185,6 +196,21 @@ def test_little_noise_lets_a_model_learn(make, loss):
     with torch.no_grad():
         after = float(loss(model, data).mean())
     assert after < 0.9 * before
+
+
+def test_a_run_says_which_layers_opacus_works_on():
+    told = []
+    facts = fine_tune_privately(
+        cohere(), examples(), CAUSAL, mechanism(), settings(),
+        progress=lambda share, line: told.append((share, line)),
+    )  # fmt: skip
+    names = ("model.layers.0.input_layernorm (CohereLayerNorm)", "model.norm (CohereLayerNorm)")
+    assert facts.opacus_layers == names
+    line = f"per-record gradients of 2 layers, the first of which is {names[0]}, computed by Opacus"
+    assert told[0] == (0.0, line)
+    assert [each for each in told if "Opacus" in each[1]] == told[:1]
+    own = fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), settings())
+    assert own.opacus_layers == ()
 
 
 def test_empty_batches_take_a_step_of_noise():
@@ -613,8 +639,23 @@ def test_a_trial_leaves_the_model_as_it_was():
 def test_a_parameter_that_nobody_clips_fails_the_trial():
     model = bart()
     model.model.slope = torch.nn.PReLU()
+    model.model.slope.register_buffer("calls", torch.zeros(1))
     with pytest.raises(TypeError, match="PReLU"):
         refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
+
+
+def test_layers_of_opacus_that_see_how_far_mates_pad_a_record_fail_the_trial_in_company():
+    class Circular(torch.nn.Conv1d):
+        def forward(self, rows):
+            return super().forward(rows.mT).mT
+
+    model = cohere()
+    model.model.norm = Circular(16, 16, 3, padding=1, padding_mode="circular")
+    refuse_untrainable(model, examples(4), CAUSAL, 1.0)
+    with pytest.raises(ValueError, match=r"layers that Opacus works on.*exact_sums") as refusal:
+        refuse_untrainable(model, examples(4), CAUSAL, 1.0, in_company=True)
+    assert "\n" not in str(refusal.value)
+    refuse_untrainable(cohere(), examples(4), CAUSAL, 1.0, in_company=True)
 
 
 def test_weights_that_are_no_numbers_fail_the_trial():

@@ -1,7 +1,6 @@
 """Laws of DP-SGD. Each statistical test raises a false alarm at most 1e-8 of the time."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -9,12 +8,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.privacy import dp_sgd, gradient_clipping, noise
+from dpsynth_assets.privacy import dp_sgd, gradient_clipping
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism, dp_sgd_event
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
 from dpsynth_assets.privacy.gradient_clipping import add_clipped
-from dpsynth_assets.privacy.opacus_noise import secure_opacus_noise
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -277,80 +275,6 @@ def test_a_float32_sum_would_move_by_more_than_the_bound():
 def test_settings_outside_their_domain_are_refused(wrong):
     with pytest.raises(ValueError, match=r"Expected|swap"):
         mechanism(**wrong)
-
-
-def opacus_step():
-    """Noise that Opacus adds to an all-zero gradient of 4,000 parameters, from one fixed seed."""
-    from opacus.grad_sample import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
-    warnings.simplefilter("ignore")
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(4_000, 1, bias=False)
-    torch.nn.init.zeros_(layer.weight)
-    model = GradSampleModule(layer)
-    optimizer = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        noise_multiplier=1.5,
-        max_grad_norm=2.0,
-        expected_batch_size=4,
-    )
-    model(torch.zeros(4, 4_000)).sum().backward()
-    optimizer.step()
-    return layer.weight.detach().flatten().double().numpy() * 4
-
-
-@pytest.mark.statistical
-def test_opacus_draws_our_noise_inside_the_context_and_its_own_outside(monkeypatch):
-    calls = []
-    original = noise.secure_uniform.random
-    monkeypatch.setattr(
-        noise.secure_uniform, "random", lambda size: calls.append(size) or original(size)
-    )
-    np.testing.assert_array_equal(opacus_step(), opacus_step())
-    assert not calls
-    with secure_opacus_noise():
-        first, second = opacus_step(), opacus_step()
-    assert sum(calls) == 2 * 4 * 4_000
-    assert not (first == second).any()
-    assert stats.kstest(first, "norm", args=(0, 3.0)).pvalue > FALSE_ALARM
-    np.testing.assert_array_equal(opacus_step(), opacus_step())
-
-
-def test_opacus_gets_its_noise_back_after_an_error():
-    from opacus.optimizers import optimizer
-
-    original = optimizer._generate_noise
-
-    def failing_step():
-        with secure_opacus_noise():
-            assert optimizer._generate_noise is not original
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        failing_step()
-    assert optimizer._generate_noise is original
-
-
-def test_every_opacus_optimizer_draws_our_noise():
-    import sys
-
-    with secure_opacus_noise():
-        held = {
-            name: module._generate_noise
-            for name, module in sys.modules.items()
-            if name.startswith("opacus") and hasattr(module, "_generate_noise")
-        }
-    assert len(held) >= 4
-    assert len(set(held.values())) == 1
-
-
-def test_an_opacus_that_draws_noise_otherwise_is_refused(monkeypatch):
-    from dpsynth_assets.privacy import opacus_noise
-
-    monkeypatch.setattr(opacus_noise, "_NAME", "_no_such_function")
-    with pytest.raises(RuntimeError, match="opacus"), secure_opacus_noise():
-        pass
 
 
 def test_a_resumed_run_draws_only_the_steps_that_are_left():

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 
 from dpsynth_assets.privacy import clipping, softmax_draws
@@ -108,6 +108,7 @@ def test_cells_of_lattice_scores_are_those_of_the_softmax(scores, divisor, data)
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(-40, 40), st.sampled_from([0.01, 1.0, 8.0]))
+@example(4980, 40, 1.0)  # The upper edge of the last cell: a word of ones.
 def test_where_float64_decides_it_decides_as_integers_do(seed, nudge, spread):
     # Uniforms within some float64 units of an edge, where a careless margin would show.
     draw = np.random.default_rng(seed)
@@ -117,12 +118,15 @@ def test_where_float64_decides_it_decides_as_integers_do(seed, nudge, spread):
     word = int(reached[place] / reached[-1] * 2**64) + nudge * 2 ** int(draw.integers(5, 30))
     word = min(max(word, 0), 2**64 - 1)
 
-    def words(count):
-        return np.full(count, word, dtype=np.uint64)
+    def later(count):
+        # Other bits than `word`: a uniform of ones alone is 1, to which no token belongs, and the
+        # search for it would never end.
+        return np.full(count, 2**63, dtype=np.uint64)
 
+    first = iter([np.array([word], dtype=np.uint64)])
     row = torch.from_numpy(scores).unsqueeze(0)
-    exact = softmax_draws._exact_token(scores, Fraction(1), word, words)
-    assert tokens_from_words(row, 1, words)[0] == exact
+    exact = softmax_draws._exact_token(scores, Fraction(1), word, later)
+    assert tokens_from_words(row, 1, lambda count: next(first, later(count)))[0] == exact
 
 
 @pytest.mark.statistical

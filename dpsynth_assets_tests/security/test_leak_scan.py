@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from dpsynth_assets.attacks import leak_scan
 from dpsynth_assets.attacks.leak_needles import Needles
 from dpsynth_assets.attacks.leak_scan import scan_folders
-from dpsynth_assets.cli.leak_rehearsal import BREAKING
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets_tests.security.leak_planting import Planted, private_cohort, secret_cohort
+from dpsynth_assets_tests.security.leak_rehearsal import BREAKING, rehearse
 
 CANARY = 'Zäph"od-QX7Q4Z9W'
 OTHERS = [f"KV{number:06}WQXZ" for number in range(500)]
@@ -202,10 +203,15 @@ def test_an_error_that_quotes_a_record_is_found_in_the_event_log_where_it_is_let
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory):
-    from dpsynth_assets.cli.leak_rehearsal import rehearse
-
     folder = tmp_path_factory.mktemp("rehearsal")
     return folder, rehearse(folder, everything=False)
+
+
+def test_every_registered_method_is_rehearsed(tmp_path):
+    planted = Planted(tmp_path, ())
+    cohorts = (private_cohort(planted), secret_cohort(planted))
+    rehearsed = [entry.method for cohort in cohorts for entry in cohort.methods]
+    assert sorted(rehearsed) == sorted(REGISTRY)
 
 
 @pytest.mark.slow

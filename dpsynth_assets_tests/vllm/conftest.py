@@ -4,8 +4,8 @@ import importlib.util
 
 import polars as pl
 import pytest
+from mailboxes import public_rows
 
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.engines.vllm_engine import VllmEngine
 from dpsynth_assets.models.language_model import load_language_model

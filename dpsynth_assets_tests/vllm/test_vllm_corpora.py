@@ -3,9 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+from mailboxes import public_rows
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import scaffold_of

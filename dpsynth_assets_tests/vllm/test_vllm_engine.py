@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 import pytest
+from mailboxes import public_rows
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
 from dpsynth_assets.models.engines.opening import close_engines, open_engine
 from dpsynth_assets.models.engines.vllm_engine import VllmEngine

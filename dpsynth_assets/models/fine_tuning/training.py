@@ -27,6 +27,7 @@ from dpsynth_assets.models.fine_tuning.sources import (
 )
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import event_to_json
+from dpsynth_assets.privacy.per_example import opacus_layers
 
 if TYPE_CHECKING:
     import torch
@@ -41,12 +42,14 @@ class FineTuningFacts:
         resumed_at: Steps that an earlier, interrupted start had done.
         parameters: Numbers that were trained.
         public_losses: (step, loss on public text) after public steps, the same for every start.
+        opacus_layers: Layers whose per-example gradients Opacus computed, each with its class.
     """
 
     steps: int
     resumed_at: int
     parameters: int
     public_losses: tuple[PublicLoss, ...]
+    opacus_layers: tuple[str, ...] = ()
 
 
 def fine_tune_privately(  # noqa: PLR0913  a run has these parts
@@ -79,7 +82,8 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
         Public facts.
 
     Raises:
-        TypeError: If the model has a trainable parameter that cannot be clipped by example.
+        TypeError: If the model has a trainable parameter that cannot be clipped by example, by
+            ours or by Opacus.
         ValueError: If the checkpoint is of another run.
         UnaccountedReleaseError: If the mechanism was used before.
 
@@ -98,7 +102,11 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
         "expected_batch_size": mechanism.expected_batch_size,
     }
     reports = Reports(source.steps, progress, public_evaluation, epsilon_so_far)
-    return _run(model, private_examples, source, settings, charge, checkpoint, reports)
+    layers = opacus_layers(model)
+    if layers and progress is not None:
+        progress(0.0, f"per-record gradients of {_several(layers)} computed by Opacus")
+    facts = _run(model, private_examples, source, settings, charge, checkpoint, reports)
+    return dataclasses.replace(facts, opacus_layers=layers)
 
 
 def fine_tune(
@@ -171,6 +179,12 @@ def _run(
         parameters=sum(each.numel() for each in model.parameters() if each.requires_grad),
         public_losses=tuple(reports.public_losses),
     )
+
+
+def _several(layers: Sequence[str]) -> str:
+    """The number of layers and the name of the first."""
+    count = len(layers)
+    return layers[0] if count == 1 else f"{count} layers, the first of which is {layers[0]},"
 
 
 class _Due:

@@ -1,12 +1,16 @@
 """Whether a model can be trained at all: found out on public examples, before any charge."""
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
 from dpsynth_assets.privacy.per_example import (
+    GRADIENT_SLACK,
     LossOfPart,
     PerExampleGradients,
+    opacus_layers,
     refuse_undeclared_slack,
 )
 
@@ -35,14 +39,15 @@ def refuse_untrainable(
     Raises:
         TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
         ValueError: If the examples do not fit the model, or their losses are not numbers, or passes
-            of several records need a declared slack.
+            of several records need a declared slack, or layers that Opacus works on move one
+            another's gradients by more than it.
 
     **Privacy** Reads nothing private, and nothing that it computes is kept.
     """
     import torch
 
-    def losses(model: Any) -> "torch.Tensor":
-        found = loss(model, public_examples)
+    def losses(examples: Sequence[Any], model: Any) -> "torch.Tensor":
+        found = loss(model, examples)
         if not bool(torch.isfinite(found).all()):
             raise ValueError(
                 "Expected finite losses of public examples, got others. Check the model's weights."
@@ -52,5 +57,26 @@ def refuse_untrainable(
     if in_company:
         refuse_undeclared_slack(model)
     model.eval()
-    part = LossOfPart(len(public_examples), losses)
-    PerExampleGradients(model).private_clipped_sums([part], l2_bound)
+    together = [LossOfPart(len(public_examples), partial(losses, public_examples))]
+    gradients = PerExampleGradients(model)
+    sums, count = gradients.private_clipped_sums(together, l2_bound)
+    if in_company and opacus_layers(model):
+        one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
+        alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
+        _refuse_company(_distance(sums, alone) / (count * l2_bound))
+
+
+def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") -> float:
+    """Euclidean distance over all parameters together."""
+    squares = [float((a - b).square().sum()) for a, b in zip(some, others, strict=True)]
+    return math.sqrt(math.fsum(squares))
+
+
+def _refuse_company(moved: float) -> None:
+    """Refuses shared passes where mates move a gradient by more than the slack that is charged."""
+    if not moved <= GRADIENT_SLACK:
+        raise ValueError(
+            f"Expected records that share a pass to move one another's clipped gradients by at "
+            f"most {GRADIENT_SLACK:.1e} of the bound, got {moved:.1e} on public text in layers "
+            "that Opacus works on. Set exact_sums: true, which passes each record alone."
+        )

@@ -5,6 +5,7 @@ is known that their first axis counts examples (`descent`; `relative_bias` for T
 (`norms`) and the clipped sum (`sums`) follow by matrix products. Matrices that are small beside
 their inputs have each example's gradient computed once, for both (`kept`). CPU threads take parts
 of a batch side by side, each with modules of its own over the same weights (`bookkeeper`).
+Layers of other kinds (`support`) have each example's gradient computed by Opacus (`opacus_layers`).
 What records that share a pass may move one another is bounded and charged (`company`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
 it and adds noise.
@@ -21,6 +22,7 @@ from dpsynth_assets.privacy.per_example.company import (
     refuse_undeclared_slack,
 )
 from dpsynth_assets.privacy.per_example.gradients import PerExampleGradients
+from dpsynth_assets.privacy.per_example.support import opacus_layers
 
 __all__ = [
     "GRADIENT_SLACK",
@@ -28,5 +30,6 @@ __all__ = [
     "PerExampleGradients",
     "Products",
     "most_in_company",
+    "opacus_layers",
     "refuse_undeclared_slack",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products, row_norms, token_sums
+from dpsynth_assets.privacy.per_example.opacus_layers import Sampler, example_gradients
 from dpsynth_assets.privacy.per_example.relative_bias import bucket_sums
 from dpsynth_assets.privacy.per_example.support import (
     ModuleKind,
@@ -21,11 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class ModuleUse:
-    """One call of a module: what went in, and the gradient of what came out."""
+    """One call of a module: what went in, and the gradient of what came out.
+
+    Attributes:
+        module: The module.
+        kind: How it uses its parameters.
+        inputs: What went in.
+        sampler: Of a layer that is left to Opacus.
+        gradient: Of what came out.
+    """
 
     module: "torch.nn.Module"
     kind: ModuleKind
     inputs: "torch.Tensor" = field(repr=False)
+    sampler: Sampler | None = field(default=None, repr=False)
     gradient: "torch.Tensor | None" = field(default=None, repr=False)
 
     def keep(self, gradient: "torch.Tensor") -> None:
@@ -37,6 +47,9 @@ def book(use: ModuleUse, found: dict[int, Factors], examples: int, products: Pro
     """Adds one call to the factors of the parameters it used."""
     if use.kind is ModuleKind.RELATIVE_BIAS:
         _add_relative_bias(use, found)
+        return
+    if use.kind is ModuleKind.OPACUS:
+        _add_opacus(use, found)
         return
     gradient = _by_example(use.gradient, examples, use.module)
     weight, bias = use.module.weight, getattr(use.module, "bias", None)
@@ -85,6 +98,18 @@ def _add_relative_bias(use: ModuleUse, found: dict[int, Factors]) -> None:
         sums, coarse = bucket_sums(use.inputs, use.gradient, len(table.weight))
         own.add_vectors(sums)
         own.add_sizes(coarse[:, None])
+
+
+def _add_opacus(use: ModuleUse, found: dict[int, Factors]) -> None:
+    """Adds gradients from Opacus; nothing cancels between their norms and their sum."""
+    if use.gradient is None or use.sampler is None:
+        return
+    for parameter, gradients in example_gradients(
+        use.sampler, use.module, use.inputs, use.gradient
+    ):
+        own = _factors(found, parameter)
+        own.add_vectors(gradients)
+        own.add_sizes(gradients.norm(dim=1, keepdim=True))
 
 
 def _lookup(use: ModuleUse, gradient: "torch.Tensor") -> Lookup:

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
 from dpsynth_assets.privacy.per_example.norms import norm_bounds
+from dpsynth_assets.privacy.per_example.opacus_layers import sampler_of
 from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.sums import add_weighted
-from dpsynth_assets.privacy.per_example.support import booked_modules, trainable_parameters
+from dpsynth_assets.privacy.per_example.support import (
+    ModuleKind,
+    booked_modules,
+    trainable_parameters,
+)
 from dpsynth_assets.privacy.per_example.uses import Factors
 
 if TYPE_CHECKING:
@@ -40,10 +45,15 @@ class Bookkeeper:
         """Checks that every trainable parameter of the model can be booked.
 
         Raises:
-            TypeError: If it has a trainable parameter of another layer.
+            TypeError: If it has a trainable layer that can neither be booked nor left to Opacus.
         """
         self._model = model
         self._modules = booked_modules(model)
+        self._samplers = {
+            id(module): sampler_of(module)
+            for module, kind in self._modules
+            if kind is ModuleKind.OPACUS
+        }
         self._products = products
         self.names = tuple(trainable_parameters(model))
         self.parameters = tuple(trainable_parameters(model).values())
@@ -71,7 +81,9 @@ class Bookkeeper:
 
         for parameter in self.parameters:
             parameter.grad = None
-        booked = recording(self._model, self._modules, part.examples, self._products)
+        booked = recording(
+            self._model, self._modules, part.examples, self._products, self._samplers
+        )
         with torch.enable_grad(), booked as record:
             losses = part.losses(self._model)
             if losses.shape != (part.examples,):

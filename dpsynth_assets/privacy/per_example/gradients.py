@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class PerExampleGradients:
     """Per-example clipping of all trainable parameters of a model, by book-keeping.
 
+    Layers that book-keeping does not know have their per-example gradients computed by Opacus.
+
     **Privacy** There is no method that returns a gradient without clipping. The clipped sum goes
     to `DpSgdMechanism.private_gradient_of_losses` alone, which adds the noise.
 
@@ -29,14 +31,15 @@ class PerExampleGradients:
         """Checks that every trainable parameter of the model can be booked.
 
         Args:
-            model: Made of linear, embedding and norm layers, shared or not; adapters too. Its
-                layers must keep examples apart. It is not changed.
+            model: Made of linear, embedding and norm layers, shared or not, adapters too; and of
+                layers of one tensor in and one out that Opacus can work on, not shared with others.
+                Its layers must keep examples apart. It is not changed.
             products: Arithmetic of the sums.
             threads: CPU threads that may work on parts side by side; one takes all where the model
                 is on a device, or large enough for its operations to be shared instead.
 
         Raises:
-            TypeError: If it has a trainable parameter of another layer.
+            TypeError: If it has a trainable layer that neither can work on.
         """
         first = Bookkeeper(model, Products(products))
         self.names, self.parameters = first.names, first.parameters

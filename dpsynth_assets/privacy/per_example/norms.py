@@ -81,8 +81,9 @@ def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor,
     if factors.vectors is not None:
         if factors.products or factors.lookups:
             raise TypeError(
-                "Expected a table of relative positions of its own, got one that other layers "
-                "share. Freeze it (requires_grad=False)."
+                "Expected a table of relative positions of its own, and parameters of its own in a "
+                "layer that Opacus works on, got one that other layers share. Freeze it "
+                "(requires_grad=False)."
             )
         return factors.vectors.square().sum(dim=1), torch.zeros_like(coarse)
     product, lookup = factors.joined()

@@ -4,7 +4,7 @@ While a booked module runs, its own parameters ask for no gradient, so that auto
 of theirs; a parameter that something else reads directly still gets one, and gives that away.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_assets.privacy.per_example.arithmetic import Products
 from dpsynth_assets.privacy.per_example.booking import ModuleUse, book
 from dpsynth_assets.privacy.per_example.descent import Descent, following
+from dpsynth_assets.privacy.per_example.opacus_layers import Sampler, only_input
 from dpsynth_assets.privacy.per_example.relative_bias import is_look_up, owners_of_tables
 from dpsynth_assets.privacy.per_example.support import ModuleKind
 from dpsynth_assets.privacy.per_example.uses import Factors
@@ -29,7 +30,8 @@ class Recording:
         products: Arithmetic.
         descent: What comes from the batch.
         uses: The calls so far.
-        flags: Which parameters of running modules ask for gradients otherwise.
+        samplers: Of the layers that are left to Opacus, by their `id`.
+        flags: Parameters of running modules, and whether they ask for gradients otherwise.
         table: The embedding that is running.
         index: What was last looked up in a table of relative positions.
     """
@@ -38,23 +40,27 @@ class Recording:
     products: Products
     descent: Descent = field(repr=False)
     uses: list[ModuleUse] = field(default_factory=list, repr=False)
-    flags: dict[int, list[bool]] = field(default_factory=dict, repr=False)
+    samplers: Mapping[int, Sampler] = field(default_factory=dict, repr=False)
+    flags: "dict[int, list[tuple[torch.nn.Parameter, bool]]]" = field(
+        default_factory=dict, repr=False
+    )
     table: "tuple[Any, ModuleKind] | None" = None
     index: "torch.Tensor | None" = field(default=None, repr=False)
 
     def before(self, module: "torch.nn.Module", _inputs: Any) -> None:
-        """Stops the module's own parameters from asking for gradients; a pre-forward hook."""
-        own = list(module.parameters(recurse=False))
-        self.flags[id(module)] = [each.requires_grad for each in own]
+        """Stops the module's own parameters from asking for gradients; a pre-forward hook.
+
+        Those of a layer that is left to Opacus are all that are inside of it.
+        """
+        own = list(module.parameters(recurse=id(module) in self.samplers))
+        self.flags[id(module)] = [(each, each.requires_grad) for each in own]
         for each in own:
             each.requires_grad_(False)
 
     def restore(self, module: "torch.nn.Module") -> None:
         """Undoes `before`."""
-        flags = self.flags.pop(id(module), None)
-        if flags is not None:
-            for each, flag in zip(module.parameters(recurse=False), flags, strict=True):
-                each.requires_grad_(flag)
+        for each, flag in self.flags.pop(id(module), ()):
+            each.requires_grad_(flag)
 
     def watch(
         self, module: "torch.nn.Module", kind: ModuleKind, inputs: Any, output: Any
@@ -73,13 +79,35 @@ class Recording:
                 f"Expected a trainable {type(module).__name__} to see what was computed from the "
                 "tensors that the model is given, got another tensor. Freeze it, or call the model."
             )
-        use = ModuleUse(module, kind, inputs.detach())
+        use = ModuleUse(module, kind, inputs.detach(), self.samplers.get(id(module)))
         if not output.requires_grad:  # nothing trainable before: start the graph here
             output = output.detach().requires_grad_().clone()
         output.register_hook(use.keep)
         self.uses.append(use)
         self.descent.follow(output)
         return output
+
+    def watch_opacus(
+        self, module: "torch.nn.Module", args: Any, kwargs: Mapping[str, Any], output: Any
+    ) -> Any:
+        """Keeps one call of a layer that is left to Opacus: one tensor in, one tensor out.
+
+        Raises:
+            TypeError: If it is more, or the first axis does not count the examples.
+        """
+        import torch
+
+        if not torch.is_grad_enabled():
+            return output
+        inputs = only_input(module, args, kwargs)
+        for each in (inputs, output):
+            if not isinstance(each, torch.Tensor) or each.shape[:1] != (self.examples,):
+                raise TypeError(
+                    f"Expected a trainable {type(module).__name__}, whose gradients Opacus "
+                    "computes, to take and return a tensor of one row for each example, got "
+                    "another. Freeze it (requires_grad=False), or train adapters."
+                )
+        return self.watch(module, ModuleKind.OPACUS, inputs, output)
 
     def looked_up(self, args: Any, output: Any) -> Any:
         """Keeps the table look-up inside an embedding, offset and scale aside."""
@@ -161,16 +189,17 @@ def recording(
     modules: "Sequence[tuple[torch.nn.Module, ModuleKind]]",
     examples: int,
     products: Products = Products.NATIVE,
+    samplers: Mapping[int, Sampler] | None = None,
 ) -> Iterator[Recording]:
     """Records the forward pass of `examples` examples through a model inside the `with` block."""
     descent = Descent(examples)
-    record = Recording(examples, products, descent)
+    record = Recording(examples, products, descent, samplers=samplers or {})
     with ExitStack() as undo:
         hooks = [model.register_forward_pre_hook(descent.begin, with_kwargs=True)]
         for module, kind in modules:
             own = _Hooks(record, kind)
             hooks.append(module.register_forward_pre_hook(own.before))
-            hooks.append(module.register_forward_hook(own.after))
+            hooks.append(module.register_forward_hook(own.after, with_kwargs=True))
             undo.callback(record.restore, module)
         for handle in hooks:
             undo.callback(handle.remove)
@@ -206,10 +235,14 @@ class _Hooks:
         if self._kind in _TABLES:
             self._record.table = (module, self._kind)
 
-    def after(self, module: "torch.nn.Module", inputs: Any, output: Any) -> Any:
+    def after(
+        self, module: "torch.nn.Module", inputs: Any, named: Mapping[str, Any], output: Any
+    ) -> Any:
         """Forward hook; what it returns replaces the output."""
         self._record.restore(module)
         if self._kind in _TABLES:
             self._record.table = None
             return output
+        if self._kind is ModuleKind.OPACUS:
+            return self._record.watch_opacus(module, inputs, named, output)
         return self._record.watch(module, self._kind, inputs[0], output)

@@ -1,10 +1,11 @@
-"""Which modules' gradients can be booked, and a refusal of every other trainable parameter.
+"""Kinds of modules, by how the gradients of their parameters are computed, and refusals.
 
-A parameter that nobody books would train on nothing, so a model is taken whole or not at all.
+Layers of other kinds than ours are left to Opacus, whole, with all that is inside of them. A
+parameter that nobody books would train on nothing, so a model is taken whole or not at all.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.privacy.per_example.relative_bias import owners_of_tables, repeats_a_look_up
 
@@ -21,30 +22,32 @@ class ModuleKind(StrEnum):
     RELATIVE_BIAS = "table of relative positions"
     LAYER_NORM = "layer norm"
     RMS_NORM = "root-mean-square norm"
+    OPACUS = "layer that Opacus computes the gradients of"
 
 
 def booked_modules(model: "torch.nn.Module") -> "list[tuple[torch.nn.Module, ModuleKind]]":
     """Lists the modules that hold trainable parameters, each once.
 
     Raises:
-        TypeError: If a trainable parameter belongs to a module of another kind, or a layer mixes
-            the examples of a batch.
+        TypeError: If no kind of layer allows for what a trainable layer does, or a layer mixes the
+            examples of a batch.
     """
     found = []
     owners = owners_of_tables(model)
+    inside: set[int] = set()
     for name, module in model.named_modules():
         _refuse_batch_statistics(name, module)
         own = [each for each, p in module.named_parameters(recurse=False) if p.requires_grad]
         if not own:
             continue
+        _refuse_unusual_table(f"{name}.{own[0]}", module)
+        if id(module) in inside:
+            continue
         kind = kind_of(module)
         if kind is ModuleKind.EMBEDDING and id(module) in owners:
             kind = _relative_bias(name, owners[id(module)])
-        if kind is None or any(p.is_sparse for p in module.parameters(recurse=False)):
-            raise TypeError(
-                "Expected trainable parameters of linear, embedding and norm layers, got "
-                f"{name}.{own[0]} of a {type(module).__name__}. Freeze it (requires_grad=False)."
-            )
+        if kind is ModuleKind.OPACUS:
+            inside |= {id(each) for each in module.modules()}
         found.append((module, kind))
     if not found:
         raise TypeError("Expected a trainable parameter, got none. Unfreeze a layer.")
@@ -70,7 +73,21 @@ def trainable_parameters(model: "torch.nn.Module") -> "dict[str, torch.nn.Parame
     return {name: each for name, each in model.named_parameters() if each.requires_grad}
 
 
-def kind_of(module: "torch.nn.Module") -> ModuleKind | None:
+def opacus_layers(model: "torch.nn.Module") -> tuple[str, ...]:
+    """Names the layers of a model whose gradients Opacus computes, each with its class.
+
+    Raises:
+        TypeError: As `booked_modules`.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    return tuple(
+        f"{names[id(module)] or 'the model'} ({type(module).__name__})"
+        for module, kind in booked_modules(model)
+        if kind is ModuleKind.OPACUS
+    )
+
+
+def kind_of(module: "torch.nn.Module") -> ModuleKind:
     """Recognises a module by its class, and root-mean-square norms by what they compute."""
     from torch import nn
 
@@ -79,17 +96,28 @@ def kind_of(module: "torch.nn.Module") -> ModuleKind | None:
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         return ModuleKind.TRANSPOSED_LINEAR
     if isinstance(module, nn.Embedding):
-        return ModuleKind.EMBEDDING if _is_plain_embedding(module) else None
-    if type(module) is nn.LayerNorm:
-        return ModuleKind.LAYER_NORM if len(module.normalized_shape) == 1 else None
-    if type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")):
-        return ModuleKind.RMS_NORM if _behaves_like_rms_norm(module) else None
-    return None
+        return ModuleKind.EMBEDDING
+    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
+        return ModuleKind.LAYER_NORM
+    named_as_norm = type(module).__name__.endswith(("RMSNorm", "T5LayerNorm"))
+    if named_as_norm and _behaves_like_rms_norm(module):
+        return ModuleKind.RMS_NORM
+    return ModuleKind.OPACUS
 
 
-def _is_plain_embedding(module: "torch.nn.Embedding") -> bool:
-    """Looks up rows and does nothing that depends on other examples of the batch."""
-    return not (module.sparse or module.scale_grad_by_freq or module.max_norm is not None)
+def _refuse_unusual_table(name: str, module: "torch.nn.Module") -> None:
+    """Refuses look-ups that depend on other examples of the batch, and sparse parameters."""
+    from torch import nn
+
+    table: Any = module if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
+    unusual = table is not None and (
+        table.sparse or table.scale_grad_by_freq or table.max_norm is not None
+    )
+    if unusual or any(p.is_sparse for p in module.parameters(recurse=False)):
+        raise TypeError(
+            "Expected tables without max_norm, scale_grad_by_freq or sparse gradients, got "
+            f"{name} of a {type(module).__name__}. Freeze it (requires_grad=False)."
+        )
 
 
 def _refuse_batch_statistics(name: str, module: "torch.nn.Module") -> None:

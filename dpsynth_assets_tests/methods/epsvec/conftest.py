@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
+from mailboxes import public_rows
 
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig

@@ -1,9 +1,9 @@
 from types import SimpleNamespace
 
 import pytest
+from mailboxes import public_rows
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import (
     label_variables,

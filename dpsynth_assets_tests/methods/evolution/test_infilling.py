@@ -3,8 +3,8 @@
 import numpy as np
 import polars as pl
 import pytest
+from mailboxes import public_rows
 
-from dpsynth_assets.demo_corpus import public_rows
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import open_api
 from dpsynth_assets.methods.evolution.causal_infilling import (

@@ -1,7 +1,7 @@
 """Differentially private k-means for comparison with public centres: a noisy coreset, clustered.
 
-Nothing the product releases rests on it. Its centres cost what their release states: on private
-records that cost has to be charged first; on public ones, as in a benchmark, there is none.
+Nothing that `dpsynth_assets` releases rests on it. Its records are public text, so its noise costs
+nothing: on private records, the cost that the release states would have to be charged first.
 Shapes: N records, D dimensions of an embedding, d of its projection, T hyperplanes, k centres.
 """
 
@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from dp_kmeans.noisy_coreset import CoresetMechanism, NoisyCoreset, coreset_noise
 
-from dpsynth_assets.privacy.noisy_coreset import CoresetMechanism, NoisyCoreset, coreset_noise
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.row_sums import row_sums
 from dpsynth_assets.privacy.units import NeighboringRelation

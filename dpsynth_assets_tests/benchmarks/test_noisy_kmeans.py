@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-
-from dpsynth_assets.metrics.clusterings import agreement
-from dpsynth_assets.metrics.noisy_kmeans import (
+from dp_kmeans.noisy_coreset import NoisyCoreset
+from dp_kmeans.noisy_kmeans import (
     coreset_mechanism,
     fit_noisy_kmeans,
     principal_view,
     random_view,
 )
+
+from dpsynth_assets.metrics.clusterings import agreement
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.noisy_coreset import NoisyCoreset
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
@@ -93,7 +93,7 @@ def test_every_relation_spends_its_target(relation):
 
 
 def test_centres_depend_on_the_coreset_alone(monkeypatch):
-    from dpsynth_assets.metrics import noisy_kmeans
+    from dp_kmeans import noisy_kmeans
 
     fixed = NoisyCoreset(points=np.eye(3, 24) * 5, weights=np.array([3.0, 2.0, 1.0]))
     mechanism = noisy_kmeans.CoresetMechanism

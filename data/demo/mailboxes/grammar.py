@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from dpsynth_assets.demo_corpus import phrases
-from dpsynth_assets.demo_corpus.topics import DESKS, TOPICS, Topic
+from mailboxes import phrases
+from mailboxes.topics import DESKS, TOPICS, Topic
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,20 @@
 """A rehearsal: the whole graph on planted canaries, runs that fail on purpose, and a leak scan.
 
+    python -m dpsynth_assets_tests.security.leak_rehearsal [--quick]
+
 Everything a run may write is caught below one folder: Dagster's home with its event database, the
 debug log of every Python logger, standard output and error (also of native code), stores, reports,
 cards and released files. Then all of it is searched, for the canaries and for the keys that the
 environment held. The sensitive store is encrypted, so it is searched too.
 """
 
+import argparse
 import base64
 import logging
 import os
 import secrets
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -17,8 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
-from dpsynth_assets.cli.leak_faults import faulty_models, faulty_store
-from dpsynth_assets.cli.leak_planting import (
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.resources.sealing import KEY_VARIABLE
+from dpsynth_assets_tests.security.leak_faults import faulty_models, faulty_store
+from dpsynth_assets_tests.security.leak_planting import (
     BUDGET,
     COHORT,
     SECRET_COHORT,
@@ -30,8 +37,6 @@ from dpsynth_assets.cli.leak_planting import (
     secret_cohort,
     torn_cohort,
 )
-from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.resources.sealing import KEY_VARIABLE
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -91,10 +96,10 @@ class Rehearsal:
 
 
 def rehearse(folder: Path, *, everything: bool = True) -> Rehearsal:
-    """Plants canaries in a new house below `folder`, runs it, breaks it, and searches it.
+    """Plants canaries in a new installation below `folder`, runs it, breaks it, and searches it.
 
     Args:
-        folder: Empty folder for sources and house.
+        folder: Empty folder for sources and installation.
         everything: Also run the stages that read nothing private.
     """
     planted = plant(folder)
@@ -103,7 +108,7 @@ def rehearse(folder: Path, *, everything: bool = True) -> Rehearsal:
         KEY_VARIABLE: base64.b64encode(secrets.token_bytes(32)).decode(),
         "OPENAI_API_KEY": f"sk-{secrets.token_hex(16)}",
     }
-    with _house(home, keys):
+    with _installation(home, keys):
         with _everything_written(home / "logs"):
             runs = dict(_runs(planted, home, everything=everything))
         decrypted = _decrypted_records(folder / "control")
@@ -234,8 +239,8 @@ def _run(
 
 
 @contextmanager
-def _house(home: Path, keys: Mapping[str, str]) -> Iterator[None]:
-    """A house of its own, set up as every command sets up Dagster's home, encrypted."""
+def _installation(home: Path, keys: Mapping[str, str]) -> Iterator[None]:
+    """A new installation, set up as every command sets up Dagster's home, encrypted."""
     settings = {
         **keys,
         "DPSYNTH_HOME": str(home),
@@ -295,3 +300,27 @@ def _redirected(descriptor: int, target: int) -> Iterator[None]:
     finally:
         os.dup2(kept, descriptor)
         os.close(kept)
+
+
+def main() -> None:
+    """Rehearses in a temporary folder and prints what was run and found; 1 if it did not pass."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="skip what reads nothing private")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as folder:
+        rehearsal = rehearse(Path(folder), everything=not arguments.quick)
+    lines = [
+        f"run: {name}: {'succeeded' if run.succeeded else 'failed'}"
+        for name, run in rehearsal.runs.items()
+    ]
+    made, broken = len(rehearsal.runs[WHOLE].selected), len(rehearsal.broken)
+    lines += [
+        f"{made} assets made; {broken} failed later with records in hand",
+        f"{rehearsal.report}",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.exit(not rehearsal.passed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""The demo corpora: equal by seed, declared labels, secrets present, canaries out of reach."""
+"""The demo's files: equal by seed, declared labels, secrets present, canaries out of reach."""
 
 import json
 import re
@@ -7,55 +7,70 @@ from random import Random
 
 import polars as pl
 import pytest
+from mailboxes import planted_canaries, private_rows, public_rows
+from mailboxes.grammar import make_customer
+from mailboxes.organisations import PRIVATE_ORGANISATION
+from mailboxes.phrases import MIDDLES, OPENINGS, TONES
+from mailboxes.topics import DESKS, TOPICS
+from write import write_demo_files
 
-from dpsynth_assets.demo_corpus import (
-    DESKS,
-    PRIVATE_ORGANISATION,
-    planted_canaries,
-    private_rows,
-    public_rows,
-    write_demo_corpora,
-)
-from dpsynth_assets.demo_corpus.grammar import make_customer
-from dpsynth_assets.demo_corpus.phrases import MIDDLES, OPENINGS, TONES
-from dpsynth_assets.demo_corpus.topics import TOPICS
+from dpsynth_assets.paths import project_root
 
 ROWS = 600
+SIZES = {"public_documents": ROWS, "private_records": ROWS, "further_private_records": 60}
+FILES = {
+    "public.parquet",
+    "private_tickets.jsonl",
+    "private_letters.jsonl",
+    "private_enquiries.jsonl",
+    "private_cases.jsonl",
+    "private_canaries.txt",
+    "private_letters_canaries.txt",
+}
 
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    return write_demo_corpora(
-        tmp_path_factory.mktemp("demo"),
-        public_documents=ROWS,
-        private_records=ROWS,
-        second_private_records=ROWS,
-        seed=3,
-    )
+    folder = tmp_path_factory.mktemp("demo")
+    write_demo_files(folder, **SIZES, seed=3)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def public(corpora):
-    return pl.read_parquet(corpora.public)
+    return pl.read_parquet(corpora / "public.parquet")
 
 
 @pytest.fixture(scope="module")
 def private(corpora):
-    return pl.read_ndjson(corpora.private)
+    return pl.read_ndjson(corpora / "private_tickets.jsonl")
 
 
 def words(texts):
     return {word for text in texts for word in re.findall(r"[A-Za-z0-9]+", text)}
 
 
+def test_the_committed_files_are_those_that_the_generator_writes(tmp_path):
+    write_demo_files(tmp_path)
+    committed = project_root() / "data" / "demo"
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    for name in FILES - {"public.parquet"}:
+        assert (committed / name).read_bytes() == (tmp_path / name).read_bytes()
+    # How Parquet lays out equal rows depends on the version of polars.
+    assert pl.read_parquet(committed / "public.parquet").equals(
+        pl.read_parquet(tmp_path / "public.parquet")
+    )
+
+
 def test_equal_seeds_write_equal_bytes_and_other_seeds_do_not(corpora, tmp_path):
-    sizes = {"public_documents": ROWS, "private_records": ROWS, "second_private_records": ROWS}
-    again = write_demo_corpora(tmp_path / "a", **sizes, seed=3)
-    other = write_demo_corpora(tmp_path / "b", **sizes, seed=4)
-    for name in ("public", "private", "canaries", "second_private", "second_canaries"):
-        first, second = getattr(corpora, name), getattr(again, name)
-        assert first.read_bytes() == second.read_bytes()
-        assert first.read_bytes() != getattr(other, name).read_bytes()
+    again, other = tmp_path / "a", tmp_path / "b"
+    for folder, seed in ((again, 3), (other, 4)):
+        folder.mkdir()
+        write_demo_files(folder, **SIZES, seed=seed)
+    for name in FILES:
+        first = (corpora / name).read_bytes()
+        assert first == (again / name).read_bytes()
+        assert first != (other / name).read_bytes()
 
 
 def test_columns_rows_and_labels_are_the_declared_ones(public, private):
@@ -97,7 +112,7 @@ def test_public_words_never_mix_letters_and_digits_as_canaries_do(public):
 
 
 def test_each_canary_is_planted_its_number_of_times_in_different_records(corpora, private):
-    codes = corpora.canaries.read_text().split()
+    codes = (corpora / "private_canaries.txt").read_text().split()
     expected = planted_canaries(3)
     assert codes == list(expected)
     for code in codes:
@@ -153,7 +168,7 @@ def test_rows_do_not_depend_on_how_many_follow():
 
 
 def test_files_are_json_lines(corpora):
-    for line in corpora.private.read_text(encoding="utf-8").splitlines():
+    for line in (corpora / "private_tickets.jsonl").read_text(encoding="utf-8").splitlines():
         assert isinstance(json.loads(line), dict)
 
 
@@ -163,11 +178,14 @@ def test_customers_have_addresses_at_their_organisation():
 
 
 def test_the_second_mailbox_shares_no_record_customer_code_or_canary_with_the_first(corpora):
-    first, second = pl.read_ndjson(corpora.private), pl.read_ndjson(corpora.second_private)
+    first, second = (
+        pl.read_ndjson(corpora / f"private_{name}.jsonl") for name in ("tickets", "letters")
+    )
     assert not set(first["text"]) & set(second["text"])
     assert not set(first["id"]) & set(second["id"])
     codes, others = (
-        set(path.read_text().split()) for path in (corpora.canaries, corpora.second_canaries)
+        set((corpora / name).read_text().split())
+        for name in ("private_canaries.txt", "private_letters_canaries.txt")
     )
     assert not codes & others
     assert all(any(code in text for text in second["text"]) for code in others)

@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dp_kmeans import noisy_coreset
+from dp_kmeans.noisy_coreset import CoresetMechanism, coreset_noise
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.privacy import histogram, noisy_coreset
+from dpsynth_assets.privacy import histogram
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import ComposedEvent, DiscreteGaussianEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.noisy_coreset import CoresetMechanism, coreset_noise
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation

@@ -5,10 +5,10 @@ looks at, holds nearly all of its length. Made-up records fill the leaves so tha
 """
 
 import numpy as np
+from dp_kmeans.noisy_coreset import CoresetMechanism, NoisyCoreset
 
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
-from dpsynth_assets.privacy.noisy_coreset import CoresetMechanism, NoisyCoreset
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 LEVELS = 9
@@ -75,19 +75,17 @@ def _measure(noise_share: float = 1.0, *, replaced: bool = False, l2_bound: floa
     return Finding.of(audit_scores(scores[:, 0], scores[:, 1], event_curve([mechanism().event])))
 
 
-AUDITS = (
-    Audit(
-        name="noisy-coreset",
-        mechanism="weighted means of the cells of a hash tree with discrete Gaussian noise",
-        events=("gaussian",),
-        claim="All counts and sums together tell neighbours apart no better than their events.",
-        measure="true-positive rate",
-        kind=AuditKind.STATISTICAL,
-        observe=_measure,
-        planted={
-            Bug.HALVED_NOISE: lambda: _measure(0.5),
-            Bug.WRONG_RELATION: lambda: _measure(replaced=True),
-            Bug.UNCLIPPED: lambda: _measure(l2_bound=2.0),
-        },
-    ),
+AUDIT = Audit(
+    name="noisy-coreset",
+    mechanism="weighted means of the cells of a hash tree with discrete Gaussian noise",
+    events=("gaussian",),
+    claim="All counts and sums together tell neighbours apart no better than their events.",
+    measure="true-positive rate",
+    kind=AuditKind.STATISTICAL,
+    observe=_measure,
+    planted={
+        Bug.HALVED_NOISE: lambda: _measure(0.5),
+        Bug.WRONG_RELATION: lambda: _measure(replaced=True),
+        Bug.UNCLIPPED: lambda: _measure(l2_bound=2.0),
+    },
 )
