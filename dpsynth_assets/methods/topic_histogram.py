@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 TOPIC_HISTOGRAM = "topic_histogram"
 """Name of the stage, and of its asset."""
 
-DEFAULT_NOISE_STD = 10.0
-"""Standard deviation of the noise on a count (records), as in the paper."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TopicHistogram:

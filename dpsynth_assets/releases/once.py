@@ -46,10 +46,6 @@ class PublicInputError(PrivacyError):
 class Unfinished(Protocol):
     """What a run keeps of a release it has paid for and not finished."""
 
-    @property
-    def begun(self) -> bool:
-        """Whether a run under this reservation began to draw."""
-
     def begin(self) -> None:
         """Marks that a run under this reservation begins to draw."""
 
@@ -280,10 +276,12 @@ def _interrupted(
     request: ReleaseRequest,
     passes: Callable[[Reservation], Unfinished] | None,
 ) -> Reservation | None:
-    """The charge of a run of this very request that began to draw and did not live to store."""
-    if passes is None:
-        return None
-    return next((r for r in ledger.pending(request) if passes(r).begun), None)
+    """Finds the charge of a run of this very request that did not live to store.
+
+    Whoever holds the lock is alone, so that run is dead, and what it drew was seen by nobody: its
+    charge is used, wherever between reserving and storing it died.
+    """
+    return None if passes is None else next(iter(ledger.pending(request)), None)
 
 
 def _commit_stored_values(ledger: Ledger, store: StoredReleases, request: ReleaseRequest) -> None:

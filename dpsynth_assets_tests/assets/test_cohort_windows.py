@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.methods.requests import corpus_request
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (
@@ -410,7 +410,7 @@ def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_mem
 def charge(cohort, release="1") -> None:
     plan = plan_dataset(cohort)
     for planned in plan.methods:
-        request = corpus_request(cohort, planned, release=release)
+        request = stage_request(cohort, planned, planned.plan.stages[0], release=release)
         PrivacyLedger().open().reserve(request, plan.budget, plan.releases)
 
 

@@ -68,7 +68,7 @@ class HeldOut:
 def release(spec, plan, ledger, releases, tmp_path, name, weight):
     """A classifier that answers `billing` where weight * first coordinate is not negative."""
     request = stage_request(
-        spec, plan.method("downstream_fine_tuning"), "downstream_model", release=name
+        spec, plan.method("downstream_fine_tuning"), plan.method("downstream_fine_tuning").plan.stages[0], release=name
     )
     reservation = ledger.reserve(request, plan.budget, plan.releases)
     model = new_label_classifier(4, 2)
@@ -94,19 +94,19 @@ def test_the_latest_release_is_tested_on_held_out_records(spec, plan, ledger, re
 
 def test_an_unfinished_release_is_not_tested(spec, plan, ledger, releases):
     request = stage_request(
-        spec, plan.method("downstream_fine_tuning"), "downstream_model", release="open"
+        spec, plan.method("downstream_fine_tuning"), plan.method("downstream_fine_tuning").plan.stages[0], release="open"
     )
     ledger.reserve(request, plan.budget, plan.releases)
     assert score_models(spec, plan, ledger, releases, HeldOut()) == []
 
 
 def test_what_a_training_rests_on_is_charged_with_it_and_no_part_of_its_identity(spec, plan):
-    stated = {"rests_on": {"embeddings": {"arithmetic": "int8"}}}
+    stated = {"embeddings": {"arithmetic": "int8"}}
     request, plain = (
         stage_request(
-            spec, plan.method("downstream_fine_tuning"), "downstream_model", release="1", **changes
+            spec, plan.method("downstream_fine_tuning"), plan.method("downstream_fine_tuning").plan.stages[0], release="1", **changes
         )
-        for changes in ({"stated": stated}, {})
+        for changes in ({"rests_on": stated}, {})
     )
     facts = request.parameters["rests_on"]
     assert facts["embeddings"] == {"arithmetic": "int8"}

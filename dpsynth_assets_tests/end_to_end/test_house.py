@@ -96,7 +96,7 @@ def test_every_dp_release_is_in_the_ledger_and_within_budget(house):
 def test_spend_is_visible_as_asset_metadata(house, method):
     shown = house.metadata("letters", method, "candidate_corpus")
     assert 0.4 * 60 < shown["dpsynth/epsilon"] < 60  # shares compose: each is worth more alone
-    assert shown["dpsynth/epsilon_with_inputs"] > shown["dpsynth/epsilon"]
+    assert shown["dpsynth/epsilon"] > shown["dpsynth/epsilon_alone"]
     assert shown["dpsynth/delta"] == 1e-5
     assert shown["dpsynth/guarantee"] == "dp"
     assert shown["dpsynth/accounting_event"]["type"] == "bounded_range"
