@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.declared_terms import cohort_terms
@@ -93,7 +93,8 @@ def run_method(
             and release of an earlier one finds what that one has paid for.
         release: Name of the release; another name draws afresh and pays.
         declared: Further fields of a dataset file (docs/datasets.md): privacy unit, neighbouring
-            relation, public facts, accountant, secrets.
+            relation, public facts, accountant, secrets; under `methods`, those whose corpora this
+            one builds on, which are released and written first.
         ledger: What is charged; None: the ledger of this installation.
         store: Folder of released values; None: that of this installation.
         progress: Told the share of each stage that is done.
@@ -104,13 +105,12 @@ def run_method(
     """
     spec = _declaration(method, public, epsilon, delta, settings or {}, labels, cohort, declared)
     plan = plan_dataset(spec)
-    (planned,) = plan.methods
-    if planned.plan.refusal is not None:
-        raise PrivacyError(planned.plan.refusal)
+    refusals = [each.plan.refusal for each in plan.methods if each.plan.refusal is not None]
+    if refusals:
+        raise PrivacyError(refusals[0])
     run = _Run(
         spec=spec,
         plan=plan,
-        planned=planned,
         private=private,
         public=public,
         release=release,
@@ -144,6 +144,7 @@ def _declaration(
     budget = {"epsilon": epsilon, "delta": delta, **further.pop("budget", {})}
     columns = {"text": "text", **({"labels": ["label"]} if labels else {})}
     facts = further.pop("public_facts", {})
+    behind = further.pop("methods", [])
     fields = {
         "name": cohort,
         "source": {"path": "a frame in memory"},
@@ -152,19 +153,23 @@ def _declaration(
         "public_facts": ({"labels": {"label": list(labels)}} if labels else {}) | facts,
         "held_out_fraction": 0.0,
         "public_data": public.spec.name,
-        "methods": [{"method": method, "settings": dict(settings)}],
+        "methods": [*behind, {"method": method, "settings": dict(settings)}],
         **further,
     }
     spec = PrivateDatasetSpec.model_validate(fields)
-    kind = get_method(method)
-    bound: Method[Any] = kind(kind.config_type.model_validate(settings), cohort_terms(spec))
+    bound = [_bound(entry, spec) for entry in spec.methods]
     for histogram, needed in (
-        ("cluster_histogram", bound.uses_histogram),
-        ("topic_histogram", bound.uses_topics),
+        ("cluster_histogram", any(each.uses_histogram for each in bound)),
+        ("topic_histogram", any(each.uses_topics for each in bound)),
     ):
         if needed and histogram not in fields:
             fields[histogram] = {}
     return PrivateDatasetSpec.model_validate(fields)
+
+
+def _bound(entry: MethodSpec, spec: PrivateDatasetSpec) -> Method[Any]:
+    kind = get_method(entry.method)
+    return kind(kind.config_type.model_validate(entry.settings), cohort_terms(spec))
 
 
 def _own_ledger() -> Ledger:
@@ -180,7 +185,6 @@ class _Run:
 
     spec: PrivateDatasetSpec
     plan: DatasetPlan
-    planned: PlannedMethod
     private: pl.DataFrame = field(repr=False)
     public: PublicBase
     release: str
@@ -188,6 +192,7 @@ class _Run:
     store: StoredReleases
     progress: ProgressCallback
     released: dict[str, Released] = field(default_factory=dict)
+    corpora: dict[str, StoredRelease] = field(default_factory=dict)
     read: PrivateInputs | None = field(default=None, repr=False)
 
     def all_releases(self, rows: int | None) -> StoredRelease:
@@ -196,11 +201,14 @@ class _Run:
         for part in self.plan.parts:
             for stage in part.plan.stages:
                 last = self._released(part, stage)
-        method = self.planned.method
-        if method.writes_corpus and method.rows_are_free:
-            last = self._written(method.default_rows if rows is None else rows)
+            if isinstance(part, PlannedMethod) and part.writes_corpus:
+                asked = rows if part is self.plan.methods[-1] else None
+                last = self._written(part, asked) if part.method.rows_are_free else last
+                if last is not None:
+                    self.corpora[part.folder] = last
         if last is None:
-            raise ValueError(f"Expected a method that releases something, got {method.name}.")
+            name = self.plan.methods[-1].method.name
+            raise ValueError(f"Expected a method that releases something, got {name}.")
         return last
 
     def _released(self, part: PlannedMethod | PlannedShared, stage: Stage) -> StoredRelease:
@@ -285,18 +293,24 @@ class _Run:
             if clusters is None
             else ClusterHistogram.from_json(dict(clusters.facts)),
             topic_histogram=None if topics is None else topics.facts,
+            corpora={
+                folder: corpus.rows
+                for folder, corpus in self.corpora.items()
+                if corpus.rows is not None
+            },
         )
 
-    def _written(self, rows: int) -> StoredRelease:
+    def _written(self, planned: PlannedMethod, asked: int | None) -> StoredRelease:
         """Writes rows from what was released: free, and recorded."""
-        method = self.planned.method
+        method = planned.method
+        rows = method.default_rows if asked is None else asked
         values = self.public.values(method.public_inputs | method.writing_inputs)
-        names = [stage.name for stage in self.planned.plan.stages]
-        names += [TOPIC_HISTOGRAM] if self.planned.follows_topics else []
+        names = [stage.name for stage in planned.plan.stages]
+        names += [TOPIC_HISTOGRAM] if planned.follows_topics else []
 
         def write(_: Reservation) -> Drawn:
-            made = method.write(self._inputs(self.planned, values), rows, self.progress)
-            cost = Cost(guarantee=self.planned.plan.guarantee, event=POST_PROCESSING)
+            made = method.write(self._inputs(planned, values), rows, self.progress)
+            cost = Cost(guarantee=planned.plan.guarantee, event=POST_PROCESSING)
             return Drawn(facts=made.facts, rows=made.rows, cost=cost)
 
         stored = release_once(
@@ -304,11 +318,12 @@ class _Run:
             store=self.store,
             request=corpus_request(
                 self.spec,
-                self.planned,
+                planned,
                 rows=rows,
                 inputs={
                     **public_versions(values),
                     **{name: self.released[name].reservation for name in names},
+                    **{name: self.corpora[name].reservation.id for name in planned.builds_on},
                 },
                 release=self.release,
                 run_id="",
