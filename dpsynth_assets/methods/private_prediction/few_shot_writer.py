@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.cluster_histogram import label_indices
+from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,

@@ -5,9 +5,9 @@ import inspect
 import pytest
 import torch
 
-from dpsynth_assets.methods.base import GenerationMethod
-from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 
@@ -45,28 +45,22 @@ class Case:
     """One method with its plan and public inputs."""
 
     def __init__(self, name, cases, model, histogram=HISTOGRAM, terms=(), **settings):
-        self.method, self.cases, self.model = get_method(name), cases, model
-        self.config = self.method.config_type(**(SETTINGS.get(name, BATCHES) | settings))
+        self.cases, self.model, kind = cases, model, get_method(name)
+        self.config = kind.config_type(**(SETTINGS.get(name, BATCHES) | settings))
         epsilon = EPSILON.get(name, 12.0)
-        self.terms = cases.terms(accepts_ex_post=True, epsilon=epsilon, **dict(terms))
-        self.plan = self.method.plan(self.config, self.terms, target_epsilon=epsilon)
+        terms = cases.terms(accepts_ex_post=True, epsilon=epsilon, **dict(terms))
+        self.method = kind(self.config, terms)
+        self.plan = self.method.plan(epsilon)
         assert self.plan.refusal is None
         self.public = cases.public(
             model, cluster_centers=cases.centers(), cluster_histogram=histogram
         )
 
     def check(self):
-        self.method.check_public(self.plan, self.config, self.terms, self.public)
+        self.method.check_public(self.plan.stages[0], self.public)
 
-    def generate(self):
-        return self.method.generate(
-            self.plan,
-            self.config,
-            self.terms,
-            self.cases.private(64),
-            self.public,
-            self.cases.silent,
-        )
+    def release(self):
+        return self.cases.release(self.method, self.plan, self.cases.private(64), self.public)
 
     @property
     def columns(self):
@@ -85,7 +79,7 @@ def test_a_run_that_fills_the_models_positions_comes_to_its_end(name, cases, end
     case = Case(name, cases, endless_model)
     positions(endless_model, case.columns + 30)
     case.check()
-    corpus = case.generate().value
+    corpus = case.release().value
     assert corpus.facts.get("unfinished_documents", 1) > 0
     assert corpus.rows["n_tokens"].max() == 30
 
@@ -105,7 +99,7 @@ def test_a_check_reads_no_private_records(name, cases, language_model):
     language_model.prompts.clear()
     case.check()
     assert {text for examples in language_model.prompts for text in examples} <= {""}
-    for method in (GenerationMethod, type(case.method)):
+    for method in (Method, type(case.method)):
         signature = inspect.signature(method.check_public)
         assert "private" not in signature.parameters
         kinds = [parameter.annotation for parameter in signature.parameters.values()]
@@ -135,7 +129,7 @@ def test_a_public_prompt_without_room_for_a_document_is_refused(name, cases, end
         case.check()
     fits = Case(name, cases, LongPublicPrompts(endless_model, 70))
     fits.check()
-    fits.generate()
+    fits.release()
 
 
 @pytest.mark.parametrize("name", CLUSTERED)
@@ -143,7 +137,7 @@ def test_a_public_prompt_that_nothing_reads_may_be_of_any_length(name, cases, la
     model = LongPublicPrompts(language_model, 600)
     case = Case(name, cases, model, on_exhaustion="drop")
     case.check()
-    case.generate()
+    case.release()
 
 
 @pytest.mark.parametrize("name", CLUSTERED)
@@ -193,7 +187,8 @@ def test_uniform_batches_ask_for_a_histogram_where_nothing_else_gives_their_numb
 @pytest.mark.parametrize("name", NAMES)
 def test_undeclared_places_are_refused(name, cases, language_model):
     case = Case(name, cases, language_model)
-    case.config = case.config.model_copy(update={"batching": "slots"})
+    slots = case.config.model_copy(update={"batching": "slots"})
+    case.method = type(case.method)(slots, case.method.terms)
     with pytest.raises(UndeclaredPublicFactError, match=r"public_facts\.slots"):
         case.check()
 
