@@ -1,10 +1,9 @@
 """Options that several prices share: each name means one thing in every command."""
 
 import math
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -27,6 +26,7 @@ MaybeRecords = Annotated[
     int | None, typer.Option(help="Number of private records, if it is declared public.")
 ]
 BatchSize = Annotated[int, typer.Option(help="Fixed public prompts per batch, s.")]
+PrivateTokens = Annotated[int, typer.Option(help="Private tokens of each batch, r.")]
 ClipBound = Annotated[float, typer.Option(help="Bound c of clipped logits.")]
 Temperature = Annotated[float, typer.Option(help="Sampling temperature τ.")]
 LogitSlack = Annotated[
@@ -63,22 +63,6 @@ HistogramNoiseStd = Annotated[
     float | None,
     typer.Option(help="Std of Gaussian noise on a histogram released too, in records."),
 ]
-
-
-_Misuse = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
-"""Every error of a command line (an unknown option, too); typer exports only this subclass."""
-
-
-class OneLineCommand(TyperCommand):
-    """A command whose misuse is one line on stderr and exit code 2, as a refusal is."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses as usual, without the usage lines before an error."""
-        try:
-            return super().parse_args(ctx, args)
-        except _Misuse as misuse:
-            typer.echo(" ".join(misuse.format_message().split()), err=True)
-            raise typer.Exit(2) from None
 
 
 def exactly_one(**given: Any) -> None:
