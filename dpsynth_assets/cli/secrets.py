@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli.pricing.commands import OneLineCommand
-from dpsynth_assets.cli.pricing.options import AsJson
+from dpsynth_assets.cli.pricing.options import AsJson, numbers
 from dpsynth_assets.cli.pricing.printing import refusals, show, up_significant
-from dpsynth_assets.cli.pricing.secret import numbers
 from dpsynth_assets.metrics.secret_comparison import (
     NoiseComparison,
     compare_noise,

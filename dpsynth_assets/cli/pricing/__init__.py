@@ -16,6 +16,7 @@ from dpsynth_assets.cli.pricing import (
     private_prediction,
     secret,
     table10,
+    tokens,
     vectors,
 )
 from dpsynth_assets.cli.pricing.commands import OneLineCommand
@@ -23,9 +24,9 @@ from dpsynth_assets.cli.pricing.commands import OneLineCommand
 Command = Callable[..., None]
 
 PRICE_LIST: dict[str, tuple[Command, Command | None]] = {
-    "tokens": (private_prediction.price_tokens, None),  # with --target-epsilon, both in one
+    "tokens": (tokens.price, None),  # with --target-epsilon, both in one
     "private-prediction": (private_prediction.price, private_prediction.calibrate),
-    "svt": (private_prediction.price_test, None),  # searched for with the tokens it spares
+    "svt": (tokens.price_test, None),  # searched for with the tokens it spares
     "bounded-range": (bounded_range.price, None),  # η is no setting: that of a mechanism is
     "histogram": (counts.price_histogram, counts.calibrate_histogram),
     "voting": (counts.price_voting, counts.calibrate_voting),

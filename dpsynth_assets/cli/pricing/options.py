@@ -88,3 +88,13 @@ def at_least_one(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise ValueError(f"Expected {name} >= 1, got {value}.")
+
+
+def numbers(given: list[str] | None, name: str) -> list[float]:
+    """Reads numbers given one an option, or several separated by commas."""
+    try:
+        return [float(part) for text in given or [] for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"Expected numbers separated by commas for --{name}, got {','.join(given or [])!r}."
+        ) from None

@@ -1,185 +1,43 @@
-"""Private prediction: what tokens and the public-token test cost, and how much a target allows.
+"""Private prediction: what tokens with their tests cost, and how much a target allows.
 
 Amin et al. 2024, Theorem 1: a private token costs one softmax draw of bounded range and, where
 the public-token test runs, one AboveThreshold instance.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
 
-from dpsynth_assets.cli.pricing.commands import Answer, Settings, command
-from dpsynth_assets.cli.pricing.options import (
-    BATCHES_PER_PASS,
-    LOGIT_SLACK,
-    Accountant,
-    AtEpsilon,
-    BatchesPerPass,
-    BatchSize,
-    ClipBound,
-    ContextsChanged,
-    Delta,
-    Load,
-    LogitSlack,
-    MaybeRecords,
-    PrivateTokens,
-    SvtNoiseScale,
-    TargetEpsilon,
-    Temperature,
-    at_least_one,
-    exactly_one,
-    positive,
-)
+from dpsynth_assets.cli.pricing import options
+from dpsynth_assets.cli.pricing.commands import Answer, command
 from dpsynth_assets.cli.pricing.printing import (
     down_significant,
     say_delta,
     say_epsilon,
-    terms,
-    up,
     up_significant,
 )
+from dpsynth_assets.cli.pricing.tokens import SLACK, UNIT, Tokens, rho_of_one
 from dpsynth_assets.privacy.accounting import (
     epsilon_of,
     privacy_profile,
     zcdp_epsilon_closed_form,
     zcdp_rho,
 )
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count, smallest_batch_size
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
 from dpsynth_assets.privacy.monotone_search import largest_count
 from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.rounded import declared
-from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
-
-SLACK = "logit_slack batches_per_pass load contexts_changed"
-UNIT = "relation max_records_per_unit"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batches(Settings):
-    """The facts of batches that are decoded together, as options."""
-
-    expected_batch_size: BatchSize
-    logit_slack: LogitSlack = LOGIT_SLACK
-    batches_per_pass: BatchesPerPass = BATCHES_PER_PASS
-    load: Load = 1.0
-    contexts_changed: ContextsChanged = "toggle"
-
-    @property
-    def batch(self) -> BatchTerms:
-        """The same facts as mechanisms hold them."""
-        return BatchTerms(**{each.name: getattr(self, each.name) for each in fields(BatchTerms)})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens(Batches):
-    """Draws of tokens from a softmax of mean clipped logits."""
-
-    clip_bound: ClipBound
-    temperature: Temperature
-
-    def draws(self, count: int) -> BoundedRangeEvent:
-        """Prices `count` private tokens of every batch."""
-        mechanism = MeanTokenMechanism(
-            batch=self.batch, clip_bound=self.clip_bound, temperature=self.temperature
-        )
-        return mechanism.event(count)
-
-
-@command(
-    Tokens,
-    "expected_batch_size clip_bound temperature delta tokens target_epsilon accountant "
-    f"{SLACK} {UNIT}",
-)
-def price_tokens(
-    settings: Tokens,
-    delta: Delta,
-    tokens: Annotated[int | None, typer.Option(help="Private tokens a batch; prints ε.")] = None,
-    target_epsilon: Annotated[
-        float | None, typer.Option(help="Target ε; prints the largest number of tokens.")
-    ] = None,
-    accountant: Accountant = "zcdp",
-) -> Answer:
-    """Prices private tokens: ε of a number of tokens, or the most tokens within an ε."""
-    exactly_one(tokens=tokens, target_epsilon=target_epsilon)
-    if target_epsilon is not None:
-        eta, target = settings.draws(0).eta, target_epsilon
-        tokens = largest_token_count(
-            eta=eta, target_epsilon=target, delta=delta, accountant=accountant
-        )
-    event = settings.draws(tokens or 0)
-    result = {
-        "mechanism": "tokens",
-        **settings.facts(f"expected_batch_size clip_bound temperature {SLACK}"),
-        "target_epsilon": target_epsilon,
-        "tokens": tokens,
-        "eta": event.eta,
-        "rho": float(event.rho),
-        "delta": delta,
-        "accountant": accountant,
-        "epsilon": epsilon_of([event], delta, accountant),
-    }
-    if target_epsilon is None:
-        return result, say_epsilon(result)
-    return result, (
-        f"{tokens} private tokens a batch: ε = {up(result['epsilon'])} "
-        f"of {declared(target_epsilon)} at {terms(result)}"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicTest(Batches):
-    """The public-token test."""
-
-    noise_scale: Annotated[float, typer.Option(help="Scale σ of the threshold's Laplace noise.")]
-    private_tokens: PrivateTokens
-
-    def event(self) -> PureEvent:
-        """Prices one AboveThreshold instance for each private token, none after the last.
-
-        The threshold is public and changes no price.
-        """
-        test = PublicTokenTest(batch=self.batch, noise_scale=self.noise_scale, threshold=0.0)
-        return test.event(self.private_tokens)
-
-
-@command(
-    PublicTest, f"expected_batch_size noise_scale private_tokens delta accountant {SLACK} {UNIT}"
-)
-def price_test(settings: PublicTest, delta: Delta, accountant: Accountant = "zcdp") -> Answer:
-    """Prices the public-token test alone: one AboveThreshold for each private token."""
-    event = settings.event()
-    result = {
-        "mechanism": "svt",
-        **settings.facts(f"expected_batch_size noise_scale private_tokens {SLACK}"),
-        "epsilon_per_token": event.epsilon,
-        "rho_per_token": float_up(_rho_of_one(event)),
-        "rho": float_up(event.rho),
-        "pure_epsilon": float_up(Fraction(event.epsilon) * event.count),
-        "delta": delta,
-        "accountant": accountant,
-        "epsilon": epsilon_of([event], delta, accountant),
-    }
-    return result, (
-        f"{say_epsilon(result)}; ε = {up(result['pure_epsilon'])} with δ = 0 by basic composition "
-        f"of {event.count} tests of ε = {up(event.epsilon)} each"
-    )
-
-
-def _rho_of_one(event: BoundedRangeEvent | PureEvent) -> Fraction:
-    return replace(event, count=1).rho
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivatePrediction(Tokens):
     """Private tokens of each batch, with or without the public-token test."""
 
-    private_tokens: PrivateTokens
-    svt_noise_scale: SvtNoiseScale = None
+    private_tokens: options.PrivateTokens
+    svt_noise_scale: options.SvtNoiseScale = None
 
     @property
     def selection(self) -> BoundedRangeEvent:
@@ -191,11 +49,7 @@ class PrivatePrediction(Tokens):
         """All AboveThreshold instances, where the test runs."""
         if self.svt_noise_scale is None:
             return None
-        shared = {each.name: getattr(self, each.name) for each in fields(Batches)}
-        test = PublicTest(
-            noise_scale=self.svt_noise_scale, private_tokens=self.private_tokens, **shared
-        )
-        return test.event()
+        return self.tests(self.svt_noise_scale, self.private_tokens)
 
     @property
     def events(self) -> list[Event]:
@@ -226,7 +80,7 @@ class PrivatePrediction(Tokens):
         self, epsilon: float, delta: float, accountant: str
     ) -> "PrivatePrediction":
         """Finds the smallest batch size at which all draws and tests cost at most `epsilon`."""
-        at_least_one(private_tokens=self.private_tokens)
+        options.at_least_one(private_tokens=self.private_tokens)
         size = smallest_batch_size(
             lambda size: replace(self, expected_batch_size=size).events,
             target_epsilon=epsilon,
@@ -237,8 +91,8 @@ class PrivatePrediction(Tokens):
 
     def cost(self, delta: float, accountant: str) -> dict[str, Any]:
         """Lists the settings with every number of their price, ε rounded up."""
-        test, selection = self.test, _rho_of_one(self.selection)
-        tested = Fraction(0) if test is None else _rho_of_one(test)
+        test, selection = self.test, rho_of_one(self.selection)
+        tested = Fraction(0) if test is None else rho_of_one(test)
         each = selection + tested
         rho = float_up(each * self.private_tokens)
         named = "expected_batch_size clip_bound temperature private_tokens svt_noise_scale"
@@ -265,7 +119,7 @@ class PrivatePrediction(Tokens):
         """
         if records is None:
             return {}
-        at_least_one(records=records)
+        options.at_least_one(records=records)
         batches = max(1, records // self.expected_batch_size)
         in_all = batches * self.private_tokens
         return {"records": records, "batches": batches, "private_tokens_in_all": in_all}
@@ -278,10 +132,10 @@ class PrivatePrediction(Tokens):
 )
 def price(
     settings: PrivatePrediction,
-    delta: Delta,
-    at_epsilon: AtEpsilon = None,
-    records: MaybeRecords = None,
-    accountant: Accountant = "zcdp",
+    delta: options.Delta,
+    at_epsilon: options.AtEpsilon = None,
+    records: options.MaybeRecords = None,
+    accountant: options.Accountant = "zcdp",
 ) -> Answer:
     """Prices private tokens with or without the public-token test (Theorem 1, Amin 2024)."""
     result = {
@@ -303,20 +157,20 @@ def price(
 )
 def calibrate(
     settings: PrivatePrediction,
-    epsilon: TargetEpsilon,
-    delta: Delta,
+    epsilon: options.TargetEpsilon,
+    delta: options.Delta,
     expected_batch_size: Annotated[
         int | None, typer.Option(help="Batch size s; prints the most private tokens.")
     ] = None,
     private_tokens: Annotated[
         int | None, typer.Option(help="Private tokens r; prints the smallest batch size.")
     ] = None,
-    records: MaybeRecords = None,
-    accountant: Accountant = "zcdp",
+    records: options.MaybeRecords = None,
+    accountant: options.Accountant = "zcdp",
 ) -> Answer:
     """Finds the most private tokens, or the smallest batch size, within an ε."""
-    exactly_one(expected_batch_size=expected_batch_size, private_tokens=private_tokens)
-    positive(epsilon=epsilon)
+    options.exactly_one(expected_batch_size=expected_batch_size, private_tokens=private_tokens)
+    options.positive(epsilon=epsilon)
     if expected_batch_size is not None:
         settings = replace(settings, expected_batch_size=expected_batch_size)
         found = settings.with_most_tokens(epsilon, delta, accountant)

@@ -12,7 +12,7 @@ import typer
 
 from dpsynth_assets.cli.pricing.commands import Answer, command
 from dpsynth_assets.cli.pricing.gaussian import ROUNDING
-from dpsynth_assets.cli.pricing.options import at_least_one, exactly_one, positive
+from dpsynth_assets.cli.pricing.options import at_least_one, exactly_one, numbers, positive
 from dpsynth_assets.cli.pricing.printing import down_significant, up_significant
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu
@@ -21,6 +21,8 @@ from dpsynth_assets.privacy.secret_noise import joint_factor, secret_noise_std, 
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
     gaussian_posterior,
+    group_privacy,
+    lemma_c2,
     poisson_binomial,
     posterior_of_dp,
     posterior_of_events,
@@ -68,6 +70,11 @@ class Protection:
         return numbers(self.sampling_probabilities, "sampling-probabilities")
 
     @property
+    def most_records(self) -> int:
+        """Records that hold the secret, at most."""
+        return len(self.chances) or self.occurrences
+
+    @property
     def relation(self) -> NeighboringRelation:
         """The records' relation that the secret's adjacency means."""
         removed = self.adjacency == "removal"
@@ -103,10 +110,9 @@ class Protection:
 
     def within(self, posterior: float, noise_floor: float) -> tuple[float, float]:
         """Finds the noise std of each round for a posterior, and the posterior that it reaches."""
-        mu, most = gaussian_budget(self.prior, posterior), len(self.chances) or self.occurrences
-        moved = self.shift_of_one_record * most * math.sqrt(self.rounds)
+        moved = self.shift_of_one_record * self.most_records * math.sqrt(self.rounds)
         if not self.chances:
-            noise_std = moved / mu * ROUNDING
+            noise_std = moved / gaussian_budget(self.prior, posterior) * ROUNDING
             return noise_std, gaussian_posterior(moved / noise_std, self.prior)
         shorter = self.shift_of_one_record / joint_factor(self.relation)
         noise_std = shorter * secret_noise_std(
@@ -118,16 +124,6 @@ class Protection:
             noise_floor=noise_floor / shorter,
         )
         return noise_std, posterior_of_events([self.event(noise_std)], self.prior)
-
-
-def numbers(given: list[str] | None, name: str) -> list[float]:
-    """Reads numbers given one an option, or several separated by commas."""
-    try:
-        return [float(part) for text in given or [] for part in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"Expected numbers separated by commas for --{name}, got {','.join(given or [])!r}."
-        ) from None
 
 
 @command(
@@ -190,7 +186,7 @@ def calibrate(
         "rounds": settings.rounds,
         "adjacency": settings.adjacency,
         "release": settings.release,
-        "occurrences": len(chances) or occurrences,
+        "occurrences": settings.most_records,
         "sampling_probabilities": chances or None,
         "noise_floor": noise_floor if chances else None,
         "mu": gaussian_budget(settings.prior, posterior),
@@ -202,7 +198,7 @@ def calibrate(
         f"Noise std {up_significant(noise_std, 6)} in each of {settings.rounds} rounds "
         f"keeps a secret named with {declared(settings.prior)} before at most "
         f"{up_significant(reached)} after ({settings.release} release, "
-        f"{settings.adjacency} of {_held_by(len(chances) or occurrences)}"
+        f"{settings.adjacency} of {_held_by(settings.most_records)}"
         f"{', each drawn at random' if chances else ''})."
     )
 
@@ -291,16 +287,16 @@ def _of_noise(
     positive(noise_std=noise_std)
     distances, chances = numbers(shifts, "shifts"), settings.chances
     exactly_one(shifts=distances or None, sampling_probabilities=chances or None)
-    event = (
-        settings.event(noise_std)
-        if chances
-        else MixtureGaussianEvent(
+    if chances:
+        event = settings.event(noise_std)
+    else:
+        moves = tuple(numbers(probabilities, "probabilities") or [1.0])
+        event = MixtureGaussianEvent(
             noise_std=noise_std,
             shifts=tuple(distances),
-            probabilities=tuple(numbers(probabilities, "probabilities") or [1.0]),
+            probabilities=moves,
             steps=settings.rounds,
         )
-    )
     drawn = {"adjacency": settings.adjacency, "release": settings.release} if chances else {}
     posterior = posterior_of_events([event], settings.prior)
     result = {
@@ -311,35 +307,6 @@ def _of_noise(
     }
     terms = f"exact mixture of Gaussians, {event.steps} round{'s' if event.steps != 1 else ''}"
     return drawn | result, [_say_posterior(settings.prior, posterior, terms)]
-
-
-def group_privacy(epsilon: float, delta: float, records: int) -> tuple[float, float]:
-    """(ε, δ) between datasets that differ in several records: (mε, δ(e^mε − 1)/(e^ε − 1))."""
-    if not (epsilon >= 0 and math.isfinite(epsilon) and 0 <= delta < 1):
-        raise ValueError(f"Expected epsilon >= 0 and 0 <= delta < 1, got {epsilon} and {delta}.")
-    if records == 1:
-        return epsilon, delta
-    if delta == 0 or epsilon == 0:
-        return records * epsilon, min(1.0, records * delta)
-    if records * epsilon > 700.0:  # e^mε overflows: δ reaches 1 long before
-        return records * epsilon, 1.0
-    grown = delta * math.expm1(records * epsilon) / math.expm1(epsilon) * (1.0 + 1e-14)
-    return records * epsilon, min(1.0, grown)
-
-
-def lemma_c2(epsilon: float, delta: float, prior: float) -> float:
-    """Evaluates Lemma C.2 of SecPE at its best c >= 1, for comparison only: it is not a bound.
-
-    r(c) = A(c) / (A(c) + 1 − p) + cδ with A(c) = p(e^ε + 1/c) is convex in c.
-    """
-    if epsilon > 700.0:  # e^ε overflows
-        return 1.0
-    kept = 1.0 - prior + prior * math.exp(epsilon)
-    if delta == 0.0:  # c grows without bound
-        return prior * math.exp(epsilon) / kept
-    c = max(1.0, (math.sqrt(prior * (1.0 - prior) / delta) - prior) / kept)
-    odds = prior * (math.exp(epsilon) + 1.0 / c)
-    return min(1.0, odds / (odds + 1.0 - prior) + c * delta)
 
 
 def _say_posterior(prior: float, posterior: float, terms: str) -> str:
