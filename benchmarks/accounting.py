@@ -36,6 +36,11 @@ def timed(label, function):
     print(f"{label:<62} {result:>10.4f} {wall:>8.2f} s {processor:>8.2f} s")
 
 
+def _draws_of_batches(size: int) -> list[BoundedRangeEvent]:
+    batch = BatchTerms(expected_batch_size=size, relation=NeighboringRelation.ADD_REMOVE)
+    return [BoundedRangeEvent(eta=batch.eta(9.0, 1.5), count=500)]
+
+
 def main():
     print(f"{'c = 9, τ = 1.5, δ = 1e-6':<62} {'result':>10} {'wall':>10} {'processor':>10}")
     timed("libraries loaded: one mixed plan", lambda: epsilon_of(mixed(3), DELTA, "tight"))
@@ -114,13 +119,7 @@ def calibration():
         )
         timed(
             f"batch size for 500 tokens within ε = 10, {accountant}",
-            lambda plan=plan: smallest_batch_size(
-                BatchTerms(expected_batch_size=1, relation=NeighboringRelation.ADD_REMOVE),
-                tokens=500,
-                clip_bound=9.0,
-                temperature=1.5,
-                **plan,
-            ),
+            lambda plan=plan: smallest_batch_size(_draws_of_batches, **plan),
         )
 
 

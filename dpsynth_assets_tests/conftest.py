@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 DRIVERS = ("psycopg", "psycopg2")
+PATIENCE_SECONDS = 120
 
 LONGEST_FIRST = ("web", "chaos", "end_to_end", "faults", "security", "conformance", "assets")
 """Folders whose files take longest: begun last, one would run on alone while other workers idle."""
@@ -53,10 +54,12 @@ def postgres_server() -> Iterator[sa.URL]:
             shutil.chown(folder, user)
         server = _Server(programs, folder, user)
         port, password = server.start()
-        yield sa.URL.create(
-            f"postgresql+{driver}", "tests", password, "127.0.0.1", port, "postgres"
-        )
-        server.stop()
+        try:
+            yield sa.URL.create(
+                f"postgresql+{driver}", "tests", password, "127.0.0.1", port, "postgres"
+            )
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -72,7 +75,8 @@ def postgres_url(request: pytest.FixtureRequest) -> str:
         _execute(sa.make_url(given), "DROP TABLE IF EXISTS privacy_ledger")
         return given
     server: sa.URL = request.getfixturevalue("postgres_server")
-    _execute(server, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    patience = f"SET lock_timeout = '{PATIENCE_SECONDS}s'"  # A session left open holds its locks.
+    _execute(server, patience, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     return server.render_as_string(hide_password=False)
 
 
@@ -111,7 +115,9 @@ class _Server:
             extra_groups=None if self.user is None else [],
             cwd=self.folder,
             check=True,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            timeout=PATIENCE_SECONDS,
         )
 
 

@@ -25,8 +25,8 @@ def s3_address() -> Iterator[str]:
         _wait_for(endpoint)
         yield endpoint
     finally:
-        server.terminate()
-        server.wait()
+        server.kill()
+        server.wait(30)
 
 
 def _wait_for(endpoint: str, seconds: float = 60.0) -> None:

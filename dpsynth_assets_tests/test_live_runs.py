@@ -45,12 +45,12 @@ def process():
     yield start
     for child in children:
         child.kill()
-        child.wait()
+        child.wait(60)
 
 
 def kill(child):
     os.kill(child.pid, signal.SIGKILL)
-    child.wait()
+    child.wait(60)
 
 
 def test_a_run_is_gone_once_its_process_was_killed(process):

@@ -6,15 +6,14 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.cli import (
-    account,
     audit,
-    calibrate,
     datasets,
     evaluate,
     init,
     leak_scan,
     ledger,
     plan,
+    pricing,
     purge,
     report,
     run,
@@ -29,8 +28,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(datasets.app, name="datasets", help="Check and list dataset files.")
-app.add_typer(account.app, name="account", help="Price mechanisms without any data.")
-app.add_typer(calibrate.app, name="calibrate", help="Find the noise that a target needs.")
+app.add_typer(pricing.account, name="account", help="Price mechanisms without any data.")
+app.add_typer(pricing.calibrate, name="calibrate", help="Find the noise that a target needs.")
 app.add_typer(audit.app, name="audit", help="Audit a cohort; test mechanisms by their claims.")
 app.add_typer(ledger.app, name="ledger", help="Show, verify and export the privacy ledger.")
 app.add_typer(secrets.app, name="secrets", help="Compare noise for secrets with Gaussian DP.")

@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpsynth_assets.cli.account.options import AsJson, OneLineCommand
-from dpsynth_assets.cli.account.printing import refusals, show, up_significant
-from dpsynth_assets.cli.account.secret import numbers
+from dpsynth_assets.cli.pricing.commands import OneLineCommand
+from dpsynth_assets.cli.pricing.options import AsJson, numbers
+from dpsynth_assets.cli.pricing.printing import refusals, show, up_significant
 from dpsynth_assets.metrics.secret_comparison import (
     NoiseComparison,
     compare_noise,

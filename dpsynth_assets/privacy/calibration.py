@@ -6,14 +6,12 @@ most the target under the same accountant.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import composed_pld, epsilon_of
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.bounded_range import (
     PrivacyProfile,
     adaptive_profiles,
@@ -116,23 +114,17 @@ def _epsilon_with(
 
 
 def smallest_batch_size(
-    batch: BatchTerms,
+    events_at: Callable[[int], Sequence[Event]],
     *,
-    tokens: int,
-    clip_bound: float,
-    temperature: float,
     target_epsilon: float,
     delta: float,
     accountant: str,
     other_events: Sequence[Event] = (),
 ) -> int:
-    """Finds the smallest expected batch size at which `tokens` draws fit into `target_epsilon`.
+    """Finds the smallest expected batch size at which a batch's draws fit into `target_epsilon`.
 
     Args:
-        batch: Declared facts of the batches, but for their size.
-        tokens: Private tokens of one batch, at least 1.
-        clip_bound: c > 0.
-        temperature: τ > 0.
+        events_at: What one batch spends at a given s >= 1; its ρ falls about as 1/s².
         target_epsilon: ε > 0 for everything together.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
@@ -141,16 +133,13 @@ def smallest_batch_size(
     Raises:
         ValueError: If no batch size fits, or an argument is outside its domain.
     """
-    if tokens < 1:
-        raise ValueError(f"Expected tokens >= 1, got {tokens}.")
     _spent(target_epsilon, delta, accountant, other_events)
 
     def fits(size: int) -> bool:
-        eta = replace(batch, expected_batch_size=size).eta(clip_bound, temperature)
-        return _epsilon_with(tokens, eta, delta, accountant, other_events) <= target_epsilon
+        return epsilon_of([*other_events, *events_at(size)], delta, accountant) <= target_epsilon
 
-    guess = math.sqrt(tokens / (2.0 * zcdp_rho(target_epsilon, delta)))
-    guess *= batch.changes * clip_bound / temperature
+    rho = float(sum(event.rho for event in events_at(1)))
+    guess = math.sqrt(rho / zcdp_rho(target_epsilon, delta))
     return smallest_count(fits, max(1, round(guess)))
 
 

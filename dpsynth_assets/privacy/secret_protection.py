@@ -262,3 +262,32 @@ def _certain_shift(event: Event) -> float | None:
         moves, _ = mixture_terms(event)
         return float(moves[0]) * math.sqrt(event.steps) if len(moves) == 1 else None
     return None
+
+
+def group_privacy(epsilon: float, delta: float, records: int) -> tuple[float, float]:
+    """(ε, δ) between datasets that differ in several records: (mε, δ(e^mε − 1)/(e^ε − 1))."""
+    if not (epsilon >= 0 and math.isfinite(epsilon) and 0 <= delta < 1):
+        raise ValueError(f"Expected epsilon >= 0 and 0 <= delta < 1, got {epsilon} and {delta}.")
+    if records == 1:
+        return epsilon, delta
+    if delta == 0 or epsilon == 0:
+        return records * epsilon, min(1.0, records * delta)
+    if records * epsilon > 700.0:  # e^mε overflows: δ reaches 1 long before
+        return records * epsilon, 1.0
+    grown = delta * math.expm1(records * epsilon) / math.expm1(epsilon) * (1.0 + 1e-14)
+    return records * epsilon, min(1.0, grown)
+
+
+def lemma_c2(epsilon: float, delta: float, prior: float) -> float:
+    """Evaluates Lemma C.2 of SecPE at its best c >= 1, for comparison only: it is not a bound.
+
+    r(c) = A(c) / (A(c) + 1 − p) + cδ with A(c) = p(e^ε + 1/c) is convex in c.
+    """
+    if epsilon > 700.0:  # e^ε overflows
+        return 1.0
+    kept = 1.0 - prior + prior * math.exp(epsilon)
+    if delta == 0.0:  # c grows without bound
+        return prior * math.exp(epsilon) / kept
+    c = max(1.0, (math.sqrt(prior * (1.0 - prior) / delta) - prior) / kept)
+    odds = prior * (math.exp(epsilon) + 1.0 / c)
+    return min(1.0, odds / (odds + 1.0 - prior) + c * delta)

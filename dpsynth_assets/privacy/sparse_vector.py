@@ -41,34 +41,6 @@ _TESTED: "WeakSet[PrivateTokenMeter]" = WeakSet()
 """Meters that pay for a test already: a second one would run r more instances unpaid."""
 
 
-def above_threshold_epsilon(batch: BatchTerms, noise_scale: float) -> float:
-    """Computes ε of one AboveThreshold instance in every batch, rounded up.
-
-    Args:
-        batch: Declared facts of the batches.
-        noise_scale: σ > 0: the threshold gets Laplace(σ), every distance Laplace(2σ).
-
-    Raises:
-        ValueError: If an argument is outside its domain.
-
-    **Privacy** d(Z, z_pub) = ‖Σ softmax(z)/s − p_pub‖₁ moves by at most ‖softmax(z)‖₁/s = 1/s
-    when a vector comes or goes (reverse triangle inequality): Δ = 1/s, and 2/s if one replaces
-    another. Raise the threshold's noise by Δ (density: e^(Δ/σ)): whatever was "near" is near for
-    the neighbour, however often it was asked, and the noise of the one "far" distance has to rise
-    by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over batches.
-    Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most P rows, the room of a
-    forward pass (`forward_passes`). Whose batches they are is not known; the instances of all
-    batches of a pass add up (`_weight_elsewhere`).
-
-    **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
-    """
-    if not (noise_scale > 0 and math.isfinite(noise_scale)):
-        raise ValueError(f"Expected 0 < noise_scale < inf, got {noise_scale}.")
-    weight = _weight_of_change(batch) + _weight_elsewhere(batch)
-    noise = batch.expected_batch_size * Fraction(float(noise_scale))
-    return _round_up(2 * weight * batch.changes / noise)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublicTokenTest:
     """Settings of the test "is d(Z, z_pub) at least θ?", and its price.
@@ -100,8 +72,24 @@ class PublicTokenTest:
 
     @property
     def epsilon(self) -> float:
-        """Pure ε of one instance in every batch."""
-        return above_threshold_epsilon(self.batch, self.noise_scale)
+        """Pure ε of one instance in every batch, rounded up.
+
+        **Privacy** d(Z, z_pub) = ‖Σ softmax(z)/s − p_pub‖₁ moves by at most ‖softmax(z)‖₁/s = 1/s
+        when a vector comes or goes (reverse triangle inequality): Δ = 1/s, and 2/s if one replaces
+        another. Raise the threshold's noise by Δ (density: e^(Δ/σ)): whatever was "near" is near
+        for the neighbour, however often it was asked, and the noise of the one "far" distance has
+        to rise by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over
+        batches. Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most P rows, the
+        room of a forward pass (`forward_passes`). Whose batches they are is not known; the
+        instances of all batches of a pass add up (`_weight_elsewhere`).
+
+        **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
+        """
+        if not (self.noise_scale > 0 and math.isfinite(self.noise_scale)):
+            raise ValueError(f"Expected 0 < noise_scale < inf, got {self.noise_scale}.")
+        weight = _weight_of_change(self.batch) + _weight_elsewhere(self.batch)
+        noise = self.batch.expected_batch_size * Fraction(float(self.noise_scale))
+        return _round_up(2 * weight * self.batch.changes / noise)
 
     def event(self, count: int) -> PureEvent:
         """Prices `count` instances in every batch: one for each private token of the plan."""

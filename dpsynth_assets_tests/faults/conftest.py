@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,8 @@ from dpsynth_assets_tests.object_stores import bucket, s3_address
 __all__ = ["bucket", "s3_address"]
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 600.0
+PATIENCE_SECONDS = 300.0
+CLOSING_SECONDS = 60.0
 MODULE = "dpsynth_assets_tests.faults.runs"
 
 
@@ -49,12 +51,14 @@ class Forge:
         assert self._process.stdout
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
+        answered = select.select([self._process.stdout], [], [], PATIENCE_SECONDS)[0]
+        assert answered, f"{command} was not answered in {PATIENCE_SECONDS:.0f} s"
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait()
+        wait_or_end(self._process)
 
 
 @dataclass
@@ -68,7 +72,7 @@ class Run:
 
     def wait(self) -> int:
         if self.process is not None:
-            return self.process.wait()
+            return self.process.wait(PATIENCE_SECONDS)
         return self.house.forge.ask({"wait": self.pid})
 
     def outcome(self) -> dict[str, Any]:
@@ -153,7 +157,7 @@ class House:
         """Lets whatever a failed test has left go on to its end."""
         self.forget_marks()
         for process in self.spawned:
-            process.wait()
+            wait_or_end(process)
 
     def run(self, **variables: str) -> dict[str, Any]:
         return self.start(**variables).outcome()
@@ -200,6 +204,15 @@ class House:
         for entry in entries:
             if entry.kind == COMMIT:
                 assert store.digest(entry.reservation) == entry.artifact_digest
+
+
+def wait_or_end(process: subprocess.Popen) -> None:
+    """Waits for the end of a process, and ends it if it does not come."""
+    try:
+        process.wait(CLOSING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(CLOSING_SECONDS)
 
 
 def until(holds: Any, otherwise: str) -> None:

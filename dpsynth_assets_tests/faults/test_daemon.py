@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets_tests.faults.cohort import RESERVED
-from dpsynth_assets_tests.faults.conftest import ROOT, until
+from dpsynth_assets_tests.faults.conftest import CLOSING_SECONDS, PATIENCE_SECONDS, ROOT, until
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def end(daemon):
     """Ends whatever a daemon has left running."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(daemon.pid, signal.SIGKILL)
-    daemon.wait()
+    daemon.wait(CLOSING_SECONDS)
 
 
 def statuses(house):
@@ -72,7 +72,8 @@ def queue_again(house):
 
 
 def test_a_killed_daemon_loses_no_run_and_the_next_one_pays_nothing_twice(queue):
-    assert dagster(queue, "dagster", "job", "launch", "-j", "counts").wait() == 0
+    launch = dagster(queue, "dagster", "job", "launch", "-j", "counts")
+    assert launch.wait(PATIENCE_SECONDS) == 0
     queue_again(queue)
     assert statuses(queue) == [dg.DagsterRunStatus.QUEUED] * 2
     queue.hold(RESERVED)

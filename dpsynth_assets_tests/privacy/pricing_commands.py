@@ -4,9 +4,9 @@ import json
 
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli import account, calibrate
+from dpsynth_assets.cli.pricing import account, calibrate
 
-APPS = {"account": account.app, "calibrate": calibrate.app}
+APPS = {"account": account, "calibrate": calibrate}
 
 PREDICTION = {
     "expected-batch-size": 255,

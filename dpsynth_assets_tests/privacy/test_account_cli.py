@@ -4,9 +4,9 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli.account import app
-from dpsynth_assets.cli.account.printing import down_significant, finite, up, up_significant
 from dpsynth_assets.cli.main import app as main
+from dpsynth_assets.cli.pricing import account as app
+from dpsynth_assets.cli.pricing.printing import down_significant, finite, up, up_significant
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig

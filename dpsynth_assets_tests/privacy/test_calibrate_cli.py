@@ -4,9 +4,21 @@ import math
 
 import pytest
 
-from dpsynth_assets_tests.privacy.pricing_commands import invoke, price
+from dpsynth_assets.cli.pricing import PRICE_LIST
+from dpsynth_assets_tests.privacy.pricing_commands import CALLS, invoke, price
 
 TEST_OFF = {"svt_noise_scale": None}
+
+PRICED_ONLY = {"tokens", "svt", "bounded-range"}
+"""`tokens` has its search as an option; the other two are parts of what others search for."""
+
+
+def test_every_mechanism_of_the_list_is_priced_and_calibrated():
+    priced = {name for name, (price, _) in PRICE_LIST.items() if price is not None}
+    calibrated = {name for name, (_, search) in PRICE_LIST.items() if search is not None}
+    assert calibrated == priced - PRICED_ONLY
+    expected = {f"account {name}" for name in priced} | {f"calibrate {name}" for name in calibrated}
+    assert set(CALLS) == expected  # so that the laws over all calls hold for every mechanism
 
 
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])

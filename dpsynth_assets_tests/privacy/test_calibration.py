@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -24,7 +23,6 @@ from dpsynth_assets.privacy.monotone_search import TOLERANCE, smallest_multiplie
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-ONE_RECORD = BatchTerms(expected_batch_size=1, relation=NeighboringRelation.ADD_REMOVE)
 OTHERS = [(), (DiscreteLaplaceEvent(scale=10.0),), (GaussianEvent(noise_multiplier=5.0),)]
 
 
@@ -141,25 +139,28 @@ def test_gaussian_noise_alone_is_exact(target, delta):
         assert epsilon_of([event], delta, accountant) <= target
 
 
+def draws(tokens, clip_bound, temperature, **terms):
+    """What `tokens` draws of a batch cost at each batch size."""
+    terms = {"relation": NeighboringRelation.ADD_REMOVE, **terms}
+
+    def events_at(size):
+        eta = BatchTerms(expected_batch_size=size, **terms).eta(clip_bound, temperature)
+        return [BoundedRangeEvent(eta=eta, count=tokens)]
+
+    return events_at
+
+
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 @pytest.mark.parametrize("relation", NeighboringRelation)
 def test_batch_size_is_the_smallest_within_the_target(accountant, relation):
-    batch = BatchTerms(expected_batch_size=1, relation=relation, max_records_per_unit=2)
+    events_at = draws(60, 9.0, 1.5, relation=relation, max_records_per_unit=2)
     others = (DiscreteLaplaceEvent(scale=10.0),)
     found = smallest_batch_size(
-        batch,
-        tokens=60,
-        target_epsilon=5.0,
-        delta=1e-6,
-        accountant=accountant,
-        other_events=others,
-        clip_bound=9.0,
-        temperature=1.5,
+        events_at, target_epsilon=5.0, delta=1e-6, accountant=accountant, other_events=others
     )
 
     def epsilon(size):
-        eta = replace(batch, expected_batch_size=size).eta(9.0, 1.5)
-        return epsilon_of([*others, BoundedRangeEvent(eta=eta, count=60)], 1e-6, accountant)
+        return epsilon_of([*others, *events_at(size)], 1e-6, accountant)
 
     assert epsilon(found) <= 5.0 < epsilon(found - 1)
 
@@ -167,31 +168,22 @@ def test_batch_size_is_the_smallest_within_the_target(accountant, relation):
 def test_batch_size_and_token_count_are_inverse():
     # 373 tokens at ε = 10 with batches of 64: printed in the paper on data clusters.
     draw = {"target_epsilon": 10.0, "delta": 108_000**-1.1, "accountant": "zcdp"}
-    size = smallest_batch_size(
-        ONE_RECORD,
-        tokens=373,
-        clip_bound=9.0,
-        temperature=1.5,
-        **draw,
-    )
+    size = smallest_batch_size(draws(373, 9.0, 1.5), **draw)
     assert size == 64
     assert largest_token_count(eta=2 * 9 / (64 * 1.5), **draw) == 373
 
 
 def test_one_huge_batch_may_be_enough_and_one_row_too():
-    draw = {"clip_bound": 1.0, "temperature": 1.0, "accountant": "zcdp", "delta": 1e-6}
-    assert smallest_batch_size(ONE_RECORD, tokens=1, target_epsilon=50.0, **draw) == 1
-    large = smallest_batch_size(ONE_RECORD, tokens=100, target_epsilon=0.1, **draw)
+    draw = {"accountant": "zcdp", "delta": 1e-6}
+    assert smallest_batch_size(draws(1, 1.0, 1.0), target_epsilon=50.0, **draw) == 1
+    large = smallest_batch_size(draws(100, 1.0, 1.0), target_epsilon=0.1, **draw)
     assert large > 100
 
 
 def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
     with pytest.raises(ValueError, match="batch size"):
         smallest_batch_size(
-            replace(ONE_RECORD, logit_slack=0.1),
-            tokens=10_000,
-            clip_bound=1.0,
-            temperature=1.0,
+            draws(10_000, 1.0, 1.0, logit_slack=0.1),
             target_epsilon=1.0,
             delta=1e-6,
             accountant="zcdp",
@@ -203,14 +195,7 @@ def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
     [
         gaussian_noise_multiplier,
         lambda **rest: dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, **rest),
-        lambda **rest: smallest_batch_size(
-            ONE_RECORD,
-            tokens=1,
-            clip_bound=1.0,
-            temperature=1.0,
-            accountant="tight",
-            **rest,
-        ),
+        lambda **rest: smallest_batch_size(draws(1, 1.0, 1.0), accountant="tight", **rest),
     ],
 )
 def test_others_over_the_target_are_refused(calibrate):

@@ -210,11 +210,11 @@ def test_of_many_that_ask_at_once_as_many_are_admitted_as_the_allowance_holds(tm
         with contextlib.suppress(BudgetExceededError):
             admitted.append(charge(Ledger(url, clock), f"{number}", terms(3)))
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert len(admitted) == 3
 
 

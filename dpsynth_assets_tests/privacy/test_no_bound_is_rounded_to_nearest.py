@@ -38,7 +38,7 @@ KEPT = {
     ("models/gguf_checkpoint.py", "fields['llama.attention.layer_norm_rms_epsilon']"),
     # Ratios, scores, seconds, clip bounds of public text: no bound is read off them.
     ("attacks/audits/gradients.py", "1 / setting.sampling_probability"),
-    ("cli/account/private_prediction.py", "result['svt_share']"),
+    ("cli/pricing/private_prediction.py", "result['svt_share']"),
     ("methods/epsvec/stages.py", "float(bound)"),
     ("models/language_model_training.py", "value"),
     ("resources/progress.py", "left"),

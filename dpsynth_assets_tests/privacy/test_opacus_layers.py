@@ -17,9 +17,12 @@ from dpsynth_assets.privacy.per_example.support import ModuleKind, kind_of
 VOCABULARY, BATCH, TOKENS = 40, 5, 7
 HUGE = 1e9
 SIZES = {
-    "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32,
+    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2,
     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+ATTENTION = {
+    "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "max_position_embeddings": 32,
 }  # fmt: skip
 
 
@@ -28,7 +31,8 @@ def transformer(name):
     import transformers
 
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SIZES)
+    sizes = SIZES | ({"state_size": 4} if name == "Mamba" else ATTENTION)
+    config = getattr(transformers, f"{name}Config")(**sizes)
     return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
@@ -66,7 +70,7 @@ class Convolved(nn.Module):
         self.norm = SquaredRMSNorm()
         self.head = nn.Linear(8, VOCABULARY, bias=False)
 
-    def forward(self, input_ids, attention_mask=None):
+    def forward(self, input_ids, attention_mask=None, use_cache=False):
         real = attention_mask[..., None]
         mixed = self.first((self.embed(input_ids) * real).mT).mT * real
         mixed = mixed + self.first(mixed.mT).mT  # the same layer twice
@@ -84,7 +88,8 @@ def convolved(_name=None):
 
 
 MODELS = {
-    "Cohere": transformer, "Nemotron": transformer, "convolutions": convolved,
+    "Cohere": transformer, "Nemotron": transformer, "Mamba": transformer,
+    "convolutions": convolved,
 }  # fmt: skip
 
 
@@ -103,7 +108,8 @@ def losses(model, rows):
     inputs, mask = (each[rows] for each in tokens())
     longest = int(mask.sum(dim=1).max())
     inputs, mask = inputs[:, :longest], mask[:, :longest]
-    logits = model(input_ids=inputs * mask + 1 - mask, attention_mask=mask).logits
+    inputs = inputs * mask + 1 - mask
+    logits = model(input_ids=inputs, attention_mask=mask, use_cache=False).logits
     each = nn.functional.cross_entropy(logits[:, :-1].mT, inputs[:, 1:], reduction="none")
     return (each * mask[:, 1:]).sum(dim=1) / mask[:, 1:].sum(dim=1)
 
@@ -137,6 +143,7 @@ def test_layers_of_other_kinds_alone_are_left_to_opacus(name):
     expected = {
         "Cohere": {"(CohereLayerNorm)"},
         "Nemotron": {"(NemotronLayerNorm1P)"},
+        "Mamba": {"(MambaMixer)"},
         "convolutions": {"(Conv1d)", "(Scaled)", "(SquaredRMSNorm)"},
     }
     assert left == expected[name]
@@ -247,6 +254,34 @@ class Masking(Scaled):
         return super().forward(rows * mask)
 
 
+class Untraced(Masked):
+    """Passes its layer rows of the batch that nobody followed."""
+
+    def forward(self, rows):
+        return self.layer(rows, mask=torch.from_numpy(rows.detach().numpy().copy()))
+
+
+class NotOfTheBatch(Masked):
+    def forward(self, rows):
+        return rows + self.layer(torch.ones(1, 8), mask=torch.ones(1))
+
+
+class Cached(nn.Module):
+    """Passes its layer an object that might be changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = Caching()
+
+    def forward(self, rows):
+        return self.layer(rows, {})
+
+
+class Caching(Scaled):
+    def forward(self, rows, cache):
+        return super().forward(rows)
+
+
 class Branching(Scaled):
     """Does one thing or another by a value of the batch."""
 
@@ -287,7 +322,9 @@ class Twice(Scaled):
     [
         (Buffered, "Buffered, which has buffers"),
         (Tied, "one that other layers share"),
-        (Masked, "one tensor alone.*got mask"),
+        (Cached, "tensors, numbers and texts, got a dict"),
+        (Untraced, "can vectorise, got a Masking"),
+        (NotOfTheBatch, "computed from those that the model is given, got others"),
         (Branching, "can vectorise, got a Branching"),
         (Flattened, "one row for each example"),
         (FlattenedBefore, "one row for each example"),
@@ -309,6 +346,28 @@ def test_what_opacus_cannot_do_is_refused_in_one_line(model, message):
     with pytest.raises(TypeError, match=message) as refusal:
         PerExampleGradients(built).private_clipped_sums([part], 1.0)
     assert "\n" not in str(refusal.value)
+
+
+def test_tensors_that_a_layer_is_given_beside_the_first_are_each_examples_own_or_shared():
+    class Shifted(Scaled):
+        def forward(self, rows, masks, *, offset):
+            return super().forward(rows * masks[0] + offset)
+
+    class Given(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Shifted()
+
+        def forward(self, rows):
+            return self.layer(rows, (rows > 0, None), offset=torch.arange(8.0))
+
+    torch.manual_seed(0)
+    model, rows = Given(), torch.randn(3, 2, 8)
+    part = LossOfPart(3, lambda model: model(rows).square().sum(dim=(1, 2)))
+    found, _ = PerExampleGradients(model).private_clipped_sums([part], HUGE)
+    expected = torch.autograd.grad(model(rows).square().sum(), list(model.parameters()))
+    for each, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(each.float(), other)
 
 
 def test_kinds_that_book_keeping_knows_are_not_left_to_opacus():

@@ -7,13 +7,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy import clipping, next_token_laws, sparse_vector
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PureEvent
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
-    above_threshold_epsilon,
     break_even_share,
     distance_oracle,
     draw_public_tokens,
@@ -84,8 +82,8 @@ def one_batch(distance):
     [("add-remove", 1, 0.1), ("zero-out", 1, 0.1), ("replace-one", 1, 0.2), ("add-remove", 3, 0.3)],
 )
 def test_epsilon_is_two_over_s_sigma_for_each_changed_vector(relation, records, expected):
-    batch = BatchTerms(expected_batch_size=100, relation=relation, max_records_per_unit=records)
-    assert above_threshold_epsilon(batch, 0.2) == pytest.approx(expected, rel=1e-12)
+    tested = public_test(expected_batch_size=100, relation=relation, max_records_per_unit=records)
+    assert tested.epsilon == pytest.approx(expected, rel=1e-12)
 
 
 @settings(deadline=None)

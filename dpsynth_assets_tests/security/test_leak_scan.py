@@ -247,7 +247,7 @@ def test_what_reads_records_without_paying_died_with_them_as_well(rehearsal):
 
 
 @pytest.mark.slow
-def test_no_canary_and_no_key_is_in_any_byte_of_the_house(rehearsal):
+def test_no_canary_and_no_key_is_in_any_byte_of_the_installation(rehearsal):
     """With encryption this holds for the sensitive store as well."""
     folder, done = rehearsal
     assert done.report.canaries > 3000

@@ -178,9 +178,14 @@ def _walk(
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as walker:
-        for line in walker.stdout or ():
-            row = json.loads(line)
-            steps.append(Step(row["step"], Path(row["picture"]), row["seconds"], row["failure"]))
+        try:
+            for line in walker.stdout or ():
+                row = json.loads(line)
+                picture = Path(row["picture"])
+                steps.append(Step(row["step"], picture, row["seconds"], row["failure"]))
+        except BaseException:  # The walk ran out of time: its browser must not run on.
+            os.killpg(walker.pid, signal.SIGKILL)
+            raise
     return steps, _waited_for() - before
 
 

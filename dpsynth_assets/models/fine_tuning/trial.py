@@ -59,11 +59,11 @@ def refuse_untrainable(
     model.eval()
     together = [LossOfPart(len(public_examples), partial(losses, public_examples))]
     gradients = PerExampleGradients(model)
-    sums, count = gradients.private_clipped_sums(together, l2_bound)
+    sums, _ = gradients.private_clipped_sums(together, l2_bound)
     if in_company and opacus_layers(model):
         one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
         alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
-        _refuse_company(_distance(sums, alone) / (count * l2_bound))
+        _refuse_company(_distance(sums, alone) / l2_bound)
 
 
 def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") -> float:
@@ -73,10 +73,10 @@ def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") 
 
 
 def _refuse_company(moved: float) -> None:
-    """Refuses shared passes where mates move a gradient by more than the slack that is charged."""
+    """Refuses shared passes where mates move a sum by more than the slack of one gradient."""
     if not moved <= GRADIENT_SLACK:
         raise ValueError(
-            f"Expected records that share a pass to move one another's clipped gradients by at "
+            "Expected records that share a pass to move the sum of their clipped gradients by at "
             f"most {GRADIENT_SLACK:.1e} of the bound, got {moved:.1e} on public text in layers "
             "that Opacus works on. Set exact_sums: true, which passes each record alone."
         )

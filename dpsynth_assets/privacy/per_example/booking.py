@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products, row_norms, token_sums
-from dpsynth_assets.privacy.per_example.opacus_layers import Sampler, example_gradients
+from dpsynth_assets.privacy.per_example.opacus_layers import Call, example_gradients
 from dpsynth_assets.privacy.per_example.relative_bias import bucket_sums
 from dpsynth_assets.privacy.per_example.support import (
     ModuleKind,
@@ -27,15 +27,13 @@ class ModuleUse:
     Attributes:
         module: The module.
         kind: How it uses its parameters.
-        inputs: What went in.
-        sampler: Of a layer that is left to Opacus.
+        inputs: What went in: a tensor, or a `Call` of a layer that is left to Opacus.
         gradient: Of what came out.
     """
 
     module: "torch.nn.Module"
     kind: ModuleKind
-    inputs: "torch.Tensor" = field(repr=False)
-    sampler: Sampler | None = field(default=None, repr=False)
+    inputs: Any = field(repr=False)
     gradient: "torch.Tensor | None" = field(default=None, repr=False)
 
     def keep(self, gradient: "torch.Tensor") -> None:
@@ -102,11 +100,9 @@ def _add_relative_bias(use: ModuleUse, found: dict[int, Factors]) -> None:
 
 def _add_opacus(use: ModuleUse, found: dict[int, Factors]) -> None:
     """Adds gradients from Opacus; nothing cancels between their norms and their sum."""
-    if use.gradient is None or use.sampler is None:
+    if use.gradient is None or not isinstance(use.inputs, Call):
         return
-    for parameter, gradients in example_gradients(
-        use.sampler, use.module, use.inputs, use.gradient
-    ):
+    for parameter, gradients in example_gradients(use.module, use.inputs, use.gradient):
         own = _factors(found, parameter)
         own.add_vectors(gradients)
         own.add_sizes(gradients.norm(dim=1, keepdim=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
 from dpsynth_assets.privacy.per_example.norms import norm_bounds
-from dpsynth_assets.privacy.per_example.opacus_layers import sampler_of
+from dpsynth_assets.privacy.per_example.opacus_layers import refuse_unfit
 from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.sums import add_weighted
 from dpsynth_assets.privacy.per_example.support import (
@@ -49,11 +49,9 @@ class Bookkeeper:
         """
         self._model = model
         self._modules = booked_modules(model)
-        self._samplers = {
-            id(module): sampler_of(module)
-            for module, kind in self._modules
-            if kind is ModuleKind.OPACUS
-        }
+        for module, kind in self._modules:
+            if kind is ModuleKind.OPACUS:
+                refuse_unfit(module)
         self._products = products
         self.names = tuple(trainable_parameters(model))
         self.parameters = tuple(trainable_parameters(model).values())
@@ -81,9 +79,7 @@ class Bookkeeper:
 
         for parameter in self.parameters:
             parameter.grad = None
-        booked = recording(
-            self._model, self._modules, part.examples, self._products, self._samplers
-        )
+        booked = recording(self._model, self._modules, part.examples, self._products)
         with torch.enable_grad(), booked as record:
             losses = part.losses(self._model)
             if losses.shape != (part.examples,):

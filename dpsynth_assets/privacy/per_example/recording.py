@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_assets.privacy.per_example.arithmetic import Products
 from dpsynth_assets.privacy.per_example.booking import ModuleUse, book
 from dpsynth_assets.privacy.per_example.descent import Descent, following
-from dpsynth_assets.privacy.per_example.opacus_layers import Sampler, only_input
+from dpsynth_assets.privacy.per_example.opacus_layers import call_of
 from dpsynth_assets.privacy.per_example.relative_bias import is_look_up, owners_of_tables
 from dpsynth_assets.privacy.per_example.support import ModuleKind
 from dpsynth_assets.privacy.per_example.uses import Factors
@@ -30,7 +30,6 @@ class Recording:
         products: Arithmetic.
         descent: What comes from the batch.
         uses: The calls so far.
-        samplers: Of the layers that are left to Opacus, by their `id`.
         flags: Parameters of running modules, and whether they ask for gradients otherwise.
         table: The embedding that is running.
         index: What was last looked up in a table of relative positions.
@@ -40,19 +39,18 @@ class Recording:
     products: Products
     descent: Descent = field(repr=False)
     uses: list[ModuleUse] = field(default_factory=list, repr=False)
-    samplers: Mapping[int, Sampler] = field(default_factory=dict, repr=False)
     flags: "dict[int, list[tuple[torch.nn.Parameter, bool]]]" = field(
         default_factory=dict, repr=False
     )
     table: "tuple[Any, ModuleKind] | None" = None
     index: "torch.Tensor | None" = field(default=None, repr=False)
 
-    def before(self, module: "torch.nn.Module", _inputs: Any) -> None:
-        """Stops the module's own parameters from asking for gradients; a pre-forward hook.
+    def before(self, module: "torch.nn.Module", kind: ModuleKind) -> None:
+        """Stops the module's own parameters from asking for gradients.
 
         Those of a layer that is left to Opacus are all that are inside of it.
         """
-        own = list(module.parameters(recurse=id(module) in self.samplers))
+        own = list(module.parameters(recurse=kind is ModuleKind.OPACUS))
         self.flags[id(module)] = [(each, each.requires_grad) for each in own]
         for each in own:
             each.requires_grad_(False)
@@ -79,7 +77,10 @@ class Recording:
                 f"Expected a trainable {type(module).__name__} to see what was computed from the "
                 "tensors that the model is given, got another tensor. Freeze it, or call the model."
             )
-        use = ModuleUse(module, kind, inputs.detach(), self.samplers.get(id(module)))
+        return self._keep(ModuleUse(module, kind, inputs.detach()), output)
+
+    def _keep(self, use: ModuleUse, output: "torch.Tensor") -> "torch.Tensor":
+        """Keeps a call whose first axis counts examples."""
         if not output.requires_grad:  # nothing trainable before: start the graph here
             output = output.detach().requires_grad_().clone()
         output.register_hook(use.keep)
@@ -90,24 +91,23 @@ class Recording:
     def watch_opacus(
         self, module: "torch.nn.Module", args: Any, kwargs: Mapping[str, Any], output: Any
     ) -> Any:
-        """Keeps one call of a layer that is left to Opacus: one tensor in, one tensor out.
+        """Keeps one call of a layer that is left to Opacus.
 
         Raises:
-            TypeError: If it is more, or the first axis does not count the examples.
+            TypeError: As `call_of`, or if it does not return a tensor of one row for each example.
         """
         import torch
 
         if not torch.is_grad_enabled():
             return output
-        inputs = only_input(module, args, kwargs)
-        for each in (inputs, output):
-            if not isinstance(each, torch.Tensor) or each.shape[:1] != (self.examples,):
-                raise TypeError(
-                    f"Expected a trainable {type(module).__name__}, whose gradients Opacus "
-                    "computes, to take and return a tensor of one row for each example, got "
-                    "another. Freeze it (requires_grad=False), or train adapters."
-                )
-        return self.watch(module, ModuleKind.OPACUS, inputs, output)
+        call = call_of(module, args, kwargs, self.examples, self.descent.includes)
+        if not isinstance(output, torch.Tensor) or output.shape[:1] != (self.examples,):
+            raise TypeError(
+                f"Expected a trainable {type(module).__name__}, whose gradients Opacus computes, "
+                "to return one tensor of one row for each example, got something else. Freeze it "
+                "(requires_grad=False), or train adapters."
+            )
+        return self._keep(ModuleUse(module, ModuleKind.OPACUS, call), output)
 
     def looked_up(self, args: Any, output: Any) -> Any:
         """Keeps the table look-up inside an embedding, offset and scale aside."""
@@ -189,11 +189,10 @@ def recording(
     modules: "Sequence[tuple[torch.nn.Module, ModuleKind]]",
     examples: int,
     products: Products = Products.NATIVE,
-    samplers: Mapping[int, Sampler] | None = None,
 ) -> Iterator[Recording]:
     """Records the forward pass of `examples` examples through a model inside the `with` block."""
     descent = Descent(examples)
-    record = Recording(examples, products, descent, samplers=samplers or {})
+    record = Recording(examples, products, descent)
     with ExitStack() as undo:
         hooks = [model.register_forward_pre_hook(descent.begin, with_kwargs=True)]
         for module, kind in modules:
@@ -229,9 +228,9 @@ class _Hooks:
         self._record = record
         self._kind = kind
 
-    def before(self, module: "torch.nn.Module", inputs: Any) -> None:
+    def before(self, module: "torch.nn.Module", _inputs: Any) -> None:
         """Pre-forward hook."""
-        self._record.before(module, inputs)
+        self._record.before(module, self._kind)
         if self._kind in _TABLES:
             self._record.table = (module, self._kind)
 

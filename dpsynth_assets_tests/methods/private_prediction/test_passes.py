@@ -92,11 +92,11 @@ def test_passes_of_all_threads_are_counted_and_shares_never_fall():
                 told.step(number)
             told.finish(95, np.array([150, 30]))
 
-    threads = [Thread(target=run) for _ in range(4)]
+    threads = [Thread(target=run, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     shares = [share for share, _ in seen]
     assert shares == sorted(shares)
     assert len(seen) == 8 * (90 + 1)  # the 90 steps that are certain of each pass, and its end

@@ -82,7 +82,7 @@ def server():
     thread.start()
     yield server
     server.shutdown()
-    thread.join()
+    thread.join(60)
     server.server_close()
 
 

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpsynth_assets.cli.account.options import AsJson
+from dpsynth_assets.cli.pricing.options import AsJson
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.published import AMIN_2025_TABLE_10, PublishedSetting

@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 @contextmanager
@@ -65,11 +64,6 @@ def unit(max_records_per_unit: int) -> str:
     return "one record" if max_records_per_unit == 1 else f"up to {max_records_per_unit} records"
 
 
-def guarantee(relation: NeighboringRelation, max_records_per_unit: int) -> dict[str, Any]:
-    """The keys that say whom every number of a result protects."""
-    return {"relation": str(relation), "max_records_per_unit": max_records_per_unit}
-
-
 def terms(result: dict[str, Any], accountant: str | None = None) -> str:
     """Says δ, accountant, relation and unit: no ε is printed without them."""
     by = accountant or f"{result['accountant']} accountant"
@@ -82,3 +76,11 @@ def terms(result: dict[str, Any], accountant: str | None = None) -> str:
 def say_epsilon(result: dict[str, Any], accountant: str | None = None) -> str:
     """Says what a mechanism costs."""
     return f"ε = {up(result['epsilon'])} at {terms(result, accountant)}"
+
+
+def say_delta(result: dict[str, Any]) -> list[str]:
+    """Says δ at the ε that was asked about, if one was."""
+    if result.get("at_epsilon") is None:
+        return []
+    delta = up_significant(result["delta_at_epsilon"])
+    return [f"At ε = {declared(result['at_epsilon'])}: δ = {delta}."]

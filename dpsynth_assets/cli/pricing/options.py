@@ -1,10 +1,9 @@
 """Options that several prices share: each name means one thing in every command."""
 
 import math
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -27,6 +26,7 @@ MaybeRecords = Annotated[
     int | None, typer.Option(help="Number of private records, if it is declared public.")
 ]
 BatchSize = Annotated[int, typer.Option(help="Fixed public prompts per batch, s.")]
+PrivateTokens = Annotated[int, typer.Option(help="Private tokens of each batch, r.")]
 ClipBound = Annotated[float, typer.Option(help="Bound c of clipped logits.")]
 Temperature = Annotated[float, typer.Option(help="Sampling temperature τ.")]
 LogitSlack = Annotated[
@@ -65,22 +65,6 @@ HistogramNoiseStd = Annotated[
 ]
 
 
-_Misuse = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
-"""Every error of a command line (an unknown option, too); typer exports only this subclass."""
-
-
-class OneLineCommand(TyperCommand):
-    """A command whose misuse is one line on stderr and exit code 2, as a refusal is."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses as usual, without the usage lines before an error."""
-        try:
-            return super().parse_args(ctx, args)
-        except _Misuse as misuse:
-            typer.echo(" ".join(misuse.format_message().split()), err=True)
-            raise typer.Exit(2) from None
-
-
 def exactly_one(**given: Any) -> None:
     """Raises ValueError unless exactly one of the named options was given."""
     names = [f"--{name.replace('_', '-')}" for name in given]
@@ -104,3 +88,13 @@ def at_least_one(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise ValueError(f"Expected {name} >= 1, got {value}.")
+
+
+def numbers(given: list[str] | None, name: str) -> list[float]:
+    """Reads numbers given one an option, or several separated by commas."""
+    try:
+        return [float(part) for text in given or [] for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"Expected numbers separated by commas for --{name}, got {','.join(given or [])!r}."
+        ) from None

@@ -1,0 +1,281 @@
+"""Dataset vectors (EPSVec): clipped means of L layers, one joint Gaussian release.
+
+Their price, and the noise they need jointly, layer by layer, and as EPSVec states it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from dpsynth_assets.cli.pricing.commands import Answer, Settings, command
+from dpsynth_assets.cli.pricing.dp_sgd import histogram_of
+from dpsynth_assets.cli.pricing.gaussian import (
+    ROUNDING,
+    classical_check,
+    classical_noise_std,
+    say_classical,
+)
+from dpsynth_assets.cli.pricing.options import (
+    Delta,
+    HistogramNoiseStd,
+    Records,
+    TargetEpsilon,
+    at_least_one,
+    positive,
+)
+from dpsynth_assets.cli.pricing.printing import say_epsilon, terms, up_significant
+from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of
+from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
+from dpsynth_assets.privacy.renyi import check_delta
+from dpsynth_assets.privacy.rounded import declared, rounded_up
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetVectors(Settings):
+    """The dataset vectors, and a Gaussian histogram over the same records where there is one.
+
+    Attributes:
+        records: Records averaged, n.
+        l2_bound: One bound, or one of each layer.
+        layers: L.
+        subset_fraction: q, share of all private records that were drawn; 1 for all.
+        histogram_noise_std: Noise of the histogram behind the fixed shots; None for none.
+    """
+
+    records: Records
+    l2_bound: Annotated[
+        list[float],
+        typer.Option(help="L2 bound C of one record's vector; give it once, or once a layer."),
+    ]
+    layers: Annotated[int, typer.Option(help="Layers released together, L.")] = 1
+    subset_fraction: Annotated[
+        float,
+        typer.Option(
+            help="Share of all private records that these are, if drawn as a random subset of "
+            "fixed size (replace-one only)."
+        ),
+    ] = 1.0
+    histogram_noise_std: HistogramNoiseStd = None
+
+    def __post_init__(self) -> None:
+        """Refuses a subset under a relation for which amplification is not proved."""
+        at_least_one(layers=self.layers)
+        if len(self.l2_bound) not in (1, self.layers):
+            raise ValueError(
+                f"Expected --l2-bound once or {self.layers} times (once a layer), got "
+                f"{len(self.l2_bound)}."
+            )
+        if not 0 < self.subset_fraction <= 1:
+            raise ValueError(f"Expected 0 < subset_fraction <= 1, got {self.subset_fraction}.")
+        replaces_one = self.relation is NeighboringRelation.REPLACE_ONE
+        if self.subset_fraction < 1 and not (replaces_one and self.max_records_per_unit == 1):
+            raise ValueError(
+                "Expected relation replace-one and one record a unit with subset_fraction < 1, "
+                f"got {self.relation} and {self.max_records_per_unit}: a subset of fixed size "
+                "draws another record in the place of the one that is missing."
+            )
+
+    @property
+    def l2_bounds(self) -> list[float]:
+        """(L,) bounds C_l."""
+        return self.l2_bound if len(self.l2_bound) == self.layers else self.l2_bound * self.layers
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 sensitivity of all L means stacked."""
+        return self.sensitivity_of(self.l2_bounds)
+
+    def sensitivity_of(self, l2_bounds: list[float]) -> float:
+        """L2 sensitivity of the means of some of the layers."""
+        return stacked_l2_sensitivity(
+            l2_bounds=l2_bounds,
+            records=self.records,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+        )
+
+    @property
+    def histogram(self) -> list[Event]:
+        """The histogram, where there is one."""
+        return histogram_of(self, self.histogram_noise_std)
+
+    @property
+    def histogram_mu(self) -> float:
+        """μ of the Gaussian that dominates the histogram; 0 without one."""
+        mu = gaussian_mu_of(self.histogram) if self.histogram else 0.0
+        return math.inf if mu is None else mu
+
+    def before_amplification(self, epsilon: float, delta: float) -> tuple[float, float]:
+        """(ε, δ) that the vectors need on the subset for (`epsilon`, `delta`) on all records."""
+        q = self.subset_fraction
+        if q == 1:
+            return epsilon, delta
+        return math.log1p(math.expm1(epsilon) / q), delta / q
+
+    def amplified(self, mu: float, delta: float) -> float:
+        """Computes ε on all records of a μ-GDP release on the subset.
+
+        Balle, Barthe, Gaboardi 2018: ε' = ln(1 + q(e^ε − 1)), δ' = qδ [epsvec S4.5].
+        """
+        q = self.subset_fraction
+        if delta >= q:  # the drawn records may be released in the clear with probability q
+            return 0.0
+        epsilon = gaussian_epsilon(mu, delta / q)
+        return epsilon if q == 1 else math.nextafter(math.log1p(q * math.expm1(epsilon)), math.inf)
+
+    def epsilon(self, mu: float, delta: float) -> float:
+        """Computes ε of vectors and histogram.
+
+        One Gaussian where nothing is subsampled; else basic composition with δ split evenly.
+        """
+        if not self.histogram_mu:
+            return self.amplified(mu, delta)
+        if self.subset_fraction == 1:
+            return gaussian_epsilon(compose_mu([mu, self.histogram_mu]), delta)
+        return self.amplified(mu, delta / 2.0) + gaussian_epsilon(self.histogram_mu, delta / 2.0)
+
+    def mu_within(self, before: tuple[float, float]) -> float:
+        """Finds the largest μ of the vectors beside the histogram: squares add up."""
+        whole, histogram = gaussian_mu(*before), self.histogram_mu
+        if not histogram:
+            return whole
+        if self.subset_fraction < 1:
+            raise ValueError(
+                "Expected subset_fraction = 1 with --histogram-noise-std, got "
+                f"{self.subset_fraction}: use --histogram-epsilon."
+            )
+        if histogram >= whole:
+            raise ValueError(
+                "Expected a histogram that costs less than the target, got one that costs all of "
+                "it. Raise --histogram-noise-std or --epsilon."
+            )
+        return math.sqrt(whole**2 - histogram**2) * (1.0 - 1e-14)
+
+    def described(self) -> dict[str, Any]:
+        """Lists the settings as result keys."""
+        named = self.facts("records l2_bounds layers subset_fraction")
+        return {**named, "sensitivity": self.sensitivity}
+
+
+@command(
+    DatasetVectors,
+    "records l2_bound noise_std delta layers subset_fraction histogram_noise_std relation "
+    "max_records_per_unit",
+)
+def price(
+    settings: DatasetVectors,
+    noise_std: Annotated[float, typer.Option(help="Noise std on each coordinate of the mean.")],
+    delta: Delta,
+) -> Answer:
+    """Prices noisy means of L layers released together, exactly."""
+    check_delta(delta)
+    positive(noise_std=noise_std)
+    mu = settings.sensitivity / noise_std
+    result = {
+        "mechanism": "vectors",
+        **settings.described(),
+        "noise_std": noise_std,
+        "histogram_noise_std": settings.histogram_noise_std,
+        "mu": mu,
+        "mu_histogram": settings.histogram_mu,
+        "delta": delta,
+        "epsilon": settings.epsilon(mu, delta),
+        "epsilon_vectors": settings.amplified(mu, delta),
+        "epsilon_histogram": epsilon_of(settings.histogram, delta, "tight"),
+    }
+    return result, [
+        say_epsilon(result, accountant="exact Gaussian, all layers together"),
+        f"The number of records, {settings.records}, is declared public and fixed.",
+    ]
+
+
+@command(
+    DatasetVectors,
+    "records l2_bound epsilon delta layers subset_fraction histogram_epsilon histogram_noise_std "
+    "relation max_records_per_unit",
+)
+def calibrate(
+    settings: DatasetVectors,
+    epsilon: TargetEpsilon,
+    delta: Delta,
+    histogram_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Part of ε that fixed shots take, with half of δ (basic composition)."),
+    ] = None,
+) -> Answer:
+    """Finds the noise std of the means of L layers released together."""
+    check_delta(delta)
+    positive(epsilon=epsilon)
+    before = settings.before_amplification(*_share(epsilon, delta, histogram_epsilon))
+    result = {
+        "mechanism": "vectors",
+        **settings.described(),
+        "target_epsilon": epsilon,
+        "delta": delta,
+        "histogram_epsilon": histogram_epsilon,
+        "histogram_noise_std": settings.histogram_noise_std,
+        "epsilon_before_amplification": before[0],
+        "delta_before_amplification": before[1],
+        **_noise_stds(settings, before),
+    }
+    return result, _say_noise(result)
+
+
+def _share(epsilon: float, delta: float, histogram_epsilon: float | None) -> tuple[float, float]:
+    """Computes what basic composition leaves: ε less the histogram's, and half of δ."""
+    if histogram_epsilon is None:
+        return epsilon, delta
+    positive(histogram_epsilon=histogram_epsilon)
+    if histogram_epsilon >= epsilon:
+        raise ValueError(
+            f"Expected histogram_epsilon below epsilon, got {histogram_epsilon} of {epsilon}."
+        )
+    return epsilon - histogram_epsilon, delta / 2.0
+
+
+def _noise_stds(settings: DatasetVectors, before: tuple[float, float]) -> dict[str, Any]:
+    """Computes joint noise, and what each layer alone would need under basic composition.
+
+    Layer by layer the noise differs where bounds do: that of the largest bound is given.
+    """
+    mu = settings.mu_within(before)
+    epsilon, delta = before[0] / settings.layers, before[1] / settings.layers
+    one = settings.sensitivity_of([max(settings.l2_bounds)])
+    joint = settings.sensitivity / mu * ROUNDING
+    classical = classical_noise_std(one, epsilon, delta)
+    return {
+        "noise_std": joint,
+        "noise_std_of_sum": joint * settings.records,
+        "mu": mu,
+        "noise_std_layer_by_layer": one / gaussian_mu(epsilon, delta),
+        "noise_std_classical": classical,
+        "classical_over_joint": classical / joint,
+        "epsilon_per_layer": epsilon,
+        "delta_per_layer": delta,
+        **classical_check(epsilon, delta),
+    }
+
+
+def _say_noise(result: dict[str, Any]) -> list[str]:
+    by = f"exact Gaussian, {result['layers']} layers together"
+    sentences = [
+        f"Noise std {up_significant(result['noise_std'], 6)} on each coordinate of the mean: "
+        f"ε = {declared(result['target_epsilon'])} at "
+        f"{terms(result, by)}",
+        "Layer by layer with basic composition (ε = "
+        f"{rounded_up(result['epsilon_per_layer'], '.4g')} each) it "
+        f"would take {up_significant(result['noise_std_layer_by_layer'], 6)}, "
+        f"{result['classical_over_joint']:.2f} times the joint noise by Theorem 4.1 of EPSVec.",
+        say_classical(result["noise_std_classical"], result),
+    ]
+    if result["subset_fraction"] < 1:
+        sentences.append(
+            f"The subset amplifies: on it the vectors may cost "
+            f"ε = {rounded_up(result['epsilon_before_amplification'], '.4f')}."
+        )
+    return sentences
