@@ -78,7 +78,7 @@ def test_who_follows_topics_that_are_not_released_is_refused_and_charges_nothing
     assert "Declare topic_histogram" in planned.plan.refusal
     assert planned.plan.event is None
     assert planned.plan.epsilon is None
-    assert not planned.plan.stages
+    assert not planned.plan.charges
     assert not planned.follows_topics
     assert [line.asset for line in plan.releases] == ["letters/shared/cluster_histogram"]
 

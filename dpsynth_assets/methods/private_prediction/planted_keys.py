@@ -7,22 +7,21 @@ a test takes seconds; a shorter plan claims less.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.planned import PlannedMethod
-from dpsynth_assets.methods.private_prediction.config import FewShotConfig
-from dpsynth_assets.methods.private_prediction.few_shot_plan import plan_at_noise
-from dpsynth_assets.methods.stages import MethodPlan
-from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_rho
+from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction.references import generate_non_private
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan
+from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.release import Cost
 
 if TYPE_CHECKING:
-    from dpsynth_assets.attacks.reconstruction import PlantedKeys
+    from dpsynth_assets.attacks.reconstruction import KeysWritten, PlantedKeys
 
 CONTEXTS = 96
 """Contexts that generate side by side in a test, whole batches: one batch at least."""
@@ -36,6 +35,9 @@ More would show weaker copying, but claim a larger ε, which copying itself coul
 MOST_KEYS_SHARE = 10
 """At most one key in so many is planted: rarer keys prove more."""
 
+CONTROL_DOCUMENTS = 100
+"""Documents of the positive control."""
+
 LABEL = "keys"
 
 
@@ -44,8 +46,7 @@ class KeyTask:
     """One method's run on planted keys: its own mechanism settings, lengths of a key.
 
     Attributes:
-        config: The declared settings, with the lengths of a key and few batches.
-        terms: The declared terms, with one public label for all keys.
+        method: The method with the lengths of a key, few batches, and one label for all keys.
         plan: As many private tokens as the declared plan has, at most as the test may draw.
         public: The language model, one cluster and its made-up histogram.
         expected_keys: Records that fill the batches: their public number where `in_places`, else
@@ -53,8 +54,7 @@ class KeyTask:
         in_places: Whether records stand in public places, some of them null.
     """
 
-    config: Any
-    terms: CohortTerms
+    method: Method[Any]
     plan: MethodPlan
     public: PublicInputs
     expected_keys: int
@@ -66,38 +66,54 @@ class KeyTask:
 
         return (plant_in_places if self.in_places else plant_keys)(self.expected_keys)
 
+    def run(self) -> "KeysWritten":
+        """Plants keys and counts those that the method writes, and those that copying writes."""
+        from dpsynth_assets.attacks.reconstruction import KeysWritten, audit_delta, count_overlap
 
-def key_task(planned: PlannedMethod, terms: CohortTerms, model: Any) -> KeyTask | None:
-    """Fits a method to keys; None if its budget does not reach for a single one."""
-    if isinstance(planned.config, FewShotConfig):
-        return _few_shot_task(planned, planned.config, terms, model)
-    return _batches_task(planned, terms, model)
+        planted = self.plant()
+        present = key_records(planted.source)
+        records = present if planted.places is None else key_records(planted.places)
+        made = self.method.release(
+            self.plan.stage(CANDIDATE_CORPUS), records, self.public, _NO_CHECKPOINT, _silent
+        )
+        config, terms = self.method.config, self.method.terms
+        copied = generate_non_private(
+            config, terms, present, self.public, CONTROL_DOCUMENTS, _silent
+        )
+        rows = cast("pl.DataFrame", made.value.rows)
+        return KeysWritten(
+            overlap=count_overlap(planted, rows["text"].to_list()),
+            control=count_overlap(planted, copied.value.rows["text"].to_list()),
+            claimed_epsilon=_claimed_epsilon(made.cost, audit_delta(planted)),
+        )
 
 
-def _batches_task(planned: PlannedMethod, terms: CohortTerms, model: Any) -> KeyTask | None:
+def batches_task(method: Method[Any], target_epsilon: float, model: Any) -> KeyTask | None:
+    """Fits a method of batches to keys; None if its budget does not reach for a single one."""
     from dpsynth_assets.attacks.reconstruction import KEYS
 
-    own, length = planned.config, key_length(model)
+    own, length = method.config, key_length(model)
     batches, in_places = max(1, CONTEXTS // own.expected_batch_size), own.batching == "slots"
     keys = min(KEYS // 2, batches * own.expected_batch_size * own.examples_per_context)
-    config = changed(
-        own,
-        max_document_tokens=length,
-        max_example_tokens=length,
-        min_tokens_for_new_document=min(own.min_tokens_for_new_document, length),
-        on_exhaustion="drop",
-        max_batches=batches,
-        batches_per_label=None if in_places else batches,
-        max_tokens_per_batch=2 * PRIVATE_TOKENS,
+    fitted = type(method)(
+        changed(
+            own,
+            max_document_tokens=length,
+            max_example_tokens=length,
+            min_tokens_for_new_document=min(own.min_tokens_for_new_document, length),
+            on_exhaustion="drop",
+            max_batches=batches,
+            batches_per_label=None if in_places else batches,
+            max_tokens_per_batch=2 * PRIVATE_TOKENS,
+        ),
+        _key_terms(method.terms, keys),
     )
-    terms = _key_terms(terms, keys)
-    plan = short_plan(planned, config, terms)
+    plan = short_plan(fitted, target_epsilon)
     if plan.refusal is not None or not plan.tokens_per_batch:
         return None
     histogram = ClusterHistogram(labels=(LABEL,), centers=((0,),), dp_counts=((keys,),))
     return KeyTask(
-        config=config,
-        terms=terms,
+        method=fitted,
         plan=plan,
         public=PublicInputs(
             language_model=model,
@@ -109,31 +125,25 @@ def _batches_task(planned: PlannedMethod, terms: CohortTerms, model: Any) -> Key
     )
 
 
-def _few_shot_task(
-    planned: PlannedMethod, own: FewShotConfig, terms: CohortTerms, model: Any
-) -> KeyTask:
-    """As many keys as one label has declared records, so that each is sampled as often.
-
-    Noise is the declared plan's, on fewer steps.
-    """
+def few_shot_terms(terms: CohortTerms) -> CohortTerms:
+    """As many keys as one label has declared records, so that each is sampled as often."""
     from dpsynth_assets.attacks.reconstruction import KEYS
 
+    records = (terms.public_records or 0) // len(terms.labels)
+    return _key_terms(terms, min(KEYS // MOST_KEYS_SHARE, max(1, records)))
+
+
+def few_shot_settings(own: Any, model: Any) -> Any:
+    """Fewer demonstrations, of the length of a key, and no others."""
     length = key_length(model)
     declared = own.documents_per_label * own.max_document_tokens
-    documents = max(1, min(declared, PRIVATE_TOKENS) // length)
-    records = (terms.public_records or 0) // len(terms.labels)
-    keys = min(KEYS // MOST_KEYS_SHARE, max(1, records))
-    config = changed(
+    return changed(
         own,
-        documents_per_label=documents,
+        documents_per_label=max(1, min(declared, PRIVATE_TOKENS) // length),
         max_document_tokens=length,
         max_example_tokens=length,
         extra_documents=0,
     )
-    terms = _key_terms(terms, keys)
-    plan = plan_at_noise(config, terms, float(planned.plan.parameters["noise_multiplier"]))
-    public = PublicInputs(language_model=model)
-    return KeyTask(config=config, terms=terms, plan=plan, public=public, expected_keys=keys)
 
 
 def key_length(model: Any) -> int:
@@ -143,17 +153,16 @@ def key_length(model: Any) -> int:
     return max(len(model.encode(digit * DIGITS)) for digit in "0123456789")
 
 
-def short_plan(planned: PlannedMethod, config: Any, terms: CohortTerms) -> MethodPlan:
-    """The declared plan, or one of about `PRIVATE_TOKENS`: they cost ρ in proportion."""
-    target = getattr(config, "matched_epsilon", None) or planned.target_epsilon
-    plan = planned.method.plan(config, terms, target_epsilon=target)
+def short_plan(method: Method[Any], target_epsilon: float) -> MethodPlan:
+    """Plans as declared, or about `PRIVATE_TOKENS`: they cost ρ in proportion."""
+    target = getattr(method.config, "matched_epsilon", None) or target_epsilon
+    plan = method.plan(target)
     tokens = plan.tokens_per_batch or 0
     if plan.refusal is not None or tokens <= PRIVATE_TOKENS:
         return plan
-    rho = float(zcdp_rho(target, terms.delta)) * PRIVATE_TOKENS / tokens
-    shorter = zcdp_epsilon(rho, terms.delta)
-    config = changed(config, matched_epsilon=None)
-    return planned.method.plan(config, terms, target_epsilon=shorter)
+    rho = float(zcdp_rho(target, method.terms.delta)) * PRIVATE_TOKENS / tokens
+    unmatched = type(method)(changed(method.config, matched_epsilon=None), method.terms)
+    return unmatched.plan(zcdp_epsilon(rho, method.terms.delta))
 
 
 def changed(config: Any, **changes: Any) -> Any:
@@ -177,6 +186,17 @@ def key_records(texts: Sequence[str]) -> PrivateInputs:
     )
 
 
+def _claimed_epsilon(cost: Cost, delta: float) -> float:
+    """ε that a release states at the test's δ: of its event, or its realised ex-post bound.
+
+    A record that is replaced costs at least as much as one that comes or goes, which is what the
+    test's coins do; so the figure holds for the test under every declared relation.
+    """
+    if cost.event is None:
+        return float(cost.ex_post_epsilon or 0.0)  # of made-up records, so it may be shown
+    return float(epsilon_of([cost.event], delta, "zcdp"))
+
+
 def _key_terms(terms: CohortTerms, keys: int) -> CohortTerms:
     return replace(
         terms,
@@ -186,3 +206,11 @@ def _key_terms(terms: CohortTerms, keys: int) -> CohortTerms:
         public_records=keys,
         has_cluster_histogram=True,
     )
+
+
+_NO_CHECKPOINT = cast("Checkpoint", None)
+"""Private prediction resumes by finished passes; a test keeps none."""
+
+
+def _silent(_share: float, _message: str) -> None:
+    """Reports to nobody: the test's own progress counts methods."""
