@@ -98,7 +98,7 @@ def failure(unfinished):
 
     def untrainable(*arguments, **settings):
         generator = fresh_generator(*arguments, **settings)
-        generator.model.slope = torch.nn.PReLU()
+        generator.model.slope = torch.nn.BatchNorm1d(4)
         return generator
 
     fresh_generator = generation.fresh_generator
@@ -119,7 +119,7 @@ def house(unfinished, failure):
 def test_a_generator_that_cannot_be_trained_charges_nothing_and_says_why(failure):
     told, entries = failure
     assert told.startswith("notes/ctcl/finetuned_generator: Expected trainable parameters")
-    assert "PReLU" in told
+    assert "batch normalisation at slope" in told
     assert entries == []
 
 

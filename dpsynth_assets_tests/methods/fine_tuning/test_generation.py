@@ -191,7 +191,7 @@ def test_an_architecture_that_cannot_be_trained_fails_before_the_charge(cases, p
 
     generation_fresh = generation.fresh_generator
     monkeypatch.setattr(generation, "fresh_generator", untrainable)
-    with pytest.raises(TypeError, match="BatchNorm"):
+    with pytest.raises(TypeError, match="batch normalisation at slope"):
         check_public(cases, public)
 
 
