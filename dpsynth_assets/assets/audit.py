@@ -120,8 +120,8 @@ def _shared_and_staged(plan: DatasetPlan) -> list[str]:
 def _privacy_statement(
     spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
 ) -> dg.AssetsDefinition:
-    from dpsynth_assets.assets.attack_record import attacks_on_cohort
     from dpsynth_assets.assets.attacks import attack_definitions
+    from dpsynth_assets.report.attack_record import attacks_on_cohort
 
     upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
     upstream += [dataset_key(spec.name, *name.split("/")[1:]) for name in _shared_and_staged(plan)]

@@ -10,7 +10,6 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.attack_record import attacks_on_release, refusal
 from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.secrets import recall_results
@@ -22,6 +21,7 @@ from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label

@@ -169,6 +169,21 @@ class Overlap:
         return prove(self.source.hits, self.guesses, self.chance)
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeysWritten:
+    """What a method wrote of planted keys, and what copying without privacy would have written.
+
+    Attributes:
+        overlap: Keys the method wrote.
+        control: Keys written from one record's own logits: what the test can see at all.
+        claimed_epsilon: ε that the method states at `audit_delta`, or its realised bound.
+    """
+
+    overlap: Overlap
+    control: Overlap
+    claimed_epsilon: float
+
+
 def count_overlap(planted: PlantedKeys, texts: Sequence[str]) -> Overlap:
     """Counts the distinct keys that texts begin with, by the set they belong to."""
     written = read_keys(texts)

@@ -10,10 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -33,6 +34,10 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.secret_budgets import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.median_audit import MedianAudit
+    from dpsynth_assets.attacks.reconstruction import KeysWritten
 
 
 class MethodConfig(BaseModel):
@@ -270,6 +275,8 @@ class Method(Staged[ConfigT]):
     """Whether there is a corpus at all; a method may release a downstream model instead."""
     rows_are_free: ClassVar[bool] = True
     """Whether `write` makes the rows, any number of them; else a paid stage releases them."""
+    attacks: ClassVar[tuple[Attack, ...]] = ()
+    """Attacks it can be put to: `reconstruct` and `audit_median` run them."""
 
     @property
     def uses_histogram(self) -> bool:
@@ -317,3 +324,35 @@ class Method(Staged[ConfigT]):
         """
         del public, rows, progress
         raise ValueError(f"Expected a method that writes text, got {self.name}.")
+
+    def reconstruct(
+        self, plan: MethodPlan, target_epsilon: float, model: Any
+    ) -> "KeysWritten | None":
+        """Plants keys in made-up records and runs its own mechanism on them (`attacks`).
+
+        Args:
+            plan: A plan of this method that can run.
+            target_epsilon: ε that the plan was sized by.
+            model: A language model.
+
+        Returns:
+            What was written; None if the budget does not reach for a single key.
+
+        Raises:
+            NotImplementedError: If it cannot be put to this attack.
+        """
+        raise NotImplementedError(f"Expected a method that writes from prompts, got {self.name}.")
+
+    def audit_median(
+        self,
+        target_epsilon: float,
+        documents: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> "MedianAudit":
+        """Draws from batches of public documents as it does, and audits every token (`attacks`).
+
+        Raises:
+            NotImplementedError: If it cannot be put to this attack.
+        """
+        raise NotImplementedError(f"Expected a method that draws from medians, got {self.name}.")

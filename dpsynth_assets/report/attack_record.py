@@ -12,12 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.attacks.catalogue import CLAIMS
+from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.planned import PlannedMethod
-from dpsynth_assets.methods.private_prediction.config import (
-    FewShotConfig,
-    MedianClusteredConfig,
-    PrivatePredictionConfig,
-)
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event, event_to_json
@@ -34,42 +31,10 @@ if TYPE_CHECKING:
 CODE_VERSION = "2"
 """Raised when what an attack does changes: results of the older code are then not printed."""
 
-OWN_MODEL, COPYING_MODEL = "public model", "copying model"
 
-RECONSTRUCTIONS = tuple(f"reconstruction ({model})" for model in (OWN_MODEL, COPYING_MODEL))
-MEDIANS = MEDIAN_GAMMA, MEDIAN_REMOVAL = "median-gamma", "median-removal"
-
-CLAIMS = {
-    "reconstruction": (
-        "Planted keys are written no more often than the stated ε allows.",
-        "ε, claimed and proven",
-    ),
-    MEDIAN_GAMMA: (
-        "γ bounds how much the contexts of one unit changed any drawn token's log-probability.",
-        "excess of the log-likelihood ratio over γ",
-    ),
-    MEDIAN_REMOVAL: (
-        "The sum of γ bounds how much the contexts of one unit changed the whole draw of a batch.",
-        "log-likelihood ratio, claimed and attained by removing contexts",
-    ),
-}
-"""Claim and measure of each attack, as a label prints them."""
-
-
-def is_testable(config_type: type) -> bool:
-    """Whether methods with these settings write texts token by token from private prompts."""
-    return issubclass(config_type, PrivatePredictionConfig | FewShotConfig)
-
-
-def has_median(config_type: type) -> bool:
-    """Whether methods with these settings draw from medians."""
-    return issubclass(config_type, MedianClusteredConfig)
-
-
-def attacks_of(config_type: type) -> tuple[str, ...]:
-    """Names of the attacks that concern a method with these settings."""
-    reconstructions = RECONSTRUCTIONS if is_testable(config_type) else ()
-    return (*reconstructions, *(MEDIANS if has_median(config_type) else ()))
+def attacks_of(method: type[Method[Any]]) -> tuple[str, ...]:
+    """Names of the results of the attacks that concern a method."""
+    return tuple(name for attack in method.attacks for name in attack.results)
 
 
 def attacks_file() -> Path:
@@ -138,7 +103,7 @@ def attacks_on(entry: LedgerEntry) -> list[dict[str, Any]]:
     from dpsynth_assets.attacks.audits import latest_results
 
     method = REGISTRY.get(entry.mechanism)
-    names = attacks_of(method.config_type) if method is not None else ()
+    names = attacks_of(method) if method is not None else ()
     if not names:
         return []
     settings, target = settings_of_charge(entry), entry.asset.rpartition("/")[0]

@@ -122,6 +122,24 @@ class AuditResult:
     bug: str | None = None
     settings: str = ""
 
+    @classmethod
+    def of(
+        cls, name: str, kind: AuditKind, finding: Finding, started: float, bug: Bug | None = None
+    ) -> "AuditResult":
+        """Records a finding, now; `started` is what `time.perf_counter` said at the start."""
+        return cls(
+            name=name,
+            kind=str(kind),
+            claimed=float(finding.claimed),
+            observed=float(finding.observed),
+            note=finding.note,
+            passed=bool(finding.passed),
+            seconds=time.perf_counter() - started,
+            version=importlib.metadata.version("dpsynth_assets"),
+            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            bug=None if bug is None else str(bug),
+        )
+
     @property
     def good(self) -> bool:
         """Whether all is well: real code passed, or code with a planted bug did not."""
@@ -166,19 +184,7 @@ class Audit:
         """
         observe = self.observe if bug is None else self.planted[bug]
         started = time.perf_counter()
-        finding = observe()
-        return AuditResult(
-            name=self.name,
-            kind=str(self.kind),
-            claimed=float(finding.claimed),
-            observed=float(finding.observed),
-            note=finding.note,
-            passed=bool(finding.passed),
-            seconds=time.perf_counter() - started,
-            version=importlib.metadata.version("dpsynth_assets"),
-            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            bug=None if bug is None else str(bug),
-        )
+        return AuditResult.of(self.name, self.kind, observe(), started, bug)
 
 
 def event_types(event: Event | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ sizes the noise, `few_shot_writer` writes the demonstrations.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     write_demonstrations,
 )
 from dpsynth_assets.methods.private_prediction.method import PrivatePrediction, released
+from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_shot_fitted
 from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
 from dpsynth_assets.methods.private_prediction.prompts import context_prompts, prompt_columns
 from dpsynth_assets.methods.stages import (
@@ -47,6 +49,9 @@ from dpsynth_assets.privacy.noisy_probabilities import (
     noisy_probabilities_event,
 )
 from dpsynth_assets.privacy.release import Cost, Release
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.reconstruction import KeysWritten
 
 
 class FewShot(PrivatePrediction[FewShotConfig]):
@@ -96,19 +101,18 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         Raises:
             ValueError: If no number of records is declared.
         """
-        mechanism = self._mechanism(noise_multiplier)
+        mechanism, chance = self._mechanism(noise_multiplier), self._declared_chance()
         return self.planned(
             {CANDIDATE_CORPUS: mechanism},
             self.config.model_dump(mode="json")
             | {
-                "sampling_probability": mechanism.sampling_probability,
+                "sampling_probability": chance,
                 "noise_multiplier": noise_multiplier,
                 "noise_std": mechanism.noise_std,
                 "steps_per_label": mechanism.steps,
                 "noise": (
                     f"Gaussian of std {mechanism.noise_std:.3g} on mean probabilities, "
-                    f"{mechanism.steps} steps a label, each record sampled with "
-                    f"{mechanism.sampling_probability:.3g}"
+                    f"{mechanism.steps} steps a label, each record sampled with {chance:.3g}"
                 ),
             },
             epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
@@ -185,6 +189,26 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         corpus = _corpus(task, list(written), progress)
         cost = Cost(guarantee=self.guarantee, event=planned.event())
         return Release(value=released(corpus), cost=cost)
+
+    def key_task(self, plan: MethodPlan, model: Any) -> KeyTask:
+        """Fits the method to keys, at the noise of its plan on fewer steps."""
+        noise = self.mechanism_of(plan.stage(CANDIDATE_CORPUS), NoisyProbabilities)
+        fitted, keys = few_shot_fitted(self, model)
+        return KeyTask(
+            method=fitted,
+            plan=fitted.plan_at_noise(noise.noise_multiplier),
+            public=PublicInputs(language_model=model),
+            expected_keys=keys,
+        )
+
+    def reconstruct(
+        self,
+        plan: MethodPlan,
+        target_epsilon: float,  # noqa: ARG002 - noise is the plan's
+        model: Any,
+    ) -> "KeysWritten":
+        """Runs the method on planted keys (`planted_keys`)."""
+        return self.key_task(plan, model).run()
 
 
 def _corpus(

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -15,6 +16,7 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory, generate_corpus
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
+from dpsynth_assets.methods.private_prediction.median_attack import audit_median
 from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan, Stage, StageRelease
@@ -23,6 +25,9 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.median_audit import MedianAudit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,7 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
     arxiv = "2506.04566"
     guarantee = GuaranteeType.EX_POST
     config_type = MedianClusteredConfig
+    attacks = (Attack.RECONSTRUCTION, Attack.MEDIAN_AUDIT)
     needs_embeddings = True
 
     def plan(self, target_epsilon: float) -> MethodPlan:
@@ -157,3 +163,13 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
             value=released(replace(corpus, internal={**corpus.internal, **internal})),
             cost=Cost(guarantee=self.guarantee, ex_post_epsilon=bound),
         )
+
+    def audit_median(
+        self,
+        target_epsilon: float,
+        documents: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> "MedianAudit":
+        """Audits every token drawn from batches of public documents (`median_attack`)."""
+        return audit_median(self, target_epsilon, documents, public, progress)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import (
@@ -24,6 +25,7 @@ from dpsynth_assets.methods.private_prediction.corpus import (
     generate_corpus,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
@@ -31,6 +33,7 @@ from dpsynth_assets.methods.stages import (
     MethodPlan,
     Stage,
     StageRelease,
+    SyntheticCorpus,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
 from dpsynth_assets.privacy.calibration import largest_token_count
@@ -39,7 +42,7 @@ from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.stages import SyntheticCorpus
+    from dpsynth_assets.attacks.reconstruction import KeysWritten
 
 PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig | FewShotConfig)
 BatchesT = TypeVar("BatchesT", bound=PrivatePredictionConfig)
@@ -50,6 +53,7 @@ class PrivatePrediction(Method[PredictionT]):
     """Rows drawn token by token from private prompts: they are themselves the paid release."""
 
     rows_are_free = False
+    attacks: ClassVar[tuple[Attack, ...]] = (Attack.RECONSTRUCTION,)
     needs_embeddings: ClassVar[bool] = False
 
     @property
@@ -193,6 +197,16 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Collects what one run of the loop reads of settings and public inputs."""
         return GenerationTask(declared=self.declared, public=public, tokens_per_batch=tokens)
 
+    def reconstruct(
+        self,
+        plan: MethodPlan,  # noqa: ARG002 - made anew for keys, by the same target
+        target_epsilon: float,
+        model: Any,
+    ) -> "KeysWritten | None":
+        """Runs the method on planted keys (`planted_keys`)."""
+        task = batches_task(self, target_epsilon, model)
+        return None if task is None else task.run()
+
     def planned_tokens(
         self, mechanism: BatchTokens, parameters: Mapping[str, Any], target_epsilon: float
     ) -> MethodPlan:
@@ -247,6 +261,6 @@ def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: f
     return tokens
 
 
-def released(corpus: "SyntheticCorpus") -> StageRelease:
+def released(corpus: SyntheticCorpus) -> StageRelease:
     """Makes a corpus the release of the stage."""
     return StageRelease(facts=corpus.facts, rows=corpus.rows, internal=corpus.internal)

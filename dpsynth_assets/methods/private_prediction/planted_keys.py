@@ -7,7 +7,7 @@ a test takes seconds; a shorter plan claims less.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -38,7 +38,12 @@ MOST_KEYS_SHARE = 10
 CONTROL_DOCUMENTS = 100
 """Documents of the positive control."""
 
+MethodT = TypeVar("MethodT", bound=Method[Any])
+
 LABEL = "keys"
+
+NO_CHECKPOINT = cast("Checkpoint", None)
+"""Private prediction resumes by finished passes; a test keeps none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +79,7 @@ class KeyTask:
         present = key_records(planted.source)
         records = present if planted.places is None else key_records(planted.places)
         made = self.method.release(
-            self.plan.stage(CANDIDATE_CORPUS), records, self.public, _NO_CHECKPOINT, _silent
+            self.plan.stage(CANDIDATE_CORPUS), records, self.public, NO_CHECKPOINT, _silent
         )
         config, terms = self.method.config, self.method.terms
         copied = generate_non_private(
@@ -125,25 +130,27 @@ def batches_task(method: Method[Any], target_epsilon: float, model: Any) -> KeyT
     )
 
 
-def few_shot_terms(terms: CohortTerms) -> CohortTerms:
-    """As many keys as one label has declared records, so that each is sampled as often."""
+def few_shot_fitted(method: MethodT, model: Any) -> tuple[MethodT, int]:
+    """Fits few-shot generation to keys: fewer demonstrations, of the length of a key.
+
+    Returns:
+        The fitted method, and as many keys as one label has declared records, so that each is
+        sampled as often.
+    """
     from dpsynth_assets.attacks.reconstruction import KEYS
 
-    records = (terms.public_records or 0) // len(terms.labels)
-    return _key_terms(terms, min(KEYS // MOST_KEYS_SHARE, max(1, records)))
-
-
-def few_shot_settings(own: Any, model: Any) -> Any:
-    """Fewer demonstrations, of the length of a key, and no others."""
-    length = key_length(model)
+    own, terms, length = method.config, method.terms, key_length(model)
     declared = own.documents_per_label * own.max_document_tokens
-    return changed(
+    records = (terms.public_records or 0) // len(terms.labels)
+    keys = min(KEYS // MOST_KEYS_SHARE, max(1, records))
+    config = changed(
         own,
         documents_per_label=max(1, min(declared, PRIVATE_TOKENS) // length),
         max_document_tokens=length,
         max_example_tokens=length,
         extra_documents=0,
     )
+    return type(method)(config, _key_terms(terms, keys)), keys
 
 
 def key_length(model: Any) -> int:
@@ -206,10 +213,6 @@ def _key_terms(terms: CohortTerms, keys: int) -> CohortTerms:
         public_records=keys,
         has_cluster_histogram=True,
     )
-
-
-_NO_CHECKPOINT = cast("Checkpoint", None)
-"""Private prediction resumes by finished passes; a test keeps none."""
 
 
 def _silent(_share: float, _message: str) -> None:
