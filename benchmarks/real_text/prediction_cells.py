@@ -17,14 +17,14 @@ from prediction_base import embedded_once
 from prediction_cohorts import CEILING, COHORTS, FLOOR, REAL, Cohort, declared_plan, prepare
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram, release_cluster_histogram
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.private_prediction.references import (
     generate_non_private,
     generate_public_only,
 )
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.metrics.downstream import downstream_accuracy
 from dpsynth_assets.metrics.energy import energy_distance
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveSettings, mauve_score
