@@ -7,12 +7,10 @@ prose.
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import polars as pl
-import yaml
 
 EXTRACT_CHARACTERS = 160
 FIELDS = ("title", "year", "cast", "genres", "href", "extract")
@@ -20,14 +18,30 @@ _GENRES = ("Drama", "Comedy", "Western", "Horror", "Musical", "Romance", "Crime"
 _NAME = re.compile(r"\b[A-Z][a-z]{2,} [A-Z][a-z]{2,}\b")
 
 
-def _declared() -> dict[str, Any]:
-    file = Path(__file__).with_name("movies_json.yaml")
-    attributes = yaml.safe_load(file.read_text(encoding="utf-8"))["attributes"]
-    return {name: attributes[name] for name in ("structured", "prompt")}
+def _strings() -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string", "minLength": 1}}
 
 
-DECLARED = _declared()
-"""Structure and prompt, as the dataset file of the cohort declares them."""
+_WORDS = {"type": "string", "minLength": 1}
+_LINK = {"type": "string", "pattern": r"^\S+$", "description": "no blanks, e.g. Link_to_Page"}
+_PROPERTIES = {
+    "title": _WORDS,
+    "year": {"type": "integer", "minimum": 1880, "maximum": 2030},
+    "cast": _strings(),
+    "genres": _strings(),
+    "href": _LINK,
+    "extract": _WORDS,
+}
+_SHOWN = {
+    "title": "The Long Road",
+    "year": 1950,
+    "cast": ["Anna Hill", "John Reed"],
+    "genres": ["Drama"],
+    "href": "The_Long_Road",
+    "extract": "The Long Road is a 1950 American drama film directed by Paul Green and starring "
+    "Anna Hill and John Reed.",
+}
+"""An invented record, which the public prompt shows."""
 
 
 def movie_records(
@@ -68,3 +82,17 @@ def _invented(extract: str, names: Sequence[str], random: Random) -> str:
 
 def _text(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+
+
+DECLARED: dict[str, Any] = {
+    "structured": {
+        "json_schema": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": list(FIELDS),
+            "properties": _PROPERTIES,
+        }
+    },
+    "prompt": {"public_text": _text(_SHOWN), "text_start": '{"title":"'},
+}
+"""Structure and prompts, as the dataset file of such a cohort declares them."""
