@@ -7,8 +7,8 @@ builds on. Both are loaded when first asked for, so that opening the web UI stay
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsynth_assets.public_base import PublicBase
     from dpsynth_assets.method_run import MethodRun, run_method
+    from dpsynth_assets.public_base import PublicBase
 
 __all__ = ["MethodRun", "PublicBase", "run_method"]
 

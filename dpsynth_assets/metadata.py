@@ -74,8 +74,9 @@ def code_references(*names: str) -> dict[str, Any]:
 
 
 def code_of(value: object) -> str:
-    """Dotted name of an object's class, for `code_references`."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    """Dotted name of a class, or of an object's class, for `code_references`."""
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _reference(name: str) -> dg.LocalFileCodeReference:

@@ -61,7 +61,7 @@ class MethodRun:
     plan: DatasetPlan = field(repr=False)
 
 
-def run_method(
+def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
     method: str,
     private: pl.DataFrame,
     public: PublicBase,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.text_embedder import Arithmetic
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING

@@ -5,11 +5,11 @@ import pytest
 import typer
 from rich.console import Console
 
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.cli import run as run_module
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.assets.test_schedules import spec_with
 

@@ -29,20 +29,20 @@ from dpsynth_assets.assets.released_values import (
     reservation_of,
     stage_facts,
 )
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod, PlannedShared
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
-from dpsynth_assets.releases.once import plain_json, Drawn, StoredRelease, release_once
+from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -181,8 +181,6 @@ class _StageRun:
         Raises:
             ValueError: The stage could not run with them.
         """
-        if self.stage.needs_embeddings:
-            require_stated_embeddings(self._sensitive, self.spec.name)
         terms = self.planned.method.terms
         inputs = load_public_inputs(
             self.public_values,
@@ -217,11 +215,17 @@ class _StageRun:
                 plan=self.plan.releases,
                 draw=partial(self._make_public, Path(scratch)) if self.stage.public else self._draw,
                 passes=None if self.stage.public else self._unfinished,
-                prepare=None if self.stage.public else lambda: self.public,
+                prepare=None if self.stage.public else self._check,
             )
         if stored.reservation.reused:
             self.report(1.0, "stored release reused, nothing charged")
         return stored
+
+    def _check(self) -> None:
+        """Refuses, before a charge, what the stage could not end with."""
+        _ = self.public
+        if self.stage.needs_embeddings:
+            require_stated_embeddings(self._sensitive, self.spec.name)
 
     @contextmanager
     def _section(self) -> Iterator[None]:

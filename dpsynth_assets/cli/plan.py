@@ -116,8 +116,7 @@ def _topics_row(topics: Any) -> dict[str, Any]:
         "target_epsilon": topics.epsilon,
         "epsilon": topics.epsilon,
         "noise": (
-            "discrete Gaussian of standard deviation "
-            f"{rounded_down(noise.scale, '.3g')} records"
+            f"discrete Gaussian of standard deviation {rounded_down(noise.scale, '.3g')} records"
         ),
         "tokens_per_batch": None,
         "rows_estimate": None,

@@ -260,7 +260,7 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
 
     def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
         """Writes noise and centres, under the names that ledgers have held from the first."""
-        return {**stage.settings, "public_clusters": inputs["public_clusters"]}
+        return {**stage.settings, "public_clusters": inputs.get("public_clusters", "")}
 
     def mechanism_name(self, stage: Stage) -> str:
         """Names the noise."""

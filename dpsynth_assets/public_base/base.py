@@ -15,8 +15,8 @@ from dpsynth_assets.public_base.opening import OpenedModels
 class PublicBase:
     """Public documents, and the models that are made from them or named beside them.
 
-    Models are kept in DPSYNTH_HOME under a digest of all that they were made of, where the assets of
-    a public base keep them too: whoever is second finds them.
+    Models are kept in DPSYNTH_HOME under a digest of all that they were made of. The assets of a
+    public base keep theirs there too, so that whoever is second finds them.
     """
 
     def __init__(

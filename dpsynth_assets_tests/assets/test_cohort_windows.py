@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (
@@ -22,6 +21,7 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.cohort_registry import complete_cohorts, register_cohorts
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file, read_private_records
 from dpsynth_assets.resources.ledger import PrivacyLedger
