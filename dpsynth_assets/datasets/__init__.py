@@ -7,17 +7,7 @@ from dpsynth_assets.datasets.cohort_registry import (
 )
 from dpsynth_assets.datasets.cohort_specs import CohortSpec, cohorts_of
 from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
-from dpsynth_assets.datasets.files import (
-    DatasetFile,
-    dataset_folders,
-    find_dataset_files,
-    load_dataset_files,
-    parse_dataset_file,
-    render_environment,
-    repeated_names,
-    resolve_paths,
-)
-from dpsynth_assets.datasets.parts import (
+from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
     BudgetSpec,
     ColumnsSpec,
@@ -28,6 +18,16 @@ from dpsynth_assets.datasets.parts import (
     PublicFactsSpec,
     SourceSpec,
     TopicHistogramSpec,
+)
+from dpsynth_assets.datasets.files import (
+    DatasetFile,
+    dataset_folders,
+    find_dataset_files,
+    load_dataset_files,
+    parse_dataset_file,
+    render_environment,
+    repeated_names,
+    resolve_paths,
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem, suggest

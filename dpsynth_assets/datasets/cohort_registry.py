@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dpsynth_assets.datasets.cohort_windows import CohortsSpec
-from dpsynth_assets.datasets.parts import SourceSpec
+from dpsynth_assets.datasets.dataset_sections import SourceSpec
 from dpsynth_assets.paths import home
 
 

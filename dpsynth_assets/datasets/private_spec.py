@@ -7,9 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.cohort_windows import KEY_CHARACTERS, CohortsSpec, Window
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.fields import Declaration, Name, refuse
-from dpsynth_assets.datasets.parts import (
+from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
     BudgetSpec,
     ColumnsSpec,
@@ -22,6 +20,8 @@ from dpsynth_assets.datasets.parts import (
     SourceSpec,
     TopicHistogramSpec,
 )
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.prompting import PromptSpec
 from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec

@@ -20,7 +20,11 @@ from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, block_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
-from dpsynth_assets.privacy.next_token_laws import LAWS_PER_SUM, next_token_laws, sum_of_laws
+from dpsynth_assets.privacy.next_token_distributions import (
+    LAWS_PER_SUM,
+    next_token_laws,
+    sum_of_laws,
+)
 from dpsynth_assets.privacy.noise import discrete_laplace
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter

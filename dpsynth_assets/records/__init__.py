@@ -9,7 +9,7 @@ from dpsynth_assets.records.reading import (
     read_private_records,
     read_public_records,
 )
-from dpsynth_assets.records.set_aside import CANONICAL, Rule
+from dpsynth_assets.records.record_filters import CANONICAL, Rule
 
 __all__ = [
     "CANONICAL",

@@ -13,7 +13,7 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.records.columns import ColumnNames, as_records, check_columns
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
-from dpsynth_assets.records.set_aside import (
+from dpsynth_assets.records.record_filters import (
     CANONICAL,
     REASON,
     Rule,
@@ -51,7 +51,7 @@ def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
         `max_records` records, all on one side of the split. Where the unit is a record with a
         declared id, a second record with the same id instead takes the first away: one record
         either way. A unit that is replaced keeps its declared ids, so the same records are set
-        aside for repeated ids in both datasets. `set_aside.py` says so rule by rule.
+        aside for repeated ids in both datasets. `record_filters.py` says so rule by rule.
 
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.

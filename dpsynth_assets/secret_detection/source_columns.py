@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.records.set_aside import REASON, column_names, judge, record_ids
+from dpsynth_assets.records.record_filters import REASON, column_names, judge, record_ids
 from dpsynth_assets.records.sources import read_source
 
 _RECORD = "__record_id"
