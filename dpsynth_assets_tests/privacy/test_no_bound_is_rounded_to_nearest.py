@@ -27,6 +27,7 @@ KEPT = {
     # Text inside the parameters that identify a release: other text would be another release, and
     # would be paid for again. The exact number stands beside each.
     ("methods/fine_tuning/plan.py", "mechanism.noise_multiplier"),
+    ("methods/fine_tuning/plan.py", "mechanism.sampling_probability"),
     ("methods/evolution/aug_pe.py", "found['noise_std']"),
     ("methods/evolution/secpe.py", "noise_std"),
     ("methods/private_prediction/few_shot.py", "mechanism.noise_std"),
