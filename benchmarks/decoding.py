@@ -12,8 +12,8 @@ tokens what the choice costs beside the rest of a step, in processor time, with 
 as a trained model's: the contexts of a batch disagree as independent ones do, which leaves the
 median nearly all columns to sort, or agree on which fifth of the vocabulary is likely. The last
 line reads prompts of which a public part is shared. The first line sets the stated peak memory of
-one private step against the measured peak. On a GPU times are of the clock and passes are CUDA graphs;
-a step stands beside a floor: the bytes that it cannot avoid (weights in bfloat16, cache, the
+one private step against the measured peak. On a GPU times are of the clock and passes are CUDA
+graphs; a step stands beside a floor: the bytes that it cannot avoid (weights in bfloat16, cache,
 logits once written and once read) over the bandwidth of a plain copy.
 """
 

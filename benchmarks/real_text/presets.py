@@ -128,16 +128,16 @@ class Preset:
         cohorts: Names of cohorts.
         epsilons: ε of every line that has none of its own.
         delta: δ, a public constant.
-        records, per_label, rows: Override the size's, except where it is tiny.
+        per_label: Source records of each label; None: as they come.
+        size: What replaces the size's, except where it is tiny.
     """
 
     entries: Callable[[Size, float], Iterable[Entry]]
     cohorts: tuple[str, ...]
     epsilons: tuple[float, ...]
     delta: float = 1e-6
-    records: int | None = None
     per_label: int | None = None
-    rows: int | None = None
+    size: Mapping[str, Any] = field(default_factory=dict)
 
 
 def fine_tuning(size: Size, _epsilon: float) -> Iterable[Entry]:
@@ -330,16 +330,20 @@ PRESETS = {
     ),
     "ctcl_parts": Preset(
         entries=_with(("real_data",), parts_of_ctcl), cohorts=("letters",), epsilons=(4.0,),
-        records=2_800, rows=600,
+        size={
+            "records": 2_800, "held_out": 700, "rows": 600, "documents": 5_000,
+            "generator": {"token_budget": 400_000, "max_document_tokens": 96},
+            "training": {"steps": 30, "expected_batch_size": 192, "max_document_tokens": 96},
+        },
     ),
     "epsvec": Preset(
         entries=_with(("real_data", "public_only"), vectors),
         cohorts=("yelp_sentiment", "ag_news"), epsilons=(5.0, 3.0), delta=1e-5, per_label=500,
-        rows=200,
+        size={"held_out": 800, "rows": 200},
     ),
     "epsvec_parts": Preset(
         entries=_with(("real_data", "public_only"), parts_of_epsvec), cohorts=("letters",),
-        epsilons=(5.0,), records=500, rows=120,
+        epsilons=(5.0,), size={"records": 500, "held_out": 250, "rows": 120},
     ),
     "evolution": Preset(
         entries=_with(("real_data", "public_only"), evolution),
@@ -347,14 +351,21 @@ PRESETS = {
     ),
     "secpe": Preset(
         entries=_with(("real_data",), secret_protection), cohorts=("yelp_category_rating",),
-        epsilons=(1000.0,), records=3_000, rows=300,
+        epsilons=(1000.0,),
+        size={
+            "records": 3_000, "held_out": 700, "rows": 300,
+            "evolution": {
+                "population": 100, "variations": 3, "iterations": 3, "max_new_tokens": 48,
+            },
+        },
     ),
     "prediction": Preset(
         entries=_with(("real_data", "public_only", "one_real_example"), prediction),
-        cohorts=("yelp_sentiment", "ag_news"), epsilons=(10.0, 3.0), rows=20,
+        cohorts=("yelp_sentiment", "ag_news"), epsilons=(10.0, 3.0),
+        size={"rows": 20},
     ),
     "movies": Preset(
-        entries=structured_prediction, cohorts=("movies_json",), epsilons=(10.0,), rows=20,
+        entries=structured_prediction, cohorts=("movies_json",), epsilons=(10.0,),
     ),
 }  # fmt: skip
 """Tables of docs/benchmarks.md, by name."""

@@ -199,11 +199,12 @@ def asked(options: argparse.Namespace) -> Table:
     """The table that the options describe."""
     size = SIZES[options.sizes]
     preset = PRESETS[options.preset] if options.preset else _of_methods(options)
-    if options.sizes != "tiny":
-        changes = {"records": options.records or preset.records, "rows": preset.rows}
-        size = replace(size, **{name: value for name, value in changes.items() if value})
-    elif preset.per_label:
-        preset = replace(preset, per_label=40)
+    if options.sizes == "tiny":
+        preset = replace(preset, per_label=preset.per_label and 40)
+    else:
+        size = replace(size, **preset.size)
+    if options.records is not None:
+        size = replace(size, records=options.records)
     given = {"cohorts": options.cohorts, "epsilons": options.epsilons, "delta": options.delta}
     preset = replace(preset, **{name: tuple(value) if isinstance(value, list) else value
                                 for name, value in given.items() if value is not None})  # fmt: skip
@@ -222,12 +223,13 @@ def _of_methods(options: argparse.Namespace) -> Preset:
 
 def _entry(size: Size, text: str) -> Entry:
     """A method or a reference by name, with settings behind a colon."""
-    name, _, settings = text.partition(":")
+    name, _, given = text.partition(":")
     if name in REFERENCES:
         return Entry(title=name, method=name)
     entry = of_method(size, name)
-    further = json.loads(settings) if settings else {}
-    return replace(entry, title=text, settings={**entry.settings, **further})
+    further = json.loads(given) if given else {}
+    settings = {**entry.settings, **further}
+    return replace(entry, title=text, settings=settings, rows=further.get("rows"))
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
