@@ -11,10 +11,10 @@ import dagster as dg
 
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
 from dpsynth_assets.tags import PRIVACY
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dpsynth_assets.methods.attack_runs import Reconstruction
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.report.attack_record import attacks_file
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.planned import DatasetPlan
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.card_check import (
     LABEL_FILE,
     STATEMENT_FILE,

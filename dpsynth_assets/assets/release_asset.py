@@ -37,10 +37,10 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
 from dpsynth_assets.resources.private_section import private_section, public_section

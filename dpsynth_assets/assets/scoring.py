@@ -24,8 +24,8 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
 )
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.resources.sensitive_store import SensitiveStore

@@ -13,7 +13,7 @@ from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.planned import SHARED
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.rounded import rounded_down
+from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress

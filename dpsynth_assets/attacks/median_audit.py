@@ -20,8 +20,8 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Finding
 from dpsynth_assets.attacks.median_neighbours import TokenGaps, token_gaps
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 
 if TYPE_CHECKING:

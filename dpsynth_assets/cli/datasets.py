@@ -28,7 +28,7 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
 from dpsynth_assets.datasets.shared_records import shared_record_problems
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.privacy.directed_rounding import declared
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -19,7 +19,7 @@ from dpsynth_assets.cli.column_profiles import (
     kept_share,
 )
 from dpsynth_assets.datasets.template import Choices
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.privacy.directed_rounding import declared
 
 LARGEST_DELTA_TIMES_RECORDS = 0.1
 

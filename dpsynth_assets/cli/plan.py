@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

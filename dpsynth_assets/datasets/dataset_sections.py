@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.units import PrivacyUnit
 
 LABEL_SEPARATOR = " | "

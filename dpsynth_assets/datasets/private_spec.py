@@ -26,7 +26,7 @@ from dpsynth_assets.datasets.prompting import PromptSpec
 from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.datasets.structure import StructuredSpec
-from dpsynth_assets.privacy.rounded import declared, rounded_down
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation
 

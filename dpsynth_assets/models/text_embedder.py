@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.models.worker_threads import one_thread_each
+from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 WINDOW = 8_192

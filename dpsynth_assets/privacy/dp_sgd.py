@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.privacy.cpu_threads import one_thread_each
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
 from dpsynth_assets.privacy.gradient_clipping import add_clipped
 from dpsynth_assets.privacy.noise import gaussian_like
-from dpsynth_assets.privacy.per_example.company import GRADIENT_SLACK
+from dpsynth_assets.privacy.per_example.shared_passes import GRADIENT_SLACK
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
-from dpsynth_assets.privacy.side_by_side import workers
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -289,14 +289,14 @@ class DpSgdMechanism:
         """
         with ThreadPoolExecutor(NOISE_THREADS) as threads:
             ahead = self._noise_ahead(gradients.parameters, threads)
-            parts = self._refusing_company(private_parts)
+            parts = self._refusing_shared_passes(private_parts)
             sums, rows = gradients.private_clipped_sums(parts, self.record_bound)
             if gradients.threads == 1:
                 return self._release(sums, rows, gradients.parameters, ahead)
-        with workers(gradients.threads) as side_by_side:
-            return self._release_side_by_side(sums, rows, gradients.parameters, side_by_side)
+        with one_thread_each(gradients.threads) as threads:
+            return self._release_on_threads(sums, rows, gradients.parameters, threads)
 
-    def _refusing_company(self, private_parts: Iterable["LossOfPart"]) -> Iterator["LossOfPart"]:
+    def _refusing_shared_passes(self, private_parts: Iterable["LossOfPart"]) -> Iterator["LossOfPart"]:
         """Yields parts, none of several records where the batch is larger than M."""
         for part in private_parts:
             if part.examples > 1 and not self.may_share_passes(self._meter.private_size or 0):
@@ -340,7 +340,7 @@ class DpSgdMechanism:
             released.append(self._with_noise(each, parameter, noise))
         return released
 
-    def _release_side_by_side(
+    def _release_on_threads(
         self,
         sums: list["torch.Tensor"],
         rows: int,

@@ -1,4 +1,4 @@
-"""Next-token laws of many rows at temperature 1, and their sums.
+"""Next-token distributions of many rows at temperature 1, and their sums.
 
 Shape letters: n rows looked at, V vocabulary, A allowed tokens, C tokens of one block.
 """
@@ -13,8 +13,8 @@ from dpsynth_assets.privacy.cpu_rows import blocks_of_rows, is_plain, maxima
 if TYPE_CHECKING:
     import torch
 
-LAWS_PER_SUM = 8
-"""Laws that are added in float32, in one matrix product, before their sums are in float64."""
+DISTRIBUTIONS_PER_SUM = 8
+"""Distributions added in float32, in one matrix product, before their sums are in float64."""
 
 _SAFE_TOTAL = (1e-20, 1e30)
 """Sums of plain exponentials between which float32 neither overflows nor loses digits."""
@@ -26,7 +26,9 @@ _FAR_FROM_ZERO = 20.0
 """Levels beyond it are taken off before exponentials are."""
 
 
-def next_token_laws(block: "torch.Tensor", columns: "torch.Tensor | None" = None) -> "torch.Tensor":
+def next_token_distributions(
+    block: "torch.Tensor", columns: "torch.Tensor | None" = None
+) -> "torch.Tensor":
     """Computes (n, A) float32 softmax of each row; zeros where the maximum is not finite.
 
     One exponential an entry. Rows whose plain exponentials leave the safe range are shifted by
@@ -47,15 +49,16 @@ def next_token_laws(block: "torch.Tensor", columns: "torch.Tensor | None" = None
     return weights.mul_(total.reciprocal_().unsqueeze(1))
 
 
-def sum_of_laws(
+def sum_of_distributions(
     private_logits: "torch.Tensor",
     columns: "torch.Tensor | None",
     rows: "torch.Tensor | slice",
     most_in_float32: float,
 ) -> "torch.Tensor":
-    """Adds up the laws of a batch's rows: (A,) float64; rows without a finite maximum add nothing.
+    """Adds up the distributions of a batch's rows: (A,) float64.
 
-    Up to `most_in_float32` rows a CPU adds LAWS_PER_SUM laws in float32.
+    Rows without a finite maximum add nothing.
+    Up to `most_in_float32` rows a CPU adds DISTRIBUTIONS_PER_SUM distributions in float32.
     """
     import torch
 
@@ -65,7 +68,7 @@ def sum_of_laws(
     tokens = private_logits.shape[1] if columns is None else len(columns)
     summed = torch.zeros(tokens, dtype=torch.float64, device=private_logits.device)
     for block in row_blocks(private_logits, columns, rows):
-        summed += sum_in_float64(next_token_laws(block))
+        summed += sum_in_float64(next_token_distributions(block))
     return summed
 
 
@@ -74,10 +77,10 @@ def _sum_on_a_cpu(
     columns: "torch.Tensor | None",
     rows: "torch.Tensor | slice",
 ) -> "torch.Tensor":
-    """Divides by the totals and adds LAWS_PER_SUM laws at once, in one matrix product, in cache.
+    """Divides by the totals and adds DISTRIBUTIONS_PER_SUM at once, in one product, in cache.
 
-    Rows whose exponentials leave the safe range are left to `next_token_laws`, and no others:
-    what a row's law is must not hang on its mates in a block.
+    Rows whose exponentials leave the safe range are left to `next_token_distributions`, and no
+    others: a row's distribution must not depend on the other rows of its block.
     """
     import torch
 
@@ -90,11 +93,13 @@ def _sum_on_a_cpu(
         total = weights.sum(dim=1).numpy()
         if not (_SAFE_TOTAL[0] < total.min() and total.max() < _SAFE_TOTAL[1]):
             unsafe = ~((total > _SAFE_TOTAL[0]) & (total < _SAFE_TOTAL[1]))
-            weights[torch.from_numpy(unsafe)] = next_token_laws(torch.from_numpy(logits[unsafe]))
+            weights[torch.from_numpy(unsafe)] = next_token_distributions(
+                torch.from_numpy(logits[unsafe])
+            )
             total[unsafe] = 1.0
         shares = torch.from_numpy(np.reciprocal(total))
-        for start in range(0, len(logits), LAWS_PER_SUM):
-            part = slice(start, start + LAWS_PER_SUM)
+        for start in range(0, len(logits), DISTRIBUTIONS_PER_SUM):
+            part = slice(start, start + DISTRIBUTIONS_PER_SUM)
             summed += torch.mv(weights[part].T, shares[part]).numpy()
     return torch.from_numpy(summed)
 

@@ -21,9 +21,9 @@ from dpsynth_assets.privacy.clipping import block_columns, block_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
 from dpsynth_assets.privacy.next_token_distributions import (
-    LAWS_PER_SUM,
-    next_token_laws,
-    sum_of_laws,
+    DISTRIBUTIONS_PER_SUM,
+    next_token_distributions,
+    sum_of_distributions,
 )
 from dpsynth_assets.privacy.noise import discrete_laplace
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -157,10 +157,10 @@ class PublicTokenTest:
         rows_of = rows_by_batch(batch_of_row, active)
         together = block_columns(public_logits.shape[1], public_logits.device.type)
         for start in range(0, len(rows_of), together):
-            public = next_token_laws(public_logits[start : start + together], columns)
+            public = next_token_distributions(public_logits[start : start + together], columns)
             for batch, rows in enumerate(rows_of[start : start + together]):
                 total = public[batch].double().mul_(-self.batch.expected_batch_size)
-                total += sum_of_laws(private_logits, columns, rows, few)
+                total += sum_of_distributions(private_logits, columns, rows, few)
                 distances[start + batch] = total.abs_().sum()
         return distances.div_(self.batch.expected_batch_size)  # [amin2024 Eq2]
 
@@ -349,7 +349,7 @@ def _rounding_steps(expected_batch_size: int) -> int:
     (`ROWS_PER_EXPECTED_ROW`) by less than 4s·(k + 1)·2^-24 records, and so is a neighbour's.
     """
     records = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size
-    moved = 2 * records * Fraction(LAWS_PER_SUM + 1, 1 << 24)
+    moved = 2 * records * Fraction(DISTRIBUTIONS_PER_SUM + 1, 1 << 24)
     return 1 + math.ceil(moved * STEPS_PER_RECORD)
 
 

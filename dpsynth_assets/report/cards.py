@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
 
 

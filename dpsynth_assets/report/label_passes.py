@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.rests_on import GRADIENTS, RESTS_ON, STATES
-from dpsynth_assets.privacy.rounded import rounded_down
 
 SAME_PASS = "passes of one record are assumed to give the same bits each time"
 

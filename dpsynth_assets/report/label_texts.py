@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     ComposedEvent,
@@ -19,7 +20,6 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, PLAN, SWITCHED
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DEFINITIONS = {

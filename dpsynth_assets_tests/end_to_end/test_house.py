@@ -14,8 +14,8 @@ from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.card_check import corpus_problems
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules import refusal_of

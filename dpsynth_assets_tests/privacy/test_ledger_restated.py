@@ -28,7 +28,7 @@ from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint
 from dpsynth_assets.privacy.ledger.export import history
-from dpsynth_assets.privacy.ledger.restated import restated_event, restated_plan
+from dpsynth_assets.privacy.ledger.older_prices import restated_event, restated_plan
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.report.audit_agreement import unaccounted

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy import clipping, next_token_distributions
-from dpsynth_assets.privacy.next_token_distributions import next_token_laws as laws_of
+from dpsynth_assets.privacy.next_token_distributions import next_token_distributions as laws_of
 from dpsynth_assets.privacy.sparse_vector import STEPS_PER_RECORD
 
 VOCABULARY = 257

@@ -6,7 +6,12 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, strategies as st
 
-from dpsynth_assets.privacy.rounded import declared, digits_that_differ, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import (
+    declared,
+    digits_that_differ,
+    rounded_down,
+    rounded_up,
+)
 
 FORMS = ("g", ".2g", ".3g", ".4g", ".6g", ".2f", ".4f", ".17f", ".1e", ".4e")
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -19,7 +20,6 @@ from dpsynth_assets.privacy.ledger import (
     ReleaseRequest,
     SecretTerms,
 )
-from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 PRIOR, POSTERIOR, HOLDERS = 1e-4, 1e-3, 50

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -21,7 +22,6 @@ from dpsynth_assets.privacy.ledger import (
     PlannedRelease,
     ReleaseRequest,
 )
-from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 FORMS = ("g", ".3g", ".4g", ".2f", ".4f", ".1e")

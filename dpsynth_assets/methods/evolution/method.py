@@ -22,7 +22,7 @@ from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
-from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 STAGE = "population"
 

@@ -102,7 +102,7 @@ class TrainingMethod(Method[TrainingConfigT]):
         """
         company = self.declared.takes_slack_of_float32
         refuse_untrainable(
-            start.model, examples, start.loss, self.config.clip_bound, in_company=company
+            start.model, examples, start.loss, self.config.clip_bound, shared_passes=company
         )
 
     def train(

@@ -31,8 +31,8 @@ from dpsynth_assets.methods.private_prediction.config import (
     UniformBatchesConfig,
 )
 from dpsynth_assets.privacy.batch_terms import BatchTerms
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
-from dpsynth_assets.privacy.rounded import declared, rounded_up
 
 
 @dataclass(frozen=True, kw_only=True)

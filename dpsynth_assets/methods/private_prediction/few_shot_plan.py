@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.monotone_search import smallest_multiplier
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
@@ -15,7 +16,6 @@ from dpsynth_assets.privacy.renyi import (
     renyi_divergence,
     zcdp_rho,
 )
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 
 _BELOW = 1.0 - 1e-9
 """Keeps shares that sum to one from overspending by a rounding error."""

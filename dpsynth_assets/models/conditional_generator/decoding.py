@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.models.conditional_generator.writing_rows import start_rows
-from dpsynth_assets.models.worker_threads import one_thread_each
-from dpsynth_assets.privacy.side_by_side import useful_threads
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,9 @@ Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V v
 L layers, G key/value heads, H query heads, D head width.
 """
 
+from dpsynth_assets.models.decoding.context_window import attention_limit, require_room
 from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
 from dpsynth_assets.models.decoding.prefixes import public_prefix
-from dpsynth_assets.models.decoding.room import attention_limit, require_room
 from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
 
 __all__ = [

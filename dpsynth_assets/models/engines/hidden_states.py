@@ -10,8 +10,7 @@ import numpy as np
 
 from dpsynth_assets.models.engines.protocol import Pooling, Provenance, ShareCallback
 from dpsynth_assets.models.engines.residual_stream import LastLayerReachedError, reading_stream
-from dpsynth_assets.models.worker_threads import one_thread_each
-from dpsynth_assets.privacy.side_by_side import shares_weights
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
     import torch

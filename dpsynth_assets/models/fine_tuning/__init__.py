@@ -8,6 +8,7 @@ call), `trial` (whether a model can be trained at all), `learning_rate` (chosen 
 
 from dpsynth_assets.models.fine_tuning.adapters import add_adapters, merge_adapters
 from dpsynth_assets.models.fine_tuning.checkpoints import CheckpointFolders, kept_learning_rate
+from dpsynth_assets.models.fine_tuning.dry_run import refuse_untrainable
 from dpsynth_assets.models.fine_tuning.learning_rate import public_learning_rate
 from dpsynth_assets.models.fine_tuning.losses import (
     CausalLoss,
@@ -23,7 +24,6 @@ from dpsynth_assets.models.fine_tuning.training import (
     fine_tune,
     fine_tune_privately,
 )
-from dpsynth_assets.models.fine_tuning.trial import refuse_untrainable
 
 __all__ = [
     "CausalLoss",

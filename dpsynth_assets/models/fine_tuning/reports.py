@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 ProgressCallback = Callable[[float, str], None]
 PublicEvaluation = Callable[[Any], float]

@@ -11,8 +11,8 @@ from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
 from dpsynth_assets.privacy.ledger.decisions import passed
 from dpsynth_assets.privacy.ledger.months import MonthSpend, month_of
+from dpsynth_assets.privacy.ledger.older_prices import restated_plan
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
-from dpsynth_assets.privacy.ledger.restated import restated_plan
 from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 

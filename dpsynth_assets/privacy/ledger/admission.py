@@ -6,6 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
+from dpsynth_assets.privacy.directed_rounding import (
+    declared,
+    digits_that_differ,
+    rounded_down,
+    rounded_up,
+)
 from dpsynth_assets.privacy.events import Event, event_from_json, is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
@@ -28,7 +34,6 @@ from dpsynth_assets.privacy.ledger.plans import (
 )
 from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms
-from dpsynth_assets.privacy.rounded import declared, digits_that_differ, rounded_down, rounded_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -10,7 +11,6 @@ from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies
 from dpsynth_assets.privacy.ledger.schema import PlannedRelease, ReleaseRequest, plan_to_json
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, SecretTerms
-from dpsynth_assets.privacy.rounded import declared
 
 Plan = Sequence[PlannedRelease] | None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
@@ -13,7 +14,6 @@ from dpsynth_assets.privacy.ledger.allowances import month_epsilon
 from dpsynth_assets.privacy.ledger.charges import float_up
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, guaranteed
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
-from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DP_TOTAL = "dp"

@@ -6,7 +6,7 @@ is known that their first axis counts examples (`descent`; `relative_bias` for T
 their inputs have each example's gradient computed once, for both (`kept`). CPU threads take parts
 of a batch side by side, each with modules of its own over the same weights (`bookkeeper`).
 Layers of other kinds (`support`) have each example's gradient computed by Opacus (`opacus_layers`).
-What records that share a pass may move one another is bounded and charged (`company`).
+What records that share a pass may move one another is bounded and charged (`shared_passes`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
 it and adds noise.
 
@@ -16,12 +16,12 @@ al. 2022 (arXiv:2110.05679), section 4, here with tied embeddings.
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
 from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart
-from dpsynth_assets.privacy.per_example.company import (
+from dpsynth_assets.privacy.per_example.gradients import PerExampleGradients
+from dpsynth_assets.privacy.per_example.shared_passes import (
     GRADIENT_SLACK,
     most_in_company,
     refuse_undeclared_slack,
 )
-from dpsynth_assets.privacy.per_example.gradients import PerExampleGradients
 from dpsynth_assets.privacy.per_example.support import opacus_layers
 
 __all__ = [

@@ -6,9 +6,9 @@ Shape letters: B examples of one part, N of a batch.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights, useful_threads
 from dpsynth_assets.privacy.per_example.arithmetic import Products
 from dpsynth_assets.privacy.per_example.bookkeeper import Bookkeeper, LossOfPart
-from dpsynth_assets.privacy.side_by_side import shares_weights, useful_threads, workers
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ class PerExampleGradients:
         if self.threads == 1:
             return self._bookkeepers[0].private_clipped_sums(private_parts, l2_bound)
         parts = list(private_parts)
-        with workers(self.threads) as executor:
+        with one_thread_each(self.threads) as executor:
             running = [
                 executor.submit(each.private_clipped_sums, parts[own :: self.threads], l2_bound)
                 for own, each in enumerate(self._bookkeepers)

@@ -1,6 +1,6 @@
-"""Batch mates: how far records that share a pass may move one another's clipped gradients.
+"""Bounds on how far records that share a pass may move one another's clipped gradients.
 
-Shape letters: M records that may be in company, B of a batch.
+Shape letters: M records that may share a pass, B of a batch.
 """
 
 import math

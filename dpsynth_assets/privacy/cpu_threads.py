@@ -1,11 +1,11 @@
-"""CPU threads that work side by side, each on its own part of a step.
+"""CPU threads that each do a whole piece of work alone, instead of sharing every operation of it.
 
-The operations of a small model are too short to share among threads: they would spend the step
-waking one another. One thread a part, and they meet once.
+The operations of a small model are too short to share: threads that meet after each of them spend
+their time waking one another, tenfold on a busy machine.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,18 +18,23 @@ which every thread would need for its own sums."""
 
 
 @contextmanager
-def workers(threads: int) -> Iterator[Executor]:
-    """Opens threads whose operations take one CPU thread each; the caller's keep theirs."""
+def one_thread_each(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Opens workers in which PyTorch uses one thread; the caller's number is as before afterwards.
+
+    Work that has not begun is dropped if the block fails.
+
+    Args:
+        workers: Number of threads, at least 1.
+    """
     import torch
 
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        with ThreadPoolExecutor(
-            threads, initializer=torch.set_num_threads, initargs=(1,)
-        ) as executor:
-            yield executor
+        yield pool
     finally:
-        torch.set_num_threads(before)
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 def useful_threads(parameters: "Sequence[torch.Tensor]", threads: int) -> int:

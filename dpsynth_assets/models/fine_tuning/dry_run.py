@@ -24,7 +24,7 @@ def refuse_untrainable(
     loss: ExampleLoss,
     l2_bound: float,
     *,
-    in_company: bool = False,
+    shared_passes: bool = False,
 ) -> None:
     """Clips the gradients of some public examples, as a step of the private run would.
 
@@ -34,7 +34,7 @@ def refuse_untrainable(
             as any that will come.
         loss: Losses of single examples.
         l2_bound: C of the private run.
-        in_company: Whether records may share passes on the strength of float32's own slack.
+        shared_passes: Whether records may share passes on the strength of float32's own slack.
 
     Raises:
         TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
@@ -54,16 +54,16 @@ def refuse_untrainable(
             )
         return found
 
-    if in_company:
+    if shared_passes:
         refuse_undeclared_slack(model)
     model.eval()
     together = [LossOfPart(len(public_examples), partial(losses, public_examples))]
     gradients = PerExampleGradients(model)
     sums, _ = gradients.private_clipped_sums(together, l2_bound)
-    if in_company and opacus_layers(model):
+    if shared_passes and opacus_layers(model):
         one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
         alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
-        _refuse_company(_distance(sums, alone) / l2_bound)
+        _refuse_influence(_distance(sums, alone) / l2_bound)
 
 
 def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") -> float:
@@ -72,7 +72,7 @@ def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") 
     return math.sqrt(math.fsum(squares))
 
 
-def _refuse_company(moved: float) -> None:
+def _refuse_influence(moved: float) -> None:
     """Refuses shared passes where mates move a sum by more than the slack of one gradient."""
     if not moved <= GRADIENT_SLACK:
         raise ValueError(
