@@ -98,9 +98,10 @@ def cohorts(
         ),
     ] = None,
 ) -> None:
-    """Register files and windows that are complete, and list the cohorts of parted datasets.
+    """Register files and windows that are complete, and list the cohorts of partitioned datasets.
 
-    What the sensor of a parted dataset does, without its runs: reads no record and spends nothing.
+    Does what the sensor of a partitioned dataset does, without its runs: reads no record and
+    spends nothing.
     """
     from dpsynth_assets.cli.reloading import reload_problem
 

@@ -16,7 +16,7 @@ from dpsynth_assets.schedules import new_cohort_definitions, regeneration_defini
 
 
 def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
-    """Everything a dataset file declares: its cohort, or all known cohorts of a parted source.
+    """Everything a dataset file declares: its cohort, or all known cohorts of a partitioned source.
 
     Raises:
         ValueError: If a method or a setting is unknown.

@@ -1,4 +1,4 @@
-"""The declaration of one cohort of a parted dataset: its file's, with a part of the source."""
+"""The declaration of one cohort of a partitioned dataset: its file's, with a part of the source."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ class CohortPart(Declaration):
     Attributes:
         dataset: The dataset whose file declares it.
         key: Its place among the cohorts, e.g. "2026_01".
-        rule: How the dataset is parted, in words.
+        rule: How the dataset is partitioned, in words.
         window: Its records by date; None where it is one whole file.
     """
 
@@ -25,7 +25,7 @@ class CohortPart(Declaration):
 
 
 class CohortSpec(PrivateDatasetSpec):
-    """One cohort of a parted dataset. No file can declare it: it follows from the rule."""
+    """One cohort of a partitioned dataset. No file can declare it: it follows from the rule."""
 
     part: CohortPart
 
@@ -54,7 +54,7 @@ class CohortSpec(PrivateDatasetSpec):
 
     @property
     def partition(self) -> str | None:
-        """How the dataset is parted."""
+        """How the dataset is partitioned."""
         return self.part.rule
 
     @property
@@ -64,7 +64,7 @@ class CohortSpec(PrivateDatasetSpec):
 
 
 def cohorts_of(spec: PrivateDatasetSpec) -> list[PrivateDatasetSpec]:
-    """The known cohorts of a declaration, in order; itself where it is not parted."""
+    """The known cohorts of a declaration, in order; itself where it is not partitioned."""
     if spec.cohorts is None:
         return [spec]
     return [CohortSpec.of(spec, key) for key in known_cohorts(spec.name)]

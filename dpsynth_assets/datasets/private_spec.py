@@ -43,7 +43,7 @@ class PrivateDatasetSpec(Declaration):
     )
     cohorts: CohortsSpec | None = Field(
         default=None,
-        description="How the source is parted into disjoint cohorts; none: it is one cohort.",
+        description="How the source is partitioned into disjoint cohorts; none: it is one cohort.",
     )
     columns: ColumnsSpec = Field(default_factory=ColumnsSpec, description="Columns that are read.")
     structured: StructuredSpec | None = Field(
@@ -109,7 +109,7 @@ class PrivateDatasetSpec(Declaration):
 
     @property
     def partition(self) -> str | None:
-        """How the dataset is parted into cohorts, in words; None: it is not."""
+        """How the dataset is partitioned into cohorts, in words; None: it is not."""
         return None
 
     @property
@@ -247,7 +247,7 @@ class PrivateDatasetSpec(Declaration):
         if self.neighboring_relation is not NeighboringRelation.ADD_REMOVE:
             refuse(
                 "neighboring_relation",
-                "add-remove where the source is parted into cohorts",
+                "add-remove where the source is partitioned into cohorts",
                 str(self.neighboring_relation),
                 "A replaced record may move to another cohort, and zero-out needs the number of "
                 "records of every cohort to be public.",
@@ -255,7 +255,7 @@ class PrivateDatasetSpec(Declaration):
         if self.privacy_unit.column is not None:
             refuse(
                 "privacy_unit.column",
-                "one record as the unit where the source is parted into cohorts",
+                "one record as the unit where the source is partitioned into cohorts",
                 repr(self.privacy_unit.column),
                 "A unit with records in several cohorts would pay in each: drop the column, or "
                 "drop cohorts.",

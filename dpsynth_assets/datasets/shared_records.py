@@ -57,8 +57,10 @@ def _of_account(
         yield _problem(file, field, expected, got, suggest(spec.account, sorted(owners)))
         return
     if owner.account != owner.name or owner.cohorts is not None:
-        what = "is parted into cohorts" if owner.cohorts else f"shares those of {owner.account!r}"
-        remedy = "Name the dataset that owns the account; one that is parted cannot be shared."
+        what = (
+            "is partitioned into cohorts" if owner.cohorts else f"shares those of {owner.account!r}"
+        )
+        remedy = "Name the dataset that owns the account; one that is partitioned cannot be shared."
         yield _problem(
             file, field, "a dataset with one account of its own", f"{owner.name!r}, which {what}",
             remedy,

@@ -296,7 +296,9 @@ class DpSgdMechanism:
         with one_thread_each(gradients.threads) as threads:
             return self._release_on_threads(sums, rows, gradients.parameters, threads)
 
-    def _refusing_shared_passes(self, private_parts: Iterable["LossOfPart"]) -> Iterator["LossOfPart"]:
+    def _refusing_shared_passes(
+        self, private_parts: Iterable["LossOfPart"]
+    ) -> Iterator["LossOfPart"]:
         """Yields parts, none of several records where the batch is larger than M."""
         for part in private_parts:
             if part.examples > 1 and not self.may_share_passes(self._meter.private_size or 0):

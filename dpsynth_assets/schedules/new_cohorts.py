@@ -34,14 +34,14 @@ Cohorts = Mapping[str, tuple[PrivateDatasetSpec, dg.Definitions]]
 
 
 def new_cohort_definitions(spec: PrivateDatasetSpec, cohorts: Cohorts) -> dg.Definitions:
-    """The sensor of one parted dataset.
+    """The sensor of one partitioned dataset.
 
     Args:
         spec: The declaration, with `cohorts`.
         cohorts: Its known cohorts.
 
     Raises:
-        ValueError: The declaration is not parted.
+        ValueError: The declaration is not partitioned.
     """
     rule = spec.cohorts
     if rule is None:

@@ -1,4 +1,4 @@
-"""Laws of parted datasets: disjoint cohorts, known from the calendar, each with its own account."""
+"""Laws of partitioned datasets: disjoint cohorts, known from the calendar, each with an account."""
 
 import json
 import os
@@ -83,13 +83,13 @@ def source_of(tmp_path, days: list[str | None]):
 
 
 def by_month(path, **changes):
-    parted = {
+    partitioned = {
         "source": {"path": str(path)},
         "columns": {"id": "id"},
         "cohorts": BY_MONTH,
         "held_out_fraction": 0.0,
     }
-    return letters(**{**parted, **changes})
+    return letters(**{**partitioned, **changes})
 
 
 DAYS = [
@@ -168,10 +168,10 @@ def mail(tmp_path):
 
 
 def by_file(folder, **changes):
-    parted = {
+    partitioned = {
         "source": {"path": f"{folder}/*.jsonl"}, "cohorts": BY_FILE, "held_out_fraction": 0.0
     }  # fmt: skip
-    return letters(**{**parted, **changes})
+    return letters(**{**partitioned, **changes})
 
 
 def test_every_file_of_the_pattern_is_a_cohort_and_no_other_is(mail):
@@ -205,7 +205,7 @@ def test_names_of_files_and_keys_are_the_same_thing():
         ({"neighboring_relation": "replace-one"}, "A replaced record may move"),
         (
             {"neighboring_relation": "zero-out", "public_facts": {"records": 9}},
-            "add-remove where the source is parted",
+            "add-remove where the source is partitioned",
         ),
         (
             {"privacy_unit": {"column": "customer", "max_records": 2}},
@@ -452,9 +452,9 @@ def test_another_rule_for_the_same_dataset_is_refused_by_the_ledger():
     register_cohorts("letters", ["2026_01"])
     charge(cohorts_of(letters(cohorts=BY_MONTH))[0])
     weekly = {**BY_MONTH, "period": "week", "first": "2026-01-05"}
-    with pytest.raises(PrivacyError, match="parted by month of created"):
+    with pytest.raises(PrivacyError, match="partitioned by month of created"):
         charge(CohortSpec.of(letters(cohorts=weekly), "2026_w03"))
-    with pytest.raises(PrivacyError, match="parted by month of created"):
+    with pytest.raises(PrivacyError, match="partitioned by month of created"):
         charge(letters())
 
 

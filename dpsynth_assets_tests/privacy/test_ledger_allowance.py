@@ -246,14 +246,14 @@ def test_two_rules_may_not_part_one_dataset(ledger):
     ask("tickets_2026_01", "month of created")
     ask("tickets_2026_02", "month of created")
     for other in ("week of created", None):
-        with pytest.raises(PrivacyError, match="parted by month of created"):
+        with pytest.raises(PrivacyError, match="partitioned by month of created"):
             ask("tickets_2026_w05", other)
     assert ledger.dataset_spend("tickets").composition == "parallel"
 
 
 def test_a_dataset_charged_as_a_whole_may_not_be_parted_afterwards(ledger):
     charge(ledger, "1")
-    with pytest.raises(PrivacyError, match="parted by no rule"):
+    with pytest.raises(PrivacyError, match="partitioned by no rule"):
         charge(ledger, "1", terms(partition="month of created"), cohort="tickets_2026_01")
 
 

@@ -132,7 +132,7 @@ def check_one_account(accounts: Mapping[str, CohortAccount], request: ReleaseReq
 def check_partition(
     partitions: Mapping[str, str | None], request: ReleaseRequest, terms: BudgetTerms
 ) -> None:
-    """One dataset is parted by one rule: cohorts of two rules would share records.
+    """One dataset is partitioned by one rule: cohorts of two rules would share records.
 
     **Privacy** The largest cohort stands for the dataset only while every record is in one cohort
     (docs/privacy.md): a month and a week overlap, and so do a cohort and the whole dataset.
@@ -140,7 +140,7 @@ def check_partition(
     before = partitions.get(request.dataset, terms.partition)
     if before != terms.partition:
         raise PrivacyError(
-            f"Expected dataset {request.dataset!r} parted by {before or 'no rule'}, as in its "
+            f"Expected dataset {request.dataset!r} partitioned by {before or 'no rule'}, as in its "
             f"ledger entries, got {terms.partition or 'no rule'}: a record could be in two "
             "cohorts. Restore `cohorts` in the dataset file, or name another dataset of other "
             "records."

@@ -99,8 +99,8 @@ class BudgetTerms:
         secret: Bound on what all releases tell about one secret; None where none is promised.
         monthly_epsilon: ε that the charges of one calendar month (UTC) may come to, beside the
             total. May be raised or lowered later; None: no bound by month.
-        partition: How the dataset is parted into disjoint cohorts, e.g. `month of created`; the
-            same for all cohorts of a dataset. None: not parted by a rule.
+        partition: Rule that partitions the dataset into disjoint cohorts, e.g. `month of created`;
+            the same for all cohorts of a dataset. None: not partitioned by a rule.
     """
 
     epsilon: float
