@@ -1,4 +1,4 @@
-"""What assets show in the UI: spend, which Dagster plots over time, papers, code, privacy level."""
+"""Metadata of assets in the UI: spend, plotted over time, papers, code, privacy level."""
 
 import re
 import sys

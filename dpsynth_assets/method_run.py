@@ -43,7 +43,7 @@ from dpsynth_assets.report.label import Label, corpus_label
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRun:
-    """What a run of one method leaves behind.
+    """Result of a run of one method.
 
     Attributes:
         corpus: Released rows: `text`, `label` and DP-safe provenance; None for a method that
@@ -97,7 +97,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
             one builds on, which are released and written first.
         ledger: What is charged; None: the ledger of this installation.
         store: Folder of released values; None: that of this installation.
-        progress: Told the share of each stage that is done.
+        progress: Called with the share of each stage that is done.
 
     Raises:
         PrivacyError: The budget, the plan or the declaration refuses; nothing private was read.

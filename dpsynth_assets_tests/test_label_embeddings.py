@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.report.label_embeddings import EMBEDDED, NEAREST, UNKNOWN
+from dpsynth_assets.report.label_assumptions import EMBEDDED, NEAREST, UNKNOWN
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 

@@ -12,14 +12,12 @@ import numpy as np
 import polars as pl
 from cohorts import SEPARATOR, Cohort
 
-from dpsynth_assets.metrics.downstream import downstream_accuracy
-from dpsynth_assets.metrics.downstream_model import downstream_model_scores
-from dpsynth_assets.metrics.energy import energy_distance
-from dpsynth_assets.metrics.frechet import Moments, frechet_distance
-from dpsynth_assets.metrics.lengths import length_distance
+from dpsynth_assets.metrics.downstream import downstream_accuracy, downstream_model_scores
+from dpsynth_assets.metrics.embedding_distances import Moments, energy_distance, frechet_distance
 from dpsynth_assets.metrics.mauve import MauveSettings, mauve_is_installed, mauve_score
 from dpsynth_assets.metrics.next_word import NextWordSettings, next_word_accuracy
 from dpsynth_assets.metrics.structured import structure_scores
+from dpsynth_assets.metrics.text import length_distance
 from dpsynth_assets.models.text_embedder import TextEmbedder
 
 MAUVE_ROWS = 100

@@ -132,8 +132,7 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         models: Models,
         progress: Progress,
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.attacks.copying_model import CopyingModel
-        from dpsynth_assets.attacks.prefilled import prefilled
+        from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
 
         report = progress.start(context, f"{spec.name}: reconstruction test")
         with public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}"):

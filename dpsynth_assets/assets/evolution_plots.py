@@ -91,7 +91,7 @@ def round_distances(
     generations: pl.DataFrame, public_texts: list[str], embedder: "TextEmbedder"
 ) -> list[float | None]:
     """Fréchet distance of each round's survivors to public text; None under two rows a side."""
-    from dpsynth_assets.metrics.frechet import Moments, frechet_distance
+    from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
 
     survivors = generations.filter(pl.col("survived") > 0).partition_by(
         "iteration", maintain_order=True

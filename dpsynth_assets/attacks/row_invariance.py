@@ -19,7 +19,7 @@ RECORDS = 3 * TIES
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """How far the company of records moves what is computed of each.
+    """Measures how far other records move what is computed of each.
 
     Attributes:
         rows: Most records whose result is not the same, over all arrangements.

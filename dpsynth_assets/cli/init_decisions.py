@@ -1,4 +1,4 @@
-"""What `dpsynth init` tells the steward: suggested roles, and decisions that only they can make.
+"""Output of `dpsynth init` for the steward: suggested roles, and decisions that only they can make.
 
 For the steward's own terminal: numbers here follow from private records and go into no file.
 """

@@ -1,4 +1,4 @@
-"""What methods say of a dataset file: of their settings, of what they build on, of their plans."""
+"""Problems that methods find in a dataset file: settings, dependencies, plans."""
 
 import importlib.util
 import re

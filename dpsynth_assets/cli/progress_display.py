@@ -1,4 +1,4 @@
-"""How `dpsynth run` shows progress: bars in a terminal, lines with ETA in a file or a pipe."""
+"""Progress of `dpsynth run`: bars in a terminal, lines with ETA in a file or a pipe."""
 
 import time
 from collections.abc import Callable, Iterator

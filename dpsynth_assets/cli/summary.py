@@ -1,4 +1,4 @@
-"""What a run ends with: one row a method, the references beside, and where everything lies."""
+"""Summary of a run: one row a method, the references beside, and the paths of all files."""
 
 import json
 from typing import Any

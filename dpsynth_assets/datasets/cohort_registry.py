@@ -1,4 +1,4 @@
-"""Which cohorts of a partitioned dataset are known: a list of public keys that only ever grows.
+"""Registry of the known cohorts of a partitioned dataset: public keys, only ever added to.
 
 Definitions load from this list and not from the clock, so that a run and the web UI, started at
 different moments, see the same assets. It lies under `DPSYNTH_HOME/cohorts`, a line a cohort.

@@ -9,7 +9,7 @@ from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 
 
 class CohortPart(Declaration):
-    """Which part of which dataset a cohort is.
+    """The part of a dataset that a cohort is.
 
     Attributes:
         dataset: The dataset whose file declares it.
@@ -54,7 +54,7 @@ class CohortSpec(PrivateDatasetSpec):
 
     @property
     def partition(self) -> str | None:
-        """How the dataset is partitioned."""
+        """The rule that partitions the dataset."""
         return self.part.rule
 
     @property

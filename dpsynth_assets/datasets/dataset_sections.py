@@ -16,7 +16,7 @@ LARGEST_DELTA = 1e-3
 
 
 class SourceSpec(Declaration):
-    """Where records lie."""
+    """The source of the records."""
 
     path: str = Field(
         min_length=1,
@@ -34,7 +34,7 @@ class SourceSpec(Declaration):
 
 
 class ColumnsSpec(Declaration):
-    """Which columns of the source are read. Every other column is ignored."""
+    """The columns of the source that are read. Every other column is ignored."""
 
     text: str = Field(default="text", min_length=1, description="Column of the text.")
     object: list[str] = Field(
@@ -259,7 +259,7 @@ class MethodSpec(Declaration):
 
 
 class ReleaseGateSpec(Declaration):
-    """What may hold back a corpus beside the checks that look at no private record."""
+    """The checks that may hold back a corpus beside those that look at no private record."""
 
     copied_spans: Literal["show", "block"] = Field(
         default="show",
@@ -271,7 +271,7 @@ class ReleaseGateSpec(Declaration):
 
 
 class EvaluationSpec(Declaration):
-    """How corpora are scored. Scores stay internal: they are computed from private text."""
+    """The scoring of corpora. Scores stay internal: they are computed from private text."""
 
     rows: int = Field(default=1000, ge=10, description="Rows scored of one corpus (>= 10).")
     reference_rows: int = Field(

@@ -1,4 +1,4 @@
-"""What one YAML file declares about one private dataset. Everything written there is public."""
+"""Declaration of a private dataset in one YAML file. Everything written there is public."""
 
 from fractions import Fraction
 from itertools import product
@@ -109,7 +109,7 @@ class PrivateDatasetSpec(Declaration):
 
     @property
     def partition(self) -> str | None:
-        """How the dataset is partitioned into cohorts, in words; None: it is not."""
+        """The rule that partitions the dataset into cohorts, in words; None: there is none."""
         return None
 
     @property

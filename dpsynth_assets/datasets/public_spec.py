@@ -1,4 +1,4 @@
-"""What one YAML file declares about a public base: text, language model, embedder, clusters."""
+"""Declaration of a public base in one YAML file: text, language model, embedder, clusters."""
 
 from typing import Any, Literal, Self
 
@@ -10,7 +10,7 @@ from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 
 
 class PublicColumns(Declaration):
-    """Which columns of a public source are read."""
+    """The columns of a public source that are read."""
 
     text: str = Field(default="text", min_length=1, description="Column of the text.")
     labels: list[str] = Field(

@@ -1,4 +1,4 @@
-"""What a dataset file declares about secrets: what counts as one, and what each is promised."""
+"""Declaration of secrets in a dataset file: what counts as one, and the bound promised to each."""
 
 import re
 from collections.abc import Callable
@@ -169,7 +169,7 @@ class SecretsSpec(Declaration):
 
     @property
     def promise(self) -> SecretPromise:
-        """What is promised, as the privacy code knows it."""
+        """The bound promised, as the privacy code takes it."""
         removed = self.adjacency == "removal"
         return SecretPromise(
             budgets=tuple(kind.budget for kind in self.kinds),

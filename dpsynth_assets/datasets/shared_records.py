@@ -19,7 +19,7 @@ _TERMS = {
     "neighboring_relation": lambda spec: str(spec.neighboring_relation),
     "privacy_unit": lambda spec: spec.unit.describe(),
 }
-"""What files over one account have in common: composition takes it for granted."""
+"""Fields that files over one account have in common: composition assumes it."""
 
 
 def shared_record_problems(

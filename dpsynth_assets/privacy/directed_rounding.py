@@ -1,4 +1,4 @@
-"""How a bound is written for a reader: rounded away from safety, never to the nearest digit.
+"""Writes bounds as decimals that never claim too much: rounded up or down, never to nearest.
 
 A float stands for the shortest decimal that reads back as it, as JSON writes it. Every text made
 here compares with that decimal exactly: ε, δ, ρ, μ and posteriors are never below it, and what is

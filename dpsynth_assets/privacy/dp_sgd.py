@@ -177,7 +177,7 @@ class DpSgdMechanism:
         return self.l2_bound / (1.0 + self.most_in_company * self.slack) * (1.0 - 2.0**-50)
 
     def may_share_passes(self, private_records: int) -> bool:
-        """Whether records of a batch of so many may be passed through the model together."""
+        """Says whether records of a batch of so many may be passed through the model together."""
         return private_records <= self.most_in_company
 
     @property
@@ -186,7 +186,7 @@ class DpSgdMechanism:
         return self._meter.released
 
     def resume_at(self, step: int) -> None:
-        """Goes on after `step` released gradients of an interrupted run, under its charge.
+        """Resumes after `step` released gradients of an interrupted run, under its charge.
 
         Args:
             step: Gradients whose effect the caller has back: from the run's last checkpoint.

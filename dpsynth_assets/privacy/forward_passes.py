@@ -1,4 +1,4 @@
-"""Which rows share a forward pass: never more than a public number, and one record moves few.
+"""Assignment of rows to forward passes: never more than a public number, and one record moves few.
 
 Kernels round a row's numbers by its place in a pass and by the number of rows there. So a record
 that comes or goes may move, by rounding, the logits of the rows that share a pass with it before or

@@ -1,4 +1,4 @@
-"""What a release's sensitivity rests on: names of facts that a charge records for its label.
+"""Names of the facts that a release's sensitivity rests on; a charge records them for its label.
 
 They are no part of a release's identity: a value that was paid for is not paid again because
 another machine would compute it otherwise.
@@ -8,10 +8,10 @@ RESTS_ON = "rests_on"
 """Parameter of a charge that holds these facts."""
 
 EMBEDDINGS = "embeddings"
-"""How private texts were embedded."""
+"""The way in which private texts were embedded."""
 
 GRADIENTS = "gradients"
-"""Which records shared a pass when gradients were clipped."""
+"""The records that shared a pass when gradients were clipped."""
 
 STATES = "states"
-"""Which records shared a pass when hidden states were read."""
+"""The records that shared a pass when hidden states were read."""

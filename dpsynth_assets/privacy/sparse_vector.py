@@ -1,10 +1,10 @@
 """The public-token test: a private token is paid for only where public text would not do.
 
 AboveThreshold (the sparse vector technique) asks for each batch, token after token, whether the
-records' mean next-token law is far from that of the public prompt. All answers of one instance up
-to and including its first "far" cost one ε; the next instance needs a fresh noisy threshold and
-another ε. Shape letters: R rows (prompts of all batches), n rows looked at, V vocabulary,
-A allowed tokens, C tokens of one block, G active batches.
+records' mean next-token distribution is far from that of the public prompt. All answers of one
+instance up to and including its first "far" cost one ε; the next instance needs a fresh noisy
+threshold and another ε. Shape letters: R rows (prompts of all batches), n rows looked at, V
+vocabulary, A allowed tokens, C tokens of one block, G active batches.
 """
 
 import math
@@ -143,11 +143,13 @@ class PublicTokenTest:
         """Computes (G,) float64 distances d(Z, z_pub). Private: only noisy answers may leave.
 
         Each row's softmax is taken before the mean; the softmax of a mean of clipped logits moves
-        by far more than 1/s. No temperature enters: Eq. (2) compares the laws at temperature 1.
+        by far more than 1/s. No temperature enters: Eq. (2) compares the distributions at
+        temperature 1.
 
-        **Privacy** A row's law is computed in float32 from that row; its entries add up to 1
-        within 2^-17, half a lattice step. The last bits of its total may depend on the rows that
-        are added up beside it; `rounding_steps` charges that, as it does the sum of the laws.
+        **Privacy** A row's distribution is computed in float32 from that row; its entries add up to
+        1 within 2^-17, half a lattice step. The last bits of its total may depend on the rows that
+        are added up beside it; `rounding_steps` charges that, as it does the sum of the
+        distributions.
         """
         import torch
 
@@ -167,8 +169,8 @@ class PublicTokenTest:
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 32·V + 20·E + 32·(R + G) bytes.
 
-        E = `block_entries`, or one row where that is more: the laws of some public prompts, and
-        those of a block of private rows, which are copied to float64 once off the CPU.
+        E = `block_entries`, or one row where that is more: the distributions of some public
+        prompts, and those of a block of private rows, which are copied to float64 once off the CPU.
         """
         block = 20 * min((rows + batches) * vocabulary, max(block_entries(), vocabulary))
         return 32 * vocabulary + block + 32 * (rows + batches)
@@ -220,7 +222,8 @@ class OpenTokenTest:
                 rows: rounding that depends on private neighbours would not be covered.
             batch_of_row: (R,) int64 batch index of each row.
             active: (G,) distinct batch indices to ask about, batches without rows included.
-            allowed: (V,) bool mask from public facts only; both laws are conditioned on it.
+            allowed: (V,) bool mask from public facts only; both distributions are conditioned on
+                it.
 
         Returns:
             (G,) bool, a release. True ends the batch's instance; False is free.
@@ -343,9 +346,9 @@ def _weight_elsewhere(batch: BatchTerms) -> Fraction:
 def _rounding_steps(expected_batch_size: int) -> int:
     """Bounds in lattice steps how far rounding may move the distances of two neighbours apart.
 
-    One step for a law's own mass and for float64 sums in another order (while
-    (V + R)(R + s) < 2^34). A sum of k laws in float32 is off by at most k·2^-24 / (1 − k·2^-24)
-    of their mass, in whatever order: over the 4s rows that may be summed so
+    One step for a distribution's own mass and for float64 sums in another order (while
+    (V + R)(R + s) < 2^34). A sum of k distributions in float32 is off by at most k·2^-24 / (1 −
+    k·2^-24) of their mass, in whatever order: over the 4s rows that may be summed so
     (`ROWS_PER_EXPECTED_ROW`) by less than 4s·(k + 1)·2^-24 records, and so is a neighbour's.
     """
     records = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size

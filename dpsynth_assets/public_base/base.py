@@ -32,7 +32,7 @@ class PublicBase:
         Args:
             documents: Columns `text` and, if there are any, `label`; public.
             name: Folder of its models in DPSYNTH_HOME.
-            report: Told the share done while a model is made.
+            report: Called with the share done while a model is made.
             declared: Fields of a public base file (docs/datasets.md), e.g.
                 `language_model={"kind": "smollm2"}`.
         """

@@ -67,7 +67,7 @@ CANONICAL = ("record_id", "unit_id", "text", "label")
 
 
 class Rule(StrEnum):
-    """Why a record is set aside, in the order in which rules are tried."""
+    """The reasons why a record is set aside, in the order in which rules are tried."""
 
     UNREADABLE = "unreadable record"
     NOT_TEXT = "text is not a string"

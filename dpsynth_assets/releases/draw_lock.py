@@ -1,7 +1,7 @@
 """One run at a time draws a release: whoever comes second waits, then uses what the first stored.
 
 Without it two people who launch the same cohort would both pay for the same release, and a retry
-could go on with the passes of a run that is still alive. A lock lives as long as the process that
+could resume the passes of a run that is still alive. A lock lives as long as the process that
 holds it: it is the kernel's, or the database server's, and a kill releases it.
 """
 

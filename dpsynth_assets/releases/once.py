@@ -1,4 +1,4 @@
-"""How every mechanism runs: reserve, read, release, store, commit, in that order.
+"""Runs every mechanism: reserve, read, release, store, commit, in that order.
 
 This is the one place where private data meets a release. A request that was released before is
 loaded from the store and costs nothing; a value that a dying run had already stored is committed,
@@ -44,7 +44,7 @@ class PublicInputError(PrivacyError):
 
 
 class Unfinished(Protocol):
-    """What a run keeps of a release it has paid for and not finished."""
+    """State that a run keeps of a release it has paid for and not finished."""
 
     def begin(self) -> None:
         """Marks that a run under this reservation begins to draw."""
@@ -55,7 +55,7 @@ class Unfinished(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRelease:
-    """What a mechanism leaves behind.
+    """Result of a mechanism.
 
     Attributes:
         reservation: The ledger reservation that paid for it.
@@ -102,7 +102,7 @@ def release_once(
         terms: The cohort's budget.
         plan: Every release the dataset file declares, for fixed-plan accounting.
         draw: Reads private data with the reservation it is given and returns the release.
-        passes: What an unfinished run kept of a reservation, for a mechanism that can go on where
+        passes: What an unfinished run kept of a reservation, for a mechanism that can resume where
             a killed run stopped. Its charge is then used, not repeated: what that run drew and
             did not keep was seen by nobody.
         prepare: Opens the public models that the draw needs and checks what is public about it,

@@ -51,7 +51,7 @@ class StoredReleases:
 
     @property
     def patience_seconds(self) -> float:
-        """How long a run keeps a drawn value while the store is full: a person can make room."""
+        """Time that a run keeps a drawn value while the store is full, so that room is made."""
         return float(os.environ.get("DPSYNTH_STORE_PATIENCE_SECONDS", PATIENCE_SECONDS))
 
     def folder(self, reservation_id: str) -> Any:
@@ -59,7 +59,7 @@ class StoredReleases:
         return self.base / reservation_id
 
     def has(self, reservation_id: str) -> bool:
-        """Whether the release was stored completely."""
+        """Says whether the release was stored completely."""
         folder = self.folder(reservation_id)
         if isinstance(folder, Path):
             return folder.is_dir()

@@ -1,4 +1,4 @@
-"""What attacks found, by the settings they ran with: what labels print, and what stops them.
+"""Findings of attacks, by the settings they ran with: printed on labels, or stopping them.
 
 A result speaks for a release only if both were made with the same settings: method and its code,
 parameters and prompts, event, declared terms, language model. So each result carries a digest of
@@ -38,7 +38,7 @@ def attacks_of(method: type[Method[Any]]) -> tuple[str, ...]:
 
 
 def attacks_file() -> Path:
-    """Where results are kept: beside the mechanism audits, whose names are the registry's."""
+    """Folder of the results: beside the mechanism audits, whose names are the registry's."""
     return home().audits.with_name("attacks.json")
 
 

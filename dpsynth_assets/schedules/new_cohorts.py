@@ -90,7 +90,7 @@ def _asset_keys(definitions: dg.Definitions) -> list[dg.AssetKey]:
 
 
 def _target(spec: PrivateDatasetSpec, keys: Sequence[dg.AssetKey]) -> dict[str, Any]:
-    """What the sensor may run: the cohorts and their public base. Nothing without a cohort."""
+    """Selects what the sensor may run: cohorts and their public base; nothing without a cohort."""
     if not keys:
         return {}
     base = dg.AssetSelection.groups(public_group(spec.public_data))

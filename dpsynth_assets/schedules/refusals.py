@@ -1,4 +1,4 @@
-"""Whether the ledger would admit a whole round of releases, asked before a run is started.
+"""Asks whether the ledger would admit a whole round of releases, before a run is started.
 
 What it says is for people: the ledger asks again, under its lock, before anything private is read.
 """
@@ -22,7 +22,7 @@ def refusal_of(
     ledger: Ledger,
     release: str,
 ) -> str | None:
-    """Why the chosen methods may not be released once more; None if all of them may.
+    """Gives the reason why the chosen methods may not be released again; None if all may.
 
     The whole round is asked for at once: two releases that fit one by one may not fit together,
     into the total or into the month.
@@ -35,7 +35,7 @@ def refusal_of(
 
 
 def first_run_refusal(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> str | None:
-    """Why a cohort may not be released for the first time, shared histograms included."""
+    """Gives the reason why a cohort may not be released first, shared histograms included."""
     for planned in plan.methods:
         if planned.plan.refusal is not None:
             return f"{planned.folder}: {planned.plan.refusal}"
@@ -67,7 +67,7 @@ def _requests(
 def _joint_requests(
     spec: PrivateDatasetSpec, requests: list[ReleaseRequest]
 ) -> list[ReleaseRequest]:
-    """What stands for the whole round when asked of the ledger.
+    """Builds the request that stands for the whole round when the ledger is asked.
 
     A fixed plan is charged by whole rounds, so each request already stands for all. An adaptive
     budget adds up, so the round is asked for as one composed release.

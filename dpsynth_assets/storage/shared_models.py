@@ -19,7 +19,7 @@ _BELOW, _PARTS = ("artifacts", "public"), 3
 
 
 def model_folder(base: str, kind: str, version: str) -> Path:
-    """Where a model of this version lies on this machine, copied from the store if it is there.
+    """Folder of a model of this version on this machine, copied from the store if it is there.
 
     Raises:
         OSError: A file in the store is not the one that was stored.

@@ -17,9 +17,15 @@ from dpsynth_assets.assets.attack_tables import median_metadata
 from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.attacks.audits import latest_results
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
-from dpsynth_assets.attacks.copying_model import BEGIN, END, PAD, CopyingModel
-from dpsynth_assets.attacks.prefilled import PrefilledModel, prefilled
 from dpsynth_assets.attacks.reconstruction import PREFIX
+from dpsynth_assets.attacks.worst_case_models import (
+    BEGIN,
+    END,
+    PAD,
+    CopyingModel,
+    PrefilledModel,
+    prefilled,
+)
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.lineage import verify_privacy_lineage

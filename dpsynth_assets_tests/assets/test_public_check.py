@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.assets.corpora import method_definitions
-from dpsynth_assets.attacks.copying_model import CopyingModel
+from dpsynth_assets.attacks.worst_case_models import CopyingModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram

@@ -20,9 +20,9 @@ from dpsynth_assets.privacy.per_example import (
     PerExampleGradients,
     Products,
     arithmetic,
+    bookkeeper,
     most_in_company,
     norms,
-    sums,
 )
 from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.uses import Factors, Product
@@ -530,7 +530,7 @@ def test_native_sums_are_off_by_less_than_the_margin_even_where_all_gradients_ag
     for part in torch.arange(4096).split(64):
         product = Product((left * shares[part]).contiguous(), right.expand(len(part), -1, -1))
         for products, total in totals.items():
-            sums.add_weighted(total, Factors(products=[product]), scales[part], products)
+            bookkeeper.add_weighted(total, Factors(products=[product]), scales[part], products)
     assert totals[Products.FLOAT64].norm() == pytest.approx(4096, rel=1e-4)
     error = (totals[Products.NATIVE] - totals[Products.FLOAT64]).norm()
     assert 0 < math.sqrt(2.0) * error < Products.NATIVE.clip_margin

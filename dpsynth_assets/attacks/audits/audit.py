@@ -1,4 +1,4 @@
-"""What an audit is: a claim of the kernel, a measurement of it, and bugs it must notice."""
+"""The audit of a mechanism: a claim, a measurement of it, and bugs it must notice."""
 
 import importlib.metadata
 import time
@@ -64,7 +64,7 @@ class Bug(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one measurement says: it passes where `observed` is at most `claimed`.
+    """Result of one measurement: it passes where `observed` is at most `claimed`.
 
     Attributes:
         claimed: What the kernel promises, in the audit's measure.
@@ -78,7 +78,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether the claim survives."""
+        """Says whether the claim survives."""
         return self.observed <= self.claimed + ROUNDING * max(1.0, abs(self.claimed))
 
     @classmethod
@@ -142,7 +142,7 @@ class AuditResult:
 
     @property
     def good(self) -> bool:
-        """Whether all is well: real code passed, or code with a planted bug did not."""
+        """Says whether all is well: real code passed, or code with a planted bug did not."""
         return self.passed == (self.bug is None)
 
 

@@ -51,7 +51,7 @@ def _request() -> ReleaseRequest:
 
 
 def _told(terms: BudgetTerms) -> Finding:
-    """How often a secret is named once the ledger was asked: at the prior where it refused."""
+    """Measures how often a secret is named after asking the ledger: at the prior if it refused."""
     from scipy.special import ndtr, ndtri
 
     request = _request()

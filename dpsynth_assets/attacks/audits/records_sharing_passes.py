@@ -1,4 +1,4 @@
-"""Audits of records that pass through a model: what their company moves, of states and gradients.
+"""Audits of records that share a pass: how far they move one another's states and gradients.
 
 Kernels that round a row by its place are not on every machine. Stand-ins here do so everywhere.
 """
@@ -68,7 +68,7 @@ def _rounding_by_place() -> Any:
 
 
 class _Config:
-    """What reading states asks of a model's configuration."""
+    """The part of a model's configuration that reading states asks for."""
 
     hidden_size, num_hidden_layers = WIDTH, 2
 
@@ -167,7 +167,7 @@ def _company_mechanism() -> DpSgdMechanism:
 
 
 def _moved_sum(bound: float) -> Finding:
-    """What a record moves a sum whose others it moves by the whole slack, in its own direction."""
+    """Measures how a record moves a sum whose others it moves by the whole slack, its own way."""
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""How a condition is written: free-text aspects of a document, one a line.
+"""Format of a condition: free-text aspects of a document, one a line.
 
 `Document Type: ...`, `Keywords: a, b, c` and, where a label has a text, `Label: ...`. A condition
 may hold any of them, in this order, or none at all.
@@ -68,7 +68,7 @@ def parse_aspects(answer: str) -> dict[str, str]:
 
 
 def _continues(line: str, values: Sequence[str]) -> bool:
-    """Whether a line without a name is a value: the first after a bare name, or a list item."""
+    """Says whether a line without a name is a value: first after a bare name, or a list item."""
     return bool(line.strip()) and (not values or re.match(r"\s*[-*•]", line) is not None)
 
 

@@ -30,7 +30,7 @@ _COMPACT_BELOW = 0.85
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """How documents are drawn.
+    """Settings by which documents are drawn.
 
     Attributes:
         top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].

@@ -26,7 +26,7 @@ def aspects_by_engine(
     Args:
         documents: N public documents.
         engine: Runs the model; an endpoint may be asked too, since nothing here is private.
-        progress: Told the share done.
+        progress: Called with the share done.
 
     Returns:
         N mappings of aspect to value, `Keywords` among them.

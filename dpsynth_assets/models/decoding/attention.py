@@ -82,7 +82,7 @@ def _capped_attention(
 
 
 _entered: dict[int, int] = {}
-"""How many passes, in whatever thread, are inside `grouped_queries` of a configuration, by id."""
+"""Number of passes, in any thread, that are inside `grouped_queries` of a configuration, by id."""
 _entering = Lock()
 
 

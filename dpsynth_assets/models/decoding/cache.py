@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RowwiseCache:
-    """What transformers' attention layers call as `past_key_values`.
+    """Cache that transformers' attention layers take as `past_key_values`.
 
     It answers the two calls that decoder layers make, `update` and `get_seq_length`, and needs no
     base class; masks and positions are always given explicitly, so no layer asks it for them.

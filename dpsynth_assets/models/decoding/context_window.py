@@ -1,4 +1,4 @@
-"""How many tokens a model attends over, and whether a prompt and its document fit."""
+"""Context window of a model, and refusals of prompts and documents that do not fit."""
 
 from typing import Any
 

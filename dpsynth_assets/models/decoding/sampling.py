@@ -19,7 +19,7 @@ _COMPACT_BELOW = 0.75
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingRules:
-    """How tokens are drawn.
+    """Settings by which tokens are drawn.
 
     Attributes:
         temperature: Divides the logits; > 0.

@@ -54,7 +54,7 @@ def pooled_states(  # noqa: PLR0913  a reading has these parts
         pooling: `mean` over own tokens or the `last` one.
         tokens_per_pass: Rows times columns of a shared pass at most, but one row at least.
         provenance: What the texts are made of; private ones never share a pass.
-        progress: Told the share of texts done.
+        progress: Called with the share of texts done.
 
     Returns:
         {layer: (N, d) float32}; zeros for a text without tokens.
@@ -171,7 +171,7 @@ def _passes(
 
 
 def _weights(begin: int, end: int, columns: int, pooling: Pooling) -> "torch.Tensor":
-    """What each column counts in the pooled state, (columns,): sums to 1 over [begin, end)."""
+    """Weight of each column in the pooled state, (columns,): sums to 1 over [begin, end)."""
     import torch
 
     weights = torch.zeros(columns)

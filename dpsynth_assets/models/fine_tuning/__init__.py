@@ -1,9 +1,9 @@
 """Fine-tuning of any transformers model on private text by DP-Adam, and its non-private twin.
 
 Read in this order: `settings`, `losses` (what one example costs), `sources` (private or plain
-gradients), `reports` (what is told, and when), `checkpoints`, `training` (the two functions to
-call), `trial` (whether a model can be trained at all), `learning_rate` (chosen on public text) and
-`adapters` (LoRA).
+gradients), `reports` (what a run reports, and when), `checkpoints`, `training` (the two functions
+to call), `trial` (whether a model can be trained at all), `learning_rate` (chosen on public text)
+and `adapters` (LoRA).
 """
 
 from dpsynth_assets.models.fine_tuning.adapters import add_adapters, merge_adapters

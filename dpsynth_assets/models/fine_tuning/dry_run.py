@@ -1,4 +1,4 @@
-"""Whether a model can be trained at all: found out on public examples, before any charge."""
+"""A dry run on public examples, before any charge: refuses a model that cannot be trained."""
 
 import math
 from collections.abc import Sequence

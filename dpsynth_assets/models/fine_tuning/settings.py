@@ -8,7 +8,7 @@ from dpsynth_assets.privacy.per_example import Products
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningSettings:
-    """How AdamW uses the gradients of a run; everything here is public.
+    """Settings of AdamW for the gradients of a run; everything here is public.
 
     Attributes:
         learning_rate: Peak rate of AdamW, given or from `public_learning_rate`.

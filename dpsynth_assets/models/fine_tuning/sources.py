@@ -67,7 +67,7 @@ class PrivateGradients:
         return self.mechanism.steps
 
     def resume_at(self, step: int) -> None:
-        """Goes on under the charge of the run whose checkpoint holds `step` steps."""
+        """Resumes under the charge of the run whose checkpoint holds `step` steps."""
         self.mechanism.resume_at(step)
 
     def gradients(
@@ -177,7 +177,7 @@ class PlainGradients:
     def _share(
         self, model: Any, parameters: "Sequence[torch.Tensor]", own: list[Any], parts: list[Any]
     ) -> "list[torch.Tensor]":
-        """What some parts add to the mean over all parts; zero where a parameter is not used."""
+        """Share of some parts in the mean over all parts; zero where a parameter is not used."""
         import torch
 
         size = sum(len(part) for part in parts)

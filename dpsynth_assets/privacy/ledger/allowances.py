@@ -54,7 +54,7 @@ def month_epsilon(
 def over_allowance(
     request: ReleaseRequest, terms: BudgetTerms, month: str, spent: float, total: float
 ) -> str | None:
-    """Why a charge does not fit into its month, in one line; None where it does."""
+    """Gives the reason why a charge does not fit into its month, in one line; None if it does."""
     allowance = terms.monthly_epsilon
     if allowance is None or total <= allowance:
         return None

@@ -1,4 +1,4 @@
-"""What must hold before a request is priced: a guarantee, the same terms, the same plan."""
+"""Conditions on a request before it is priced: a guarantee, the same terms, the same plan."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ def _check_secrets(request: ReleaseRequest, terms: BudgetTerms, where: str) -> N
 
 
 def check_unchanged(account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms) -> None:
-    """What composition takes for granted must not change once something was charged."""
+    """Refuses a change, after a charge, of what composition takes for granted."""
     opened = account.opened
     facts: dict[str, tuple[object, object]] = {
         "dataset": (account.dataset, request.dataset),
@@ -181,7 +181,7 @@ def pinned_plan(
 
 
 def _is_older(account: CohortAccount, plan_json: str) -> bool:
-    """Whether a plan releases what the pinned one of an older version does, with other noise."""
+    """Says whether a plan releases what the pinned one of an older version does, but for noise."""
     if account.older_plan_json is None or account.adaptive or account.plan_json == plan_json:
         return False
     return _assets(plan_json) == _assets(account.plan_json or "[]")

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
-from dpsynth_assets.privacy.ledger import triggers
+from dpsynth_assets.privacy.ledger import schema
 from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
 
 LOCK_WAIT_SECONDS = 60
@@ -41,7 +41,7 @@ TABLE = sa.Table(
     sa.MetaData(),
     *(_column(name) for name in LedgerEntry._fields),
     sa.UniqueConstraint("reservation", "kind", name="privacy_ledger_once"),
-    sa.CheckConstraint(triggers.kinds_allowed(KINDS), name="privacy_ledger_kind"),
+    sa.CheckConstraint(schema.kinds_allowed(KINDS), name="privacy_ledger_kind"),
     sa.Index("privacy_ledger_cohort", "cohort", "seq"),
 )
 
@@ -83,7 +83,7 @@ class Database:
             return cast("str | None", connection.execute(query).scalar_one_or_none())
 
     def count_charges(self, cohort: str | None = None) -> int:
-        """How many reserves there are, of one cohort or of all."""
+        """Counts reserves, of one cohort or of all."""
         query = sa.select(sa.func.count()).where(TABLE.c.kind == RESERVE)
         if cohort is not None:
             query = query.where(TABLE.c.cohort == cohort)
@@ -109,14 +109,14 @@ class Database:
         """
         with self._readable(), self._engine.connect() as connection, connection.begin():
             self._lock(connection)
-            widen = triggers.widen_sqlite if self._is_sqlite else triggers.widen_postgres
+            widen = schema.widen_sqlite if self._is_sqlite else schema.widen_postgres
             try:
                 widen(connection, KINDS)
             except sa.exc.ProgrammingError as error:
                 raise PrivacyError(
                     f"Expected a ledger table of the kinds {', '.join(KINDS)}, got one made before "
                     f"0.2.0 ({_reason(error)}). Let the table's owner run: "
-                    f"{triggers.widening(KINDS)}"
+                    f"{schema.widening(KINDS)}"
                 ) from None
 
     @contextmanager
@@ -145,7 +145,7 @@ class Database:
             if sa.inspect(connection).has_table(TABLE.name):
                 return
             TABLE.create(connection)
-            for statement in triggers.SQLITE if self._is_sqlite else triggers.POSTGRES:
+            for statement in schema.SQLITE if self._is_sqlite else schema.POSTGRES:
                 connection.exec_driver_sql(statement)
 
     @contextmanager
@@ -167,7 +167,7 @@ class Database:
 
 
 class Appender:
-    """What may be done while the write lock is held."""
+    """Operations allowed while the write lock is held."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -2,9 +2,9 @@
 
 One backward pass keeps every layer's inputs and output gradients (`recording`, `booking`), once it
 is known that their first axis counts examples (`descent`; `relative_bias` for T5), from which norms
-(`norms`) and the clipped sum (`sums`) follow by matrix products. Matrices that are small beside
-their inputs have each example's gradient computed once, for both (`kept`). CPU threads take parts
-of a batch side by side, each with modules of its own over the same weights (`bookkeeper`).
+(`norms`) and the clipped sum (`bookkeeper`) follow by matrix products. Matrices that are small
+beside their inputs have each example's gradient computed once, for both. CPU threads take parts of
+a batch side by side, each with modules of its own over the same weights.
 Layers of other kinds (`support`) have each example's gradient computed by Opacus (`opacus_layers`).
 What records that share a pass may move one another is bounded and charged (`shared_passes`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for

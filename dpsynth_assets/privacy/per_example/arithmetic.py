@@ -49,7 +49,7 @@ class Products(StrEnum):
         mean zero (Higham and Mary 2019) grow as √K 2^-24 times the sum, itself at most C times
         the records of the micro-batch; over all micro-batches and both neighbours that is below
         2^-8 C for K = 2^14 and N = 2^12 even where all gradients point the same way. Gradients
-        that are kept for norm and sum (`kept`) add over tokens first and over examples then, which
+        that are kept for norm and sum (`norms`) add over tokens first and over examples then, which
         is fewer terms each time, and their norm is that of the very numbers that are added.
         """
         return 2.0**-12 if self is Products.FLOAT64 else 2.0**-7

@@ -62,7 +62,7 @@ def refuse_undeclared_slack(model: "torch.nn.Module", *, autocast: bool = False)
 
 
 def _less_precise(model: "torch.nn.Module", autocast: bool) -> str | None:
-    """What products of a pass are rounded to, where that is less than float32."""
+    """The type that products of a pass are rounded to, where it is less precise than float32."""
     import torch
 
     if autocast:

@@ -1,4 +1,4 @@
-"""What one backward pass leaves of each parameter: factors of its per-example gradients.
+"""Factors of per-example gradients, which one backward pass leaves of each parameter.
 
 Shape letters: B examples, T or S tokens of one, (m, n) shape of a matrix parameter.
 """

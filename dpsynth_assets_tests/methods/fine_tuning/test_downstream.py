@@ -16,7 +16,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
 )
 from dpsynth_assets.methods.fine_tuning.downstream import next_word_settings
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.metrics.downstream_model import downstream_model_scores
+from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.models.next_word_model import load_next_word_model, new_next_word_model
 
 SMALL = {
