@@ -30,9 +30,9 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, Reservation
 from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint as VerifiedLedger
+from dpsynth_assets.privacy.ledger.schema import EMBEDDINGS
 from dpsynth_assets.privacy.ledger.witness import Witness
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.records import canonical_frame

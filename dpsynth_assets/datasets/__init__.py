@@ -1,11 +1,12 @@
 """Declarations of datasets: one YAML file each, checked before anything is read or spent."""
 
 from dpsynth_assets.datasets.cohort_registry import (
+    CohortSpec,
+    cohorts_of,
     known_cohorts,
     matching_files,
     register_complete,
 )
-from dpsynth_assets.datasets.cohort_specs import CohortSpec, cohorts_of
 from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
 from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,

@@ -201,7 +201,7 @@ def trained_generator(
     report: Report,
 ) -> tuple[Path, dict[str, Any]]:
     """Trains once per (settings, corpus, topics, describing model): training is deterministic."""
-    from dpsynth_assets.models.conditional_generator.engine_aspects import aspects_by_engine
+    from dpsynth_assets.models.conditional_generator.aspects import aspects_by_engine
     from dpsynth_assets.models.conditional_generator.training import (
         GeneratorTrainingSettings,
         train_conditional_generator,

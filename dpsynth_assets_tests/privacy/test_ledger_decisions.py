@@ -14,7 +14,7 @@ from dpsynth_assets.cli.ledger import app
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Checkpoint, GateQuestion, Ledger
 from dpsynth_assets.privacy.ledger.export import history, to_csv
-from dpsynth_assets.privacy.ledger.schema import widening
+from dpsynth_assets.privacy.ledger.triggers import widening
 from dpsynth_assets_tests.privacy.ledger_cases import (
     edit,
     make_request,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.exact_decoder.attention import Window, attend
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, whole_columns
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, Window, attend, whole_columns
 from dpsynth_assets.models.exact_decoder.integer_products import (
     SMALLEST,
     IntegerProduct,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.models.exact_decoder.attention import WEIGHT_TOTAL, query_limit
+from dpsynth_assets.models.exact_decoder.cache import WEIGHT_TOTAL, query_limit
 from dpsynth_assets.models.exact_decoder.integer_products import LIMIT, IntegerProduct, Kernel
 from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
-from dpsynth_assets.privacy.ledger import schema
+from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
 
 LOCK_WAIT_SECONDS = 60
@@ -41,7 +41,7 @@ TABLE = sa.Table(
     sa.MetaData(),
     *(_column(name) for name in LedgerEntry._fields),
     sa.UniqueConstraint("reservation", "kind", name="privacy_ledger_once"),
-    sa.CheckConstraint(schema.kinds_allowed(KINDS), name="privacy_ledger_kind"),
+    sa.CheckConstraint(triggers.kinds_allowed(KINDS), name="privacy_ledger_kind"),
     sa.Index("privacy_ledger_cohort", "cohort", "seq"),
 )
 
@@ -109,14 +109,14 @@ class Database:
         """
         with self._readable(), self._engine.connect() as connection, connection.begin():
             self._lock(connection)
-            widen = schema.widen_sqlite if self._is_sqlite else schema.widen_postgres
+            widen = triggers.widen_sqlite if self._is_sqlite else triggers.widen_postgres
             try:
                 widen(connection, KINDS)
             except sa.exc.ProgrammingError as error:
                 raise PrivacyError(
                     f"Expected a ledger table of the kinds {', '.join(KINDS)}, got one made before "
                     f"0.2.0 ({_reason(error)}). Let the table's owner run: "
-                    f"{schema.widening(KINDS)}"
+                    f"{triggers.widening(KINDS)}"
                 ) from None
 
     @contextmanager
@@ -145,7 +145,7 @@ class Database:
             if sa.inspect(connection).has_table(TABLE.name):
                 return
             TABLE.create(connection)
-            for statement in schema.SQLITE if self._is_sqlite else schema.POSTGRES:
+            for statement in triggers.SQLITE if self._is_sqlite else triggers.POSTGRES:
                 connection.exec_driver_sql(statement)
 
     @contextmanager

@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.errors import (
     PrivacyError,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import schema
+from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
@@ -254,7 +254,7 @@ class Ledger:
         """
         report = verify_chain(self._database.read(), witnessed_head)
         problems = list(report.problems)
-        if missing := sorted(set(schema.NAMES) - self._database.triggers()):
+        if missing := sorted(set(triggers.NAMES) - self._database.triggers()):
             problems.append(
                 ChainProblem(0, f"append-only triggers are missing: {', '.join(missing)}")
             )

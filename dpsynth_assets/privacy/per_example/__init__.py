@@ -15,8 +15,7 @@ al. 2022 (arXiv:2110.05679), section 4, here with tied embeddings.
 """
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
-from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart
-from dpsynth_assets.privacy.per_example.gradients import PerExampleGradients
+from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart, PerExampleGradients
 from dpsynth_assets.privacy.per_example.shared_passes import (
     GRADIENT_SLACK,
     most_in_company,
