@@ -1,4 +1,4 @@
-"""The law that sensitivities rest on: what is computed of one record depends on that record alone.
+"""Row invariance, on which sensitivities rest: what is computed of a record depends on it alone.
 
 A function of rows obeys it if f(rows)[i] equals f(others)[j], bit for bit, whenever rows[i] and
 others[j] are the same record. Then a record that comes or goes moves its own bin, vote or vector,

@@ -1,4 +1,4 @@
-"""Everything one private dataset has in the asset graph."""
+"""Definitions of one private dataset in the asset graph: assets, checks, schedules."""
 
 import dagster as dg
 

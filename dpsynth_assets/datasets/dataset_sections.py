@@ -1,4 +1,4 @@
-"""The parts of a private dataset's declaration: source, unit, public facts, budget, methods."""
+"""Sections of a private dataset's declaration: source, unit, public facts, budget, methods."""
 
 from typing import Any, Literal, Self
 

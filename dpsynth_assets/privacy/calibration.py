@@ -1,4 +1,4 @@
-"""The other direction: what a target ε allows, in private tokens, noise or batch size.
+"""Calibration: what a target ε allows, in private tokens, noise or batch size.
 
 Counts are rounded down, noise multipliers and batch sizes up: the plan that comes back costs at
 most the target under the same accountant.

@@ -110,18 +110,18 @@ class DpSgdMechanism:
         most_in_company: M >= 0, most records of a batch of which several may share a pass. Records
             of larger batches pass alone; 0, the default: all of them do.
         gradient_slack: s >= 0, largest move of one record's clipped gradient, as a share of its
-            bound, when its batch mates change. None: that of float32 (`GRADIENT_SLACK`).
+            bound, when the records of its pass change. None: that of float32 (`GRADIENT_SLACK`).
 
     **Privacy** The clipped sum moves by at most C for each record that enters or leaves
     (`add_clipped`). Where several share a pass, each is clipped to `record_bound`
     = C / (1 + M s). Let a unit add j of its records to a batch of B others. If B + j <= M, the
     others move by at most s each, and if B <= M < B + j they pass alone from then on, which is
-    another change of mates; of larger batches nobody has mates and nobody moves. So the sum moves
-    by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is replaced,
-    and nothing is assumed of how many records there are. The cost is `event()`, charged for all T
-    steps before the first batch is drawn; a run that stops early has paid for all of them. What
-    optimizers make of the gradients is post-processing. Sums and noise meet in float64: unlike
-    integer noise this is Gaussian up to rounding, see `gaussian_like`.
+    another change of its pass; in larger batches each record passes alone and none moves. So the
+    sum moves by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is
+    replaced, and nothing is assumed of how many records there are. The cost is `event()`, charged
+    for all T steps before the first batch is drawn; a run that stops early has paid for all of
+    them. What optimizers make of the gradients is post-processing. Sums and noise meet in float64:
+    unlike integer noise this is Gaussian up to rounding, see `gaussian_like`.
 
     **Source** CTCL, section 3.3 and appendix A (DP-Adam), with Poisson batches as its accounting
     assumes but its code does not draw (errata B-002.1), and without a seed (B-002.2).
@@ -168,12 +168,12 @@ class DpSgdMechanism:
 
     @property
     def slack(self) -> float:
-        """s: what a record's mates may move its clipped gradient, as a share of its bound."""
+        """s: largest move of a record's clipped gradient by its pass, as a share of its bound."""
         return GRADIENT_SLACK if self.gradient_slack is None else self.gradient_slack
 
     @property
     def record_bound(self) -> float:
-        """C / (1 + M s): what one record's gradient is clipped to, the move of its mates aside."""
+        """C / (1 + M s): the bound of one record's gradient; the rest is for shared passes."""
         return self.l2_bound / (1.0 + self.most_in_company * self.slack) * (1.0 - 2.0**-50)
 
     def may_share_passes(self, private_records: int) -> bool:

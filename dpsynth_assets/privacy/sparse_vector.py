@@ -180,7 +180,7 @@ class OpenTokenTest:
     """The noisy thresholds of every batch, of which no more can be opened than were paid for.
 
     **Privacy** The published loop draws a new threshold after every private token, also after the
-    r-th, and goes on asking: an (r+1)-th instance that nobody paid (errata B-001.1). Here a
+    r-th, and continues asking: an (r+1)-th instance that nobody paid (errata B-001.1). Here a
     fresh threshold is one unit of a meter of r, spent before any logit is read, and a batch whose
     private tokens are gone is refused: from then on it may only write public text.
     """

@@ -1,4 +1,4 @@
-"""One run at a time draws a release: whoever comes second waits, then uses what the first stored.
+"""Lock by which one run at a time draws a release; a second waits and uses what the first stored.
 
 Without it two people who launch the same cohort would both pay for the same release, and a retry
 could resume the passes of a run that is still alive. A lock lives as long as the process that

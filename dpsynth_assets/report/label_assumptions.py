@@ -30,7 +30,7 @@ GRADIENTS_ALONE = (
     f"function of it and of the model: {SAME_PASS}."
 )
 
-GRADIENTS_IN_COMPANY = (
+GRADIENTS_IN_SHARED_PASSES = (
     "Where records share a pass in training, a record's clipped gradient moves by at most "
     "{gradient_slack} of the clipping bound when its batch mates change; this is measured, not "
     "proved. It is kept back of the bound for {most_in_company} records; records of larger batches "
@@ -74,7 +74,7 @@ def _of_gradients(facts: dict[str, object] | None) -> str:
         return GRADIENTS_ALONE
     # An assumption of a smaller move is the stronger one: what is kept back covers it.
     slack = rounded_down(float(str(facts["gradient_slack"])), ".3g")
-    return GRADIENTS_IN_COMPANY.format(
+    return GRADIENTS_IN_SHARED_PASSES.format(
         gradient_slack=slack, most_in_company=facts["most_in_company"]
     )
 

@@ -1,4 +1,4 @@
-"""Audit of the ledger's promise to declared secrets: no plan is charged that tells more than r.
+"""Audit of the ledger's promise to declared secrets: no plan is charged whose posterior exceeds r.
 
 A scratch ledger is asked for one Gaussian release under DP, of records of which fifty hold one
 secret. The best attack on it is known in closed form, whatever the ledger thinks of the release.
@@ -50,7 +50,7 @@ def _request() -> ReleaseRequest:
     )
 
 
-def _told(terms: BudgetTerms) -> Finding:
+def _attained_posterior(terms: BudgetTerms) -> Finding:
     """Measures how often a secret is named after asking the ledger: at the prior if it refused."""
     from scipy.special import ndtr, ndtri
 
@@ -73,8 +73,8 @@ AUDITS = (
         claim="Whatever its methods, no cohort is charged for a plan that tells more than r.",
         measure="probability of naming a secret",
         kind=AuditKind.EXACT,
-        observe=lambda: _told(TERMS),
+        observe=lambda: _attained_posterior(TERMS),
         # A promise that counts only beside methods that protect secrets is none for this plan.
-        planted={Bug.PROMISE_UNCHECKED: lambda: _told(replace(TERMS, secret=None))},
+        planted={Bug.PROMISE_UNCHECKED: lambda: _attained_posterior(replace(TERMS, secret=None))},
     ),
 )

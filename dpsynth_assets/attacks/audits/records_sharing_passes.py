@@ -98,10 +98,10 @@ def _moved_states(provenance: Provenance) -> Finding:
     return Finding(claimed=0.0, observed=float(moved(states, TEXTS).rows))
 
 
-def _clipped_in_company(mates: Sequence[int], products: Products) -> np.ndarray:
-    """The clipped gradient of one short example beside mates of some lengths, in clip bounds.
+def _clipped_in_shared_pass(mates: Sequence[int], products: Products) -> np.ndarray:
+    """The clipped gradient of one short example beside others of some lengths, in clip bounds.
 
-    The losses of mates count for nothing, so that the sum is what the example itself adds.
+    The losses of the others count for nothing, so that the sum is what the example itself adds.
     """
     import torch
     from torch import nn
@@ -131,14 +131,14 @@ def _moved_gradient() -> Finding:
     companies: list[list[int]] = [[], [5], [40] * 3, [PADDED], [PADDED] * 7]
     largest = 0.0
     for products in Products:
-        found = [_clipped_in_company(mates, products) for mates in companies]
+        found = [_clipped_in_shared_pass(mates, products) for mates in companies]
         largest = max(largest, *(float(np.linalg.norm(one - found[0])) for one in found[1:]))
     return Finding(claimed=GRADIENT_SLACK, observed=largest)
 
 
 @contextmanager
 def _terms_of_the_longest() -> Iterator[None]:
-    """Planted: norms make up for rounding over as many tokens as mates pad an example to."""
+    """Planted: norms make up for rounding over as many tokens as others pad an example to."""
     add_sizes = Factors.add_sizes
 
     def padded(self: Factors, sizes: Any) -> None:
@@ -219,6 +219,6 @@ AUDITS = (
         measure="Euclidean distance",
         kind=AuditKind.EXACT,
         observe=lambda: _moved_sum(_company_mechanism().record_bound),
-        planted={Bug.MATES_NOT_KEPT_BACK: lambda: _moved_sum(L2_BOUND)},
+        planted={Bug.SHARED_PASSES_NOT_CHARGED: lambda: _moved_sum(L2_BOUND)},
     ),
 )

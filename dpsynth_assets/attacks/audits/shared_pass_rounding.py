@@ -1,4 +1,4 @@
-"""Audit of rounding in forward passes: how far one record moves a draw through its pass mates.
+"""Audit of rounding in forward passes: how far a record moves a draw through rows of its pass.
 
 A batch holds many times the records that it was meant for. A record goes, every row that shared a
 pass with it moves by the whole slack in the worst direction, and the range of the log-likelihood

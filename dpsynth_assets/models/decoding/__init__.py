@@ -1,7 +1,7 @@
 """Packed, key/value-cached decoding over any causal language model of transformers.
 
 Many contexts run as the rows of one forward pass. Each row writes its own cache column, so a
-document that ends makes its rows start again from the cached prompt while other rows go on: no
+document that ends makes its rows start again from the cached prompt while other rows continue: no
 second prefill, no idle rows. Public text that prompts share is read once. On CUDA the decoding
 pass is captured as a graph.
 

@@ -1,4 +1,4 @@
-"""The forward pass: tokens of some rows in, keys and values cached, logits out."""
+"""Forward pass of the exact decoder: tokens of some rows in, keys and values cached, logits out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

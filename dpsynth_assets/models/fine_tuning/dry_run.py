@@ -73,7 +73,7 @@ def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") 
 
 
 def _refuse_influence(moved: float) -> None:
-    """Refuses shared passes where mates move a sum by more than the slack of one gradient."""
+    """Refuses shared passes where records move a sum by more than the slack of one gradient."""
     if not moved <= GRADIENT_SLACK:
         raise ValueError(
             "Expected records that share a pass to move the sum of their clipped gradients by at "

@@ -61,7 +61,7 @@ class Reports:
         self._evaluate = public_evaluation
         self._epsilon = epsilon_so_far
         self._measured = public_steps(steps, LOSSES)
-        self._told = public_steps(steps, LINES) | self._measured
+        self._reported = public_steps(steps, LINES) | self._measured
         self._latest = ""
         self.public_losses: list[PublicLoss] = []
 
@@ -81,7 +81,7 @@ class Reports:
 
     def tell(self, step: int) -> None:
         """Reports `step` finished steps, where it is a public step."""
-        if self._progress is None or step not in self._told:
+        if self._progress is None or step not in self._reported:
             return
         line = f"step {step} of {self._steps}"
         if step in self._measured:

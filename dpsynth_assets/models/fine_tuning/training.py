@@ -1,4 +1,4 @@
-"""The two functions to call: DP-Adam on private examples, and Adam on public ones.
+"""Trains a model: DP-Adam on private examples, and Adam on public ones.
 
 Both run the same loop on gradients from another source.
 """

@@ -38,7 +38,7 @@ class Products(StrEnum):
         **Privacy** Let K = B T tokens make one product, and S be a logical batch of N records. An
         exact weighted sum moves by at most C (1 − margin) where a record enters or leaves. Which
         records share a micro-batch may change with it, hence every rounding error may. What a
-        record's own gradient moves with its batch mates is kept back besides, by
+        record's own gradient moves with the other records of its pass is kept back besides, by
         `DpSgdMechanism.record_bound`.
 
         FLOAT64, 2^-12: |error| <= K 2^-53 · Σ_i c_i coarse_i <= K N 2^-45 C for each of the two

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
 LookedUp = Callable[[tuple[Any, ...], Any], Any]
-"""Given the arguments and the output of a table look-up, what the model goes on with."""
+"""Given the arguments and the output of a table look-up, what the model uses next."""
 
 
 class Descent:

@@ -142,8 +142,10 @@ def _rounded_up(
     squares besides. Of Gram matrices, inner products are off by random roundings of as many terms
     as factors are wide (four deviations of it), in float64 by all of them.
 
-    **Privacy** Which way is cheapest follows from how far mates pad an example. What is added does
-    not: it is the larger of both, from the example's own tokens, lest a mate move its scale.
+    **Privacy** Which way is cheapest follows from how far other records pad an example. What is
+    added does
+    not: it is the larger of both, from the example's own tokens, so that no other record moves its
+        scale.
     """
     import torch
 

@@ -48,7 +48,7 @@ class Factors:
         coarse: (B,) float64 sums of |left_t| |right_t| over uses and tokens: a bound on what
             cancellation among an example's own tokens can magnify.
         terms: (B,) float64 numbers of tokens, over uses, whose |left_t| |right_t| is not zero: the
-            example's own, however far its mates pad it.
+            example's own, however far other records pad it.
     """
 
     products: list[Product] = field(default_factory=list, repr=False)
