@@ -17,9 +17,9 @@ import polars as pl
 from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.methods.requests import corpus_request, stage_request

@@ -23,7 +23,7 @@ from dpsynth_assets.methods.cluster_histogram import (
     count_by_label_and_center,
     select_top_centers,
 )
-from dpsynth_assets.methods.planned import SHARED
+from dpsynth_assets.methods.dataset_plan import SHARED
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
 from dpsynth_assets.report import prediction_plots as pictures

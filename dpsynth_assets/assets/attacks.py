@@ -28,8 +28,8 @@ from dpsynth_assets.methods.attack_runs import (
     public_records,
     reconstruct,
 )
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.attack_record import (
     model_identity,

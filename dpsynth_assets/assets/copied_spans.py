@@ -14,7 +14,7 @@ from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.checks import COPIED_SPANS_CODE, NO_COPIED_SPAN
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planned import SHARED, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import SHARED, PlannedMethod
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.identity import version_of

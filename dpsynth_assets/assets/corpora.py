@@ -13,7 +13,7 @@ from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.assets.written_corpus import written_corpus
 from dpsynth_assets.checks import card_check, corpus_checks, deciding_checks, evaluate_gate
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.resources.ledger import PrivacyLedger

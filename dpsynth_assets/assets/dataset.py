@@ -11,8 +11,8 @@ from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.methods.planned import DatasetPlan
 from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section

@@ -12,7 +12,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry

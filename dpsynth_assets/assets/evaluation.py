@@ -32,8 +32,8 @@ from dpsynth_assets.assets.scoring import (
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.methods.planned import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.card_check import LABEL_FILE

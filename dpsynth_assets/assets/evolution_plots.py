@@ -15,9 +15,9 @@ from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.assets.method_assets import part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
 from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress

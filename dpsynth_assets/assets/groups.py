@@ -6,7 +6,7 @@ that all cohorts build on, makes that list read from public data down to the pri
 
 from enum import StrEnum
 
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 
 PUBLIC_BASES = "0_public"
 """First of all: names of cohorts begin with a letter."""

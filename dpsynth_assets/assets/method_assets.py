@@ -6,7 +6,7 @@ from dpsynth_assets.assets.groups import Step, method_group, step_group
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_of, code_references
-from dpsynth_assets.methods.planned import PlannedMethod, PlannedShared
+from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 

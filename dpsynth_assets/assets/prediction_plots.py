@@ -29,7 +29,7 @@ from dpsynth_assets.assets.stage_metadata import pictures_metadata
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planned import SHARED, DatasetPlan
+from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.private_section import private_section

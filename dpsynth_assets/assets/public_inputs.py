@@ -6,7 +6,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import PlannedMethod, PlannedShared
+from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 
 
 def public_ins(spec: PrivateDatasetSpec, names: Iterable[str]) -> dict[str, dg.AssetIn]:

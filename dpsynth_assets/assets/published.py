@@ -15,7 +15,7 @@ from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.metadata import in_words
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType

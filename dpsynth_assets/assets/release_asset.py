@@ -33,8 +33,8 @@ from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up

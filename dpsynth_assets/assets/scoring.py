@@ -13,7 +13,7 @@ import polars as pl
 from dpsynth_assets.assets.downstream_scoring import ScoredModel
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,

@@ -11,7 +11,7 @@ from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planned import SHARED
+from dpsynth_assets.methods.dataset_plan import SHARED
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL

@@ -22,8 +22,8 @@ from dpsynth_assets.assets.released_values import (
 from dpsynth_assets.assets.stage_metadata import shown_facts
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM

@@ -18,7 +18,7 @@ from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.planned import DatasetPlan
+    from dpsynth_assets.methods.dataset_plan import DatasetPlan
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
 from dpsynth_assets.privacy.errors import PrivacyError
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.plan_inputs import InputProblem
-    from dpsynth_assets.methods.planned import PlannedMethod
+    from dpsynth_assets.methods.dataset_plan import PlannedMethod
+    from dpsynth_assets.methods.dependencies import InputProblem
 
 _REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
 """The three parts of a plan's refusal; the last one may be missing."""
@@ -39,7 +39,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
 
     And which methods the plan refuses else (warnings).
     """
-    from dpsynth_assets.methods.plan_inputs import input_problems
+    from dpsynth_assets.methods.dependencies import input_problems
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.promised_secrets import promise_problems
 

@@ -61,7 +61,7 @@ def _purge_finished() -> dg.SensorDefinition:
     def purge_sensitive_store_after_success(
         context: dg.RunStatusSensorContext,
     ) -> dg.SkipReason | None:
-        from dpsynth_assets.assets.finished import purge_finished
+        from dpsynth_assets.assets.purge_after_run import purge_finished
 
         purged = purge_finished(context.instance, context.dagster_run.run_id)
         return None if purged else dg.SkipReason("The run finished no cohort.")

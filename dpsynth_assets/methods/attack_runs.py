@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.catalogue import MEDIAN_GAMMA, MEDIAN_REMOVAL, Attack
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 
 if TYPE_CHECKING:
     import polars as pl

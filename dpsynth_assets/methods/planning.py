@@ -13,10 +13,10 @@ from typing import Any
 from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
-from dpsynth_assets.methods.plan_inputs import readable_corpora, refusal_for_inputs
+from dpsynth_assets.methods.dependencies import readable_corpora, refusal_for_inputs
 from dpsynth_assets.methods.plan_scale import fitted_scale, largest_scale
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.registry import REGISTRY, get_method
 from dpsynth_assets.methods.secret_shares import divided_secret_shares
 from dpsynth_assets.methods.stages import MethodPlan

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
-from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import MixtureGaussianEvent, flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType

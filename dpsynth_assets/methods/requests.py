@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import PlannedMethod, PlannedShared
+from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import ReleaseRequest

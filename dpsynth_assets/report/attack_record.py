@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.catalogue import CLAIMS
 from dpsynth_assets.methods.base import Method
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up

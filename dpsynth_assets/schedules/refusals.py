@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod, PlannedShared
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import ComposedEvent

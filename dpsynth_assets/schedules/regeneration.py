@@ -8,7 +8,7 @@ import dagster as dg
 from dpsynth_assets.assets.groups import Step, method_group, step_group
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules.refusals import refusal_of

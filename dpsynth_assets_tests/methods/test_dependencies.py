@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.plan_inputs import input_problems, refusal_for_inputs
+from dpsynth_assets.methods.dependencies import input_problems, refusal_for_inputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 

@@ -18,7 +18,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 
 
 class Planned(Protocol):
-    """A method of a dataset file with its settings and its plan (`planned.PlannedMethod`)."""
+    """A method of a dataset file with its settings and its plan (`dataset_plan.PlannedMethod`)."""
 
     @property
     def folder(self) -> str:
