@@ -20,15 +20,13 @@ import polars as pl
 from dp_kmeans.noisy_kmeans import fit_noisy_kmeans, principal_view, random_view
 
 from dpsynth_assets.clustering import fit_centers, nearest_center
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
-from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-    assign_clusters,
-    release_cluster_histogram,
-)
+from dpsynth_assets.methods.cluster_histogram import ClusterCounting, assign_clusters
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.metrics.clusterings import private_kmeans, score_clusterings
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import project_root
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 DELTA = 1e-6
 EPSILONS = (0.1, 1.0, 10.0)
@@ -92,24 +90,16 @@ def rebalanced(embeddings: np.ndarray, centers: np.ndarray) -> np.ndarray:
     records = pl.DataFrame(
         {"record_id": names, "unit_id": names, "text": names, "label": [""] * rows}
     )
-    terms = CohortTerms(
-        cohort="benchmark",
-        relation=NeighboringRelation.ADD_REMOVE,
-        unit=PrivacyUnit(),
-        epsilon=1.0,
-        delta=DELTA,
-        accountant="zcdp",
-        labels=("",),
-        label_texts=("",),
-    )
-    release = release_cluster_histogram(
-        PrivateInputs(records=records, embeddings=embeddings),
-        centers,
-        terms,
+    noise = NoisyHistogram(
         noise="laplace",
         scale=2.0 / HISTOGRAM_EPSILON,  # two histograms, ε/2 each
-        clusters_per_label=max(1, len(centers) // KEPT_SHARE),
+        relation=NeighboringRelation.ADD_REMOVE,
+        max_records_per_unit=1,
     )
+    counting = ClusterCounting(
+        histogram=noise, labels=("",), clusters_per_label=max(1, len(centers) // KEPT_SHARE)
+    )
+    release = counting.release(PrivateInputs(records=records, embeddings=embeddings), centers)
     labels = np.zeros(rows, dtype=np.int64)
     return assign_clusters(embeddings, labels, centers, release.value.centers)
 

@@ -1,6 +1,8 @@
 """Private decoding beside plain sampling: the same rows, lengths, model and cache in one run.
 
     python benchmarks/decoding.py [--parts choices] [--width 128] [--layers 4] [--threads 2]
+    python benchmarks/decoding.py --parts choices --shape gemma-2-2b --batches 1 --contexts 256 \
+        --prompt 500 --tokens 40                                     # one CUDA device
 
 Both sides decode the same contexts for the same number of steps from a filled prompt cache. The
 private side runs the product's loop: mean of clipped logits, token meter, operating-system
@@ -10,7 +12,9 @@ tokens what the choice costs beside the rest of a step, in processor time, with 
 as a trained model's: the contexts of a batch disagree as independent ones do, which leaves the
 median nearly all columns to sort, or agree on which fifth of the vocabulary is likely. The last
 line reads prompts of which a public part is shared. The first line sets the stated peak memory of
-one private step against the measured peak. `gpu_decoding.py` does the same on a GPU.
+one private step against the measured peak. On a GPU times are of the clock and passes are CUDA
+graphs; a step stands beside a floor: the bytes that it cannot avoid (weights in bfloat16, cache,
+logits once written and once read) over the bandwidth of a plain copy.
 """
 
 import argparse
@@ -132,8 +136,8 @@ def report_choices(arguments) -> None:
     prompts = random_prompts(arguments, model.config.vocab_size)
     print(
         f"choice of tokens, {arguments.batches} x {arguments.contexts} contexts, "
-        f"V={model.config.vocab_size}, {arguments.layers} layers {arguments.width} wide, "
-        f"{arguments.threads} threads:"
+        f"V={model.config.vocab_size}, {model.config.num_hidden_layers} layers "
+        f"{model.config.hidden_size} wide, {arguments.threads} threads:"
     )
     for name, make, compares, agree in CHOICES:
         steps = [
@@ -142,9 +146,35 @@ def report_choices(arguments) -> None:
         ]
         choice, rest = np.median(np.concatenate(steps), axis=0)
         print(
-            f"  {name:24s}{1e3 * choice:7.2f} cpu-ms a step, {1e3 * rest:7.2f} for the passes: "
-            f"{choice / rest:.1%}"
+            f"  {name:24s}{1e3 * choice:7.2f} ms a step, {1e3 * rest:7.2f} for the passes: "
+            f"{choice / rest:.1%}{beside_floor(model, arguments, choice + rest)}"
         )
+
+
+def beside_floor(model, arguments, seconds: float) -> str:
+    """A step beside what its bytes alone take, on a GPU; nothing on a processor."""
+    if model.device.type == "cpu":
+        return ""
+    config, rows = model.config, arguments.batches * arguments.contexts
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    entry = 2 * config.num_hidden_layers * config.num_key_value_heads * head
+    cached = rows * (arguments.prompt + arguments.tokens / 2) * entry * model.dtype.itemsize
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    floor = (weights + cached + 2 * rows * config.vocab_size * 4) / copy_bandwidth(model.device)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    return f"; step {seconds / floor:.2f} of its floor, peak {peak:.1f} GiB"
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes a second, read and written, of a plain copy."""
+    source = torch.zeros(1 << 31, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    seconds = []
+    for _ in range(8):
+        begun = now()[0]
+        target.copy_(source)
+        seconds.append(now()[0] - begun)
+    return 2 * source.numel() / min(seconds)
 
 
 def report_prefix(arguments) -> None:
@@ -179,12 +209,12 @@ def choice_times(model, prompts, arguments, make, compares: bool, agree: bool) -
     unlikely = unlikely_tokens(model) if agree else None
 
     def timed(logits, *inputs) -> Draws:
-        arrivals.append(now()[1])
+        arrivals.append(busy_seconds())
         if unlikely is not None:
             logits.add_(unlikely)
-        starts.append(now()[1])
+        starts.append(busy_seconds())
         draws = select(logits, *inputs)
-        ends.append(now()[1])
+        ends.append(busy_seconds())
         return draws
 
     public = [[1, 2, 3]] * arguments.batches if compares else None
@@ -304,12 +334,48 @@ PARTS = {
 """The parts of the report."""
 
 
+GEMMA_2_2B = {
+    "vocab_size": 256_000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+}
+SHAPES = {
+    "gemma-2-2b": GEMMA_2_2B,
+    "gemma-tiny": GEMMA_2_2B
+    | {
+        "vocab_size": 2048,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+    },
+}
+"""Random models of a published shape; the tiny one is for a smoke run on a processor."""
+
+
 def load_model(arguments, vocabulary: int = 2048, logit_spread: float = 0.2):
-    from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
     if arguments.model:
         return AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
     torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if arguments.shape:
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        config = Gemma2Config(**SHAPES[arguments.shape])
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        return spread_out(model.eval(), logit_spread).to(device)
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=arguments.width,
@@ -322,9 +388,14 @@ def load_model(arguments, vocabulary: int = 2048, logit_spread: float = 0.2):
         tie_word_embeddings=True,
     )
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    return spread_out(model, logit_spread).to(device)
+
+
+def spread_out(model, logit_spread: float):
+    """Gives logits a standard deviation over tokens, as a trained model's."""
     with torch.no_grad():
-        model.lm_head.weight.normal_(0, logit_spread / config.hidden_size**0.5)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+        model.lm_head.weight.normal_(0, logit_spread / model.config.hidden_size**0.5)
+    return model
 
 
 def random_prompts(arguments, vocabulary: int) -> list[list[list[int]]]:
@@ -339,6 +410,11 @@ def now() -> tuple[float, float]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
+
+
+def busy_seconds() -> float:
+    """Processor seconds, or on a GPU seconds of the clock."""
+    return now()[0 if torch.cuda.is_available() else 1]
 
 
 def per_step(ticks: list[tuple[float, float]]) -> tuple[float, float]:
@@ -364,6 +440,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--model", default="", help="folder of a causal language model")
+    parser.add_argument("--shape", default="", choices=["", *SHAPES], help="of the random model")
     parser.add_argument("--width", type=int, default=128, help="of the random model")
     parser.add_argument("--layers", type=int, default=4, help="of the random model")
     parser.add_argument("--batches", type=int, default=8)

@@ -1,7 +1,10 @@
-"""DP-Adam beside plain AdamW and Opacus on a processor: speed and peak memory, in one run.
+"""DP-Adam beside plain AdamW and Opacus: speed and peak memory, in one run.
 
     python benchmarks/dp_training.py [--models embedded base gpt2] [--repetitions 3] [--out FILE]
         [--ways plain DP-Adam "Opacus hooks"] [--logical RECORDS] [--threads 2]
+    python benchmarks/dp_training.py --device cuda --models "base, long" --repetitions 1
+        --ways plain DP-Adam "plain, bfloat16" "DP-Adam, bfloat16" "DP-Adam, exact sums"
+    python benchmarks/dp_training.py --device cuda --agreement     # is a clipped sum right there?
 
 Every measurement is a process of its own, so that peak memory is its own; ways alternate, and
 medians are told. Model, examples, micro-batches and logical batch are the same for all ways. Speed
@@ -11,7 +14,8 @@ warms up: processor seconds with one thread, wall seconds with more, which every
 machine mean nothing. Peak memory counts from the loaded libraries on. The noise of a step takes the
 same time whatever its batch, so its share is told, and speed without it: what a logical batch of
 4096 approaches. Opacus draws its noise from torch's seeded generator, which is faster and no
-protection against whoever knows the seed.
+protection against whoever knows the seed. On a GPU wall seconds are taken, and peak memory is what
+the allocator handed out at most; "base, long" is BART-base with a logical batch of 4,096.
 """
 
 import argparse
@@ -26,6 +30,7 @@ import time
 from pathlib import Path
 
 WAYS = ("plain", "DP-Adam", "DP-Adam, exact sums", "Opacus hooks")
+ON_A_GPU = ("plain, bfloat16", "DP-Adam, bfloat16")
 SHAPES = {
     "embedded": {"width": 128, "layers": 2, "heads": 4, "feed_forward": 512, "vocabulary": 4096},
     "embedded wide": {
@@ -36,6 +41,13 @@ SHAPES = {
         "vocabulary": 4096,
     },
     "base": {"width": 768, "layers": 6, "heads": 12, "feed_forward": 3072, "vocabulary": 50265},
+    "base, long": {
+        "width": 768,
+        "layers": 6,
+        "heads": 12,
+        "feed_forward": 3072,
+        "vocabulary": 50265,
+    },
     "gpt2": {"width": 192, "layers": 4, "heads": 6, "feed_forward": 768, "vocabulary": 4096},
     "gpt2 small": {
         "width": 768,
@@ -49,18 +61,22 @@ LOADS = {
     "embedded": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
     "embedded wide": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
     "base": {"logical": 64, "micro_batch": 8, "source": 32, "target": 96, "steps": 1},
+    "base, long": {"logical": 4096, "micro_batch": 32, "source": 64, "target": 512, "steps": 1},
     "gpt2": {"logical": 128, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
     "gpt2 small": {"logical": 16, "micro_batch": 4, "source": 32, "target": 96, "steps": 1},
 }
 LARGE = ("base", "gpt2 small")  # one step is long enough to hide what a first one costs
+ON_A_PROCESSOR = tuple(name for name in SHAPES if name != "base, long")
+CLIP_BOUND = 1.0
 
 
 def main() -> None:
     arguments = parse()
+    if arguments.agreement:
+        print(json.dumps(agreement(arguments.device), indent=2))
+        return
     if arguments.child:
-        load = load_of(arguments.models[0], arguments)
-        found = measured(arguments.models[0], arguments.child, arguments.threads, load)
-        print(json.dumps(found))
+        print(json.dumps(measured(arguments.models[0], arguments.child, arguments)))
         return
     report = {}
     for name in arguments.models:
@@ -90,7 +106,7 @@ def medians(runs: list[dict]) -> dict:
 def child(name: str, way: str, arguments) -> dict:
     threads = str(arguments.threads)
     command = [sys.executable, __file__, "--child", way, "--models", name, "--threads", threads]
-    command += ["--logical", str(load_of(name, arguments)["logical"])]
+    command += ["--logical", str(load_of(name, arguments)["logical"]), "--device", arguments.device]
     environment = os.environ | {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
     environment.setdefault("GOMP_SPINCOUNT", "10000")
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -110,8 +126,8 @@ def tell(name: str, found: dict, load: dict) -> None:
         f"{name}: {SHAPES[name]}, logical batch {load['logical']} in parts of "
         f"{load['micro_batch']}, {load['source']} + {load['target']} tokens"
     )
-    plain = found.get("plain", {})
     for way, figures in found.items():
+        plain = found.get("plain, bfloat16" if "bfloat16" in way else "plain", {})
         if "error" in figures:
             print(f"  {way:24s}does not run: {figures['error']}")
             continue
@@ -119,7 +135,7 @@ def tell(name: str, found: dict, load: dict) -> None:
             f"  {way:24s}{figures['examples_per_second']:8.1f} examples/s"
             f"{figures['peak_mib']:8.0f} MiB   noise {figures['noise_share']:4.0%} of the time"
         )
-        if plain and "error" not in plain and way != "plain":
+        if plain and "error" not in plain and not way.startswith("plain"):
             speed = figures["examples_per_second"] / plain["examples_per_second"]
             quiet = figures["without_noise"] / plain["examples_per_second"]
             memory = figures["peak_mib"] / plain["peak_mib"]
@@ -130,17 +146,18 @@ def tell(name: str, found: dict, load: dict) -> None:
         print(f"  DP-Adam / Opacus hooks  {speeds[0] / speeds[1]:.2f}x", flush=True)
 
 
-def measured(name: str, way: str, threads: int, load: dict) -> dict:
+def measured(name: str, way: str, arguments) -> dict:
     """One way of one model, in this process."""
     import torch
     import transformers
 
+    threads, load, device = arguments.threads, load_of(name, arguments), arguments.device
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     warm_libraries(way)
-    before = peak_bytes()
-    model = new_model(name)
+    before = peak_bytes(device)
+    model = new_model(SHAPES[name], gpt2=name.startswith("gpt2")).to(device)
     examples = random_examples(load, SHAPES[name]["vocabulary"])
     loss = CountedLoss(new_loss(name))
     timer = NoiseTimer()
@@ -148,16 +165,18 @@ def measured(name: str, way: str, threads: int, load: dict) -> dict:
     if name not in LARGE:
         run(load["micro_batch"], 1)
     loss.examples, timer.seconds = 0, 0.0
-    clock = time.process_time if threads == 1 else time.perf_counter
+    clock = time.process_time if threads == 1 and device == "cpu" else time.perf_counter
+    synchronize(device)
     start = clock()
     run(load["logical"], load["steps"])
+    synchronize(device)
     elapsed = clock() - start
     noise = timer.seconds / threads
     return {
         "examples_per_second": loss.examples / elapsed,
         "without_noise": loss.examples / (elapsed - noise),
         "noise_share": noise / elapsed,
-        "peak_mib": (peak_bytes() - before) / 2**20,
+        "peak_mib": (peak_bytes(device) - before) / 2**20,
         "parameters": sum(each.numel() for each in model.parameters()),
     }
 
@@ -173,8 +192,19 @@ def warm_libraries(way: str) -> None:
         import opacus  # noqa: F401
 
 
-def peak_bytes() -> int:
+def peak_bytes(device: str) -> int:
+    if device != "cpu":
+        import torch
+
+        return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def synchronize(device: str) -> None:
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 class CountedLoss:
@@ -234,22 +264,24 @@ def trainer(way: str, model, examples, loss, load):
     settings = FineTuningSettings(
         learning_rate=1e-4,
         micro_batch=load["micro_batch"],
+        autocast="bfloat16" in way,
         products=Products.FLOAT64 if "exact" in way else Products.NATIVE,
     )
 
     def run(logical: int, steps: int) -> None:
-        if way == "plain":
+        if way.startswith("plain"):
             sampling = PlainSampling(steps=steps, batch_size=logical)
             fine_tune(model, examples, loss, sampling, settings)
             return
         mechanism = DpSgdMechanism(
-            l2_bound=1.0,
+            l2_bound=CLIP_BOUND,
             noise_multiplier=1.0,
             sampling_probability=logical / len(examples),
             steps=steps,
             expected_batch_size=logical,
             relation=NeighboringRelation.ADD_REMOVE,
             most_in_company=0 if "exact" in way else most_in_company(logical, GRADIENT_SLACK),
+            gradient_slack=GRADIENT_SLACK,  # Speed alone is measured: bfloat16 needs far more.
         )
         fine_tune_privately(model, examples, loss, mechanism, settings)
 
@@ -330,7 +362,53 @@ def random_examples(load: dict, vocabulary: int) -> list:
     ]
 
 
-def new_model(name: str):
+def agreement(device: str) -> dict:
+    """Largest error of a clipped sum on a device against one example at a time in float64.
+
+    Relative to the norm of the sum.
+    """
+    import torch
+
+    from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
+
+    torch.manual_seed(0)
+    shape = {"width": 64, "layers": 2, "heads": 2, "feed_forward": 256, "vocabulary": 512}
+    model, loss = new_model(shape).double().eval(), new_loss("base")
+    examples = random_examples({"logical": 2, "source": 12, "target": 20}, shape["vocabulary"])
+    expected = one_by_one(model, examples, loss)
+    model, found = model.float().to(device), {}
+    for name, products, narrow in (
+        ("float32", Products.NATIVE, False),
+        ("float32, exact sums", Products.FLOAT64, False),
+        ("bfloat16", Products.NATIVE, True),
+    ):
+
+        def losses(model, narrow=narrow):
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=narrow):
+                return loss(model, examples)
+
+        parts = [LossOfPart(len(examples), losses)]
+        sums, _ = PerExampleGradients(model, products).private_clipped_sums(parts, CLIP_BOUND)
+        flat = torch.cat([each.flatten() for each in sums]).cpu()
+        found[name] = float((flat - expected).norm() / expected.norm())
+    return found
+
+
+def one_by_one(model, examples, loss):
+    """The clipped sum by autograd, one example at a time, in float64."""
+    import torch
+
+    total = 0.0
+    for example in examples:
+        model.zero_grad()
+        loss(model, [example]).sum().backward()
+        flat = torch.cat([each.grad.flatten() for each in model.parameters()])
+        total = total + flat * min(1.0, CLIP_BOUND / float(flat.norm()))
+    model.zero_grad()
+    return total
+
+
+def new_model(shape: dict, *, gpt2: bool = False):
     from transformers import (
         BartConfig,
         BartForConditionalGeneration,
@@ -338,8 +416,7 @@ def new_model(name: str):
         GPT2LMHeadModel,
     )
 
-    shape = SHAPES[name]
-    if name.startswith("gpt2"):
+    if gpt2:
         config = GPT2Config(
             vocab_size=shape["vocabulary"],
             n_embd=shape["width"],
@@ -375,13 +452,15 @@ def new_model(name: str):
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--models", nargs="+", default=ON_A_PROCESSOR, choices=list(SHAPES))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=[*WAYS, *ON_A_GPU])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--logical", type=int, default=None, help="records of a logical batch")
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=[*WAYS, *ON_A_GPU], help=argparse.SUPPRESS)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--agreement", action="store_true", help="check sums, measure nothing")
     return parser.parse_args()
 
 

@@ -2,6 +2,8 @@
 
     python benchmarks/engines.py [--model FOLDER] [--rows 64] [--tokens 64]
     VLLM=.venv-vllm/bin/python python benchmarks/engines.py     # vLLM beside it (make test-vllm)
+    python benchmarks/engines.py --shape llama-3.1-8b --engines transformers --prompt 512 \
+        --tokens 128 --passes 32 --repetitions 3                # one CUDA device
 
 Each engine runs in a process of its own on one thread. A shared machine's clock says little, and
 even its processor time changes with what runs beside it: so processor time is compared, and the
@@ -12,7 +14,8 @@ scale, `generate` of transformers itself on the first of them. In a round the ca
 between steered and unsteered, and so do single passes of the model (steps of vLLM, its scheduler
 included), which say best what steering costs.
 Pooled hidden states of 500 documents: rows that passed through the model (one a document, and
-filler), and memory beyond it.
+filler), and memory beyond it. On a GPU seconds are of the clock, and single passes are launched
+kernel by kernel and replayed as CUDA graphs.
 """
 
 import argparse
@@ -28,6 +31,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 ENGINES = ("transformers", "vllm")
+SHAPES = {
+    "llama-3.1-8b": {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    }
+}
 
 
 def main() -> None:
@@ -38,9 +51,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         model = arguments.model or random_model(Path(scratch) / "model", arguments)
         pythons = {"transformers": sys.executable, "vllm": os.environ.get("VLLM", sys.executable)}
-        engines = {kind: in_own_process(pythons[kind], kind, model) for kind in ENGINES}
+        kinds = arguments.engines
+        engines = {kind: in_own_process(pythons[kind], kind, model) for kind in kinds}
         figures = {kind: answer(engine, "once") for kind, engine in engines.items()}
-        running = [kind for kind in ENGINES if figures[kind] is not None]
+        running = [kind for kind in kinds if figures[kind] is not None]
         rounds: dict = {kind: [] for kind in running}
         for number in range(arguments.repetitions + 1):
             for kind in running if number % 2 else running[::-1]:
@@ -59,7 +73,7 @@ def show(figures: dict, rounds: dict) -> None:
             continue
         for name, value in (figure | summary(rounds[kind])).items():
             print(f"  {name:44s}{value}")
-    if len(rounds) == len(ENGINES):
+    if set(rounds) == set(ENGINES):
         pairs = list(zip(rounds["vllm"], rounds["transformers"], strict=True))
         for name in ("unsteered", "steered", "mixed"):
             ratios = [theirs[name] / ours[name] for ours, theirs in pairs]
@@ -120,7 +134,9 @@ def serve(arguments) -> None:
     from dpsynth_assets.models.language_model import load_language_model
 
     torch.set_num_threads(1)
-    language_model = load_language_model(arguments.model, device="cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = "bfloat16" if device == "cuda" else "float32"
+    language_model = load_language_model(arguments.model, device=device, dtype=dtype)
     engine = open_engine(arguments, language_model)
     for line in sys.stdin:
         request = line.strip()
@@ -181,9 +197,9 @@ def generation(engine, language_model, number: int, arguments) -> dict:
     vectors = directions(engine)
 
     def timed(writer, rows) -> dict:
-        start, wall = time.process_time(), time.perf_counter()
+        start, wall = busy_seconds(), time.perf_counter()
         tokens = sum(len(g.token_ids) for g in writer.generate(rows, sampling))
-        cpu, wall = time.process_time() - start, time.perf_counter() - wall
+        cpu, wall = busy_seconds() - start, time.perf_counter() - wall
         return {"cpu": cpu / tokens, "wall": wall / tokens, "tokens": tokens / len(rows)}
 
     def plain() -> dict:
@@ -221,17 +237,17 @@ def mixed_lengths(engine, language_model, number: int, arguments) -> float:
     draw = np.random.default_rng(number)
     limits = draw.integers(1, 2 * arguments.tokens, len(rows)).tolist()
     sampling = Sampling(temperature=1.0, max_new_tokens=tuple(limits), seed=number)
-    start = time.process_time()
+    start = busy_seconds()
     tokens = sum(len(each.token_ids) for each in engine.generate(rows, sampling))
-    return (time.process_time() - start) / tokens
+    return (busy_seconds() - start) / tokens
 
 
 def plain_generate(language_model, rows: list[list[int]], arguments) -> float:
     """Processor seconds a token of `generate` as transformers has it, all rows in one batch."""
     import torch
 
-    ids = torch.tensor(rows)
-    start = time.process_time()
+    ids = torch.tensor(rows, device=language_model.model.device)
+    start = busy_seconds()
     with torch.inference_mode():
         made = language_model.model.generate(
             input_ids=ids,
@@ -241,38 +257,56 @@ def plain_generate(language_model, rows: list[list[int]], arguments) -> float:
             eos_token_id=None,
             pad_token_id=language_model.pad_token_id,
         )
-    return (time.process_time() - start) / (made.shape[1] - ids.shape[1]) / len(rows)
+    return (busy_seconds() - start) / (made.shape[1] - ids.shape[1]) / len(rows)
 
 
 def steps(language_model, rows, engine, arguments) -> dict:
     """Single decoding passes, steered and unsteered in turn: what the hooks alone cost."""
     import torch
 
+    figures: dict = {}
+    for graphs in (False, True) if torch.cuda.is_available() else (False,):
+        figures |= passes(language_model, rows, directions(engine), arguments, graphs)
+    return figures
+
+
+def passes(language_model, rows, vectors, arguments, graphs: bool) -> dict:
+    """Medians of passes that are launched kernel by kernel, or replayed as CUDA graphs."""
+    import torch
+
     from dpsynth_assets.models.decoding import PackedContexts
     from dpsynth_assets.models.engines.residual_stream import adding_to_stream
 
-    contexts = PackedContexts(
-        language_model.model,
-        rows,
-        prompt_columns=arguments.prompt,
-        max_new_tokens=arguments.tokens,
-        pad_token_id=language_model.pad_token_id,
-    )
+    model = language_model.model
     added = {
-        layer: torch.from_numpy(vector).float() for layer, vector in directions(engine).items()
+        layer: torch.from_numpy(vector).to(model.device, model.dtype)
+        for layer, vector in vectors.items()
+    }
+    sides = {"unsteered": {}, "steered": added}
+    contexts = {
+        name: PackedContexts(  # Each its own: a captured pass has its steering in it.
+            model,
+            rows,
+            prompt_columns=arguments.prompt,
+            max_new_tokens=arguments.tokens,
+            pad_token_id=language_model.pad_token_id,
+            cuda_graphs=graphs,
+        )
+        for name in sides
     }
     tokens = torch.zeros(len(rows), dtype=torch.long)
-    seconds: dict = {"unsteered": [], "steered": []}
+    seconds: dict = {name: [] for name in sides}
     for step in range(arguments.passes):
-        for name, extra in (("unsteered", {}), ("steered", added)):
-            with adding_to_stream(language_model.model, extra):
-                start = time.process_time()
-                contexts.next_logits(tokens, tokens + step % arguments.tokens)
-                seconds[name].append(time.process_time() - start)
+        for name, extra in sides.items():
+            with adding_to_stream(model, extra):
+                start = busy_seconds()
+                contexts[name].next_logits(tokens, tokens + step % arguments.tokens)
+                seconds[name].append(busy_seconds() - start)
     cpu = {name: statistics.median(values) for name, values in seconds.items()}
+    how = ", as a CUDA graph" if graphs else ""
     return {
-        "processor ms a pass of all rows": round(1e3 * cpu["unsteered"], 2),
-        "steered / unsteered pass": round(cpu["steered"] / cpu["unsteered"], 3),
+        f"ms a pass of all rows{how}": round(1e3 * cpu["unsteered"], 2),
+        f"steered / unsteered pass{how}": round(cpu["steered"] / cpu["unsteered"], 3),
     }
 
 
@@ -288,9 +322,9 @@ def vllm_steps(engine, rows, arguments) -> dict:
         steered = len(taken) % 2 == 1
         if steered:
             engine._call("dpsynth_steer", vectors)
-        start = time.process_time()
+        start = busy_seconds()
         told = step()
-        seconds[steered].append(time.process_time() - start)
+        seconds[steered].append(busy_seconds() - start)
         taken.append(steered)
         if steered:
             engine._call("dpsynth_release")
@@ -321,9 +355,9 @@ def states(engine, language_model, draw, arguments) -> dict:
     layers = [engine.layers - 2, engine.layers - 1]
     shared = {"provenance": Provenance.PUBLIC}
     engine.hidden_states(texts[:4], layers, **shared)  # warms up
-    start = time.process_time()
+    start = busy_seconds()
     engine.hidden_states(texts, layers)
-    alone = round(len(texts) / (time.process_time() - start), 1)
+    alone = round(len(texts) / (busy_seconds() - start), 1)
     figures = {"documents": len(texts), "their tokens": int(lengths.sum())}
     figures["private documents a processor second, each alone in its pass"] = alone
     passed = []
@@ -333,10 +367,10 @@ def states(engine, language_model, draw, arguments) -> dict:
         decoder_layers(language_model.model)[0].register_forward_pre_hook(
             lambda _module, inputs: passed.append(tuple(inputs[0].shape[:2]))
         )
-    before, start = reset_peak(), time.process_time()
+    before, start = reset_peak(), busy_seconds()
     engine.hidden_states(texts, layers, **shared)
-    figures["documents a processor second"] = round(len(texts) / (time.process_time() - start), 1)
-    figures["peak MiB beyond what was held before"] = round(memory_mib("VmHWM") - before, 1)
+    figures["documents a processor second"] = round(len(texts) / (busy_seconds() - start), 1)
+    figures["peak MiB beyond what was held before"] = round(peak_mib() - before, 1)
     if passed:
         figures["passes"] = len(passed)
         figures["rows that passed, filler included"] = sum(rows for rows, _ in passed)
@@ -347,9 +381,33 @@ def states(engine, language_model, draw, arguments) -> dict:
 
 
 def reset_peak() -> float:
-    """Forgets the peak of resident memory; returns what is resident, in MiB."""
+    """Forgets the peak of memory; returns what is held, in MiB."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated() / 2**20
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return memory_mib("VmRSS")
+
+
+def peak_mib() -> float:
+    """The peak since it was forgotten, in MiB."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return memory_mib("VmHWM")
+
+
+def busy_seconds() -> float:
+    """Processor seconds, or on a GPU seconds of the clock once it is idle."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def memory_mib(field: str) -> float:
@@ -358,26 +416,31 @@ def memory_mib(field: str) -> float:
 
 
 def random_model(folder: Path, arguments) -> str:
-    """The demo's shape (1.26M parameters) with random weights and a byte tokenizer."""
+    """The demo's shape (1.26M parameters), or Llama's, with random weights and a byte tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     from dpsynth_assets.models.byte_tokenizer import train_tokenizer
 
     torch.manual_seed(0)
+    shape = SHAPES.get(arguments.shape) or {
+        "vocab_size": 2048,
+        "hidden_size": arguments.width,
+        "intermediate_size": arguments.width * 5 // 2,
+        "num_hidden_layers": arguments.layers,
+        "num_attention_heads": arguments.width // 32,
+        "num_key_value_heads": max(1, arguments.width // 64),
+    }
     config = LlamaConfig(
-        vocab_size=2048,
-        hidden_size=arguments.width,
-        intermediate_size=arguments.width * 5 // 2,
-        num_hidden_layers=arguments.layers,
-        num_attention_heads=arguments.width // 32,
-        num_key_value_heads=max(1, arguments.width // 64),
+        **shape,
         max_position_embeddings=2048,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
     )
-    model = AutoModelForCausalLM.from_config(config)
+    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     with torch.no_grad():
         model.lm_head.weight[1] = 0  # the end token is as likely as any other of 2,048
     model.save_pretrained(folder)
@@ -389,6 +452,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", default="", choices=["", *ENGINES], help=argparse.SUPPRESS)
     parser.add_argument("--model", default="", help="folder of a causal language model")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--shape", default="", choices=["", *SHAPES], help="of the random model")
     parser.add_argument("--width", type=int, default=128, help="of the random model")
     parser.add_argument("--layers", type=int, default=4, help="of the random model")
     parser.add_argument("--rows", type=int, default=64)

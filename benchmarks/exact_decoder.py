@@ -23,9 +23,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.models.engines.exact_engine import calibration_ids
 from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
-from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.smollm2 import write_smollm2

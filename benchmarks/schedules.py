@@ -177,9 +177,9 @@ def make_base(instance: "dg.DagsterInstance", definitions: "dg.Definitions") -> 
 
 def check(url: str, names: list[str]) -> None:
     """What the ledger adds to a step, in a fresh `Ledger`, as a step's own process has one."""
-    from dpsynth_assets.assets.corpora import corpus_request
     from dpsynth_assets.cli.cohorts import find_cohort
     from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.methods.requests import stage_request
     from dpsynth_assets.privacy.events import GaussianEvent
     from dpsynth_assets.privacy.ledger import Ledger
     from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -189,7 +189,9 @@ def check(url: str, names: list[str]) -> None:
     number = iter(range(10_000))
 
     def asked() -> "ReleaseRequest":
-        whole = corpus_request(spec, plan.methods[0], release=f"new {next(number)}")
+        whole = stage_request(
+            spec, plan.methods[0], plan.methods[0].plan.stages[0], release=f"new {next(number)}"
+        )
         return replace(whole, event=GaussianEvent(noise_multiplier=60.0))
 
     def reserve() -> None:

@@ -22,7 +22,7 @@ from dpsynth_assets.privacy.secret_protection import gaussian_budget
 from dpsynth_assets.privacy.secret_sampling import (
     SecretSampling,
     sampling_probabilities,
-    secret_laws,
+    secret_count_distributions,
     secret_weights,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -75,8 +75,13 @@ def calibration(records, secrets, share):
             )
 
         def own():
-            laws = secret_laws(chances, held)  # noqa: B023
-            return largest_own_noise(laws=laws, bounds=bounds * secrets, steps=1, noise_floor=1e-2)  # noqa: B023
+            distributions = secret_count_distributions(chances, held)  # noqa: B023
+            return largest_own_noise(
+                distributions=distributions,
+                bounds=bounds * secrets,  # noqa: B023
+                steps=1,
+                noise_floor=1e-2,
+            )
 
         one, one_seconds = timed(shared)
         each, each_seconds = timed(own)

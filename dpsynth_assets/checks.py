@@ -117,7 +117,7 @@ def _decided(
     ledger: Ledger,
     sensitive_store: SensitiveStore | None,
 ) -> bool:
-    """What the ledger says about a candidate, after asking where it says nothing yet."""
+    """The ledger's answer about a candidate; asks the gate where there is none yet."""
     if sensitive_store is None or public_corpus is None:
         known = ledger.decision(question)
         if known is None:

@@ -165,7 +165,7 @@ def _private_resources(assets_def: dg.AssetsDefinition) -> list[str]:
 
 
 def _is_default(key: str, resource: Any) -> bool:
-    """Whether it is the IO manager that Dagster provides where none is bound."""
+    """Says whether it is the IO manager that Dagster provides where none is bound."""
     made_by = getattr(getattr(resource, "resource_fn", None), "__module__", "")
     return key == "io_manager" and made_by.startswith("dagster.")
 

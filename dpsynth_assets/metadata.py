@@ -1,6 +1,7 @@
-"""What assets show in the UI: spend, which Dagster plots over time, papers, code, privacy level."""
+"""Metadata of assets in the UI: spend, plotted over time, papers, code, privacy level."""
 
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -10,10 +11,10 @@ import dagster as dg
 
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
 from dpsynth_assets.tags import PRIVACY
 
@@ -73,13 +74,14 @@ def code_references(*names: str) -> dict[str, Any]:
 
 
 def code_of(value: object) -> str:
-    """Dotted name of an object's class, for `code_references`."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    """Dotted name of a class, or of an object's class, for `code_references`."""
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _reference(name: str) -> dg.LocalFileCodeReference:
     module, _, symbol = name.rpartition(".")
-    path = project_root() / f"{module.replace('.', '/')}.py"
+    path = _file_of(module)
     starts = (f"class {symbol}", f"def {symbol}(")
     for number, line in enumerate(_lines(path), start=1):
         if line.startswith(starts):
@@ -87,6 +89,15 @@ def _reference(name: str) -> dg.LocalFileCodeReference:
                 file_path=str(path), line_number=number, label=path.name
             )
     raise ValueError(f"Expected a class or function {symbol!r} in {path}, got none.")
+
+
+def _file_of(module: str) -> Path:
+    """Finds a module's file without importing it; a method may come from another package."""
+    inside = project_root() / f"{module.replace('.', '/')}.py"
+    if inside.exists():
+        return inside
+    imported = sys.modules.get(module)  # A class from outside was imported by its entry point.
+    return Path(str(imported.__file__)) if imported is not None else inside
 
 
 @cache
@@ -110,7 +121,8 @@ def spend_metadata(
         inherited: Events of the releases this one builds on, e.g. the histogram behind a corpus.
 
     Returns:
-        Keys under `dpsynth/`; a reused release shows `epsilon_charged` 0 and its stated ε.
+        Keys under `dpsynth/`. `epsilon` is what a reader of this asset gets, inputs included;
+        `epsilon_alone` is this release by itself; a reused release shows `epsilon_charged` 0.
     """
     request = reservation.request
     spend = ledger.spend(request.cohort, terms)
@@ -121,7 +133,7 @@ def spend_metadata(
     metadata: dict[str, Any] = {
         **in_words(
             str(request.guarantee),
-            cost.get("dpsynth/epsilon_with_inputs"),
+            cost.get("dpsynth/epsilon"),
             delta=spend.delta,
             unit=terms.unit.describe(),
             budget=terms.epsilon,
@@ -210,15 +222,15 @@ def in_words(
 def _cost(
     reservation: Reservation, terms: BudgetTerms, inherited: Sequence[Event]
 ) -> dict[str, float]:
-    """ε of the release alone, with what it builds on, and what this run charged."""
+    """ε of the release with what it builds on, of it alone, and what this run charged."""
     event = reservation.request.event
     if event is None or reservation.request.guarantee is GuaranteeType.SECRET:
         return {"dpsynth/epsilon_charged": 0.0}
     alone = epsilon_of_fixed([event], terms.delta, terms.accountant)
     return {
-        "dpsynth/epsilon": float(alone),
-        "dpsynth/epsilon_with_inputs": float(
+        "dpsynth/epsilon": float(
             epsilon_with_inputs([*inherited, event], terms.delta, terms.accountant, terms.epsilon)
         ),
+        "dpsynth/epsilon_alone": float(alone),
         "dpsynth/epsilon_charged": 0.0 if reservation.reused else float(alone),
     }

@@ -31,7 +31,7 @@ class Home:
 
     @property
     def witness(self) -> Path:
-        """What this installation remembers of its ledger, apart from the ledger's own folder."""
+        """Record that this installation keeps of its ledger, apart from the ledger's own folder."""
         return self.root / "witness"
 
     @property
@@ -61,7 +61,7 @@ class Home:
 
     @property
     def shared_models(self) -> Folder | None:
-        """Where machines share trained public models: DPSYNTH_STORE_URL/public, if it is set."""
+        """Place where machines share trained public models: DPSYNTH_STORE_URL/public, if set."""
         address = os.environ.get("DPSYNTH_STORE_URL", "")
         return located(address) / "public" if address else None
 
@@ -72,7 +72,7 @@ class Home:
 
     @property
     def published(self) -> Folder | None:
-        """Where a copy of every published corpus goes, if DPSYNTH_PUBLISH_URL names a place."""
+        """Place for a copy of every published corpus, if DPSYNTH_PUBLISH_URL names a place."""
         address = os.environ.get("DPSYNTH_PUBLISH_URL", "")
         return located(address) if address else None
 

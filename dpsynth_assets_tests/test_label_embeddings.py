@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.assets.corpora import corpus_request
-from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
-from dpsynth_assets.assets.staged_requests import stage_request
+from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.text_embedder import Arithmetic
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.report.label_embeddings import EMBEDDED, NEAREST, UNKNOWN
+from dpsynth_assets.report.label_assumptions import EMBEDDED, NEAREST, UNKNOWN
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 
@@ -78,10 +77,7 @@ def test_every_charge_says_what_it_rests_on_be_it_nothing():
     for spec, planned in methods:
         if not planned.method.spends:
             continue
-        if planned.plan.stages:
-            asked = [stage_request(spec, planned, s, release="1") for s in planned.plan.stages]
-        else:
-            asked = [corpus_request(spec, planned, release="1")]
+        asked = [stage_request(spec, planned, s, release="1") for s in planned.plan.stages]
         assert all("rests_on" in request.parameters for request in asked), planned.folder
 
 
@@ -101,10 +97,8 @@ def test_embeddings_of_unknown_make_are_refused_before_a_charge(tmp_path):
     store, rows = SensitiveStore.at(str(tmp_path)), np.eye(2, 3, dtype=np.float32)
     store.write_embeddings("tickets", "source", rows, "v1", {"arithmetic": "int8"})
     require_stated_embeddings(store, "tickets")
-    assert embeddings_stated(store, "tickets") == {
-        "rests_on": {"embeddings": {"arithmetic": "int8"}}
-    }
+    assert embeddings_rest_on(store, "tickets") == {"embeddings": {"arithmetic": "int8"}}
     store.write_embeddings("tickets", "source", rows, "v2")  # As versions before 0.2.0 did.
-    assert embeddings_stated(store, "tickets") == {}
+    assert embeddings_rest_on(store, "tickets") == {}
     with pytest.raises(PrivacyError, match=r"Materialise tickets/shared/private_embeddings"):
         require_stated_embeddings(store, "tickets")

@@ -12,20 +12,19 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import prediction_plots as assets
-from dpsynth_assets.assets.dataset import SHARED
-from dpsynth_assets.assets.identity import dataset_key
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets import prediction_plots as assets, stage_metadata
+from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import PrivacyLineageError, verify_privacy_lineage
-from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.private_prediction.cluster_histogram import (
+from dpsynth_assets.methods.cluster_histogram import (
     assign_clusters,
     count_by_label_and_center,
     select_top_centers,
 )
+from dpsynth_assets.methods.dataset_plan import SHARED
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
 from dpsynth_assets.report import prediction_plots as pictures
 from dpsynth_assets.resources.progress import Progress
@@ -454,7 +453,7 @@ def test_a_dataset_without_a_histogram_shows_two_clusterings(installation, finis
 
 
 def test_metadata_of_a_released_asset_holds_released_pictures_alone():
-    shown = assets.released_metadata("mean_svt", FACTS, ROWS)
+    shown = stage_metadata.corpus_pictures("mean_svt", FACTS, ROWS)
     assert sorted(shown) == [
         "dpsynth/plot_documents_per_batch",
         "dpsynth/plot_private_tokens",

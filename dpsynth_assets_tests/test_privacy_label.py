@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed, filter_epsilon
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import (
     POST_PROCESSING,
@@ -19,7 +20,6 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event
 from dpsynth_assets.privacy.integer_gaussian import integer_gaussian_delta
 from dpsynth_assets.privacy.ledger import GateQuestion, Ledger
-from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
 from dpsynth_assets.report.cards import dataset_card, privacy_statement

@@ -5,11 +5,11 @@ import pytest
 import typer
 from rich.console import Console
 
-from dpsynth_assets.assets.corpora import corpus_request
 from dpsynth_assets.cli import run as run_module
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.assets.test_schedules import spec_with
 
@@ -137,7 +137,9 @@ def test_a_script_must_say_yes(declared, monkeypatch):
 def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(declared):
     spec, plan, ledger = declared
     asset = plan.releases[-1].asset
-    ledger.reserve(corpus_request(spec, plan.methods[-1], release="1"), plan.budget, plan.releases)
+    last = plan.methods[-1]
+    request = stage_request(spec, last, last.plan.stages[0], release="1")
+    ledger.reserve(request, plan.budget, plan.releases)
     assert pending_releases(spec, {asset}, "", ledger) == []
     assert pending_releases(spec, {asset}, "a new name", ledger) != []
     edited = spec_with(methods=[{"method": "mean_uniform", "settings": {"temperature": 1.7}}])

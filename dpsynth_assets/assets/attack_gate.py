@@ -11,12 +11,12 @@ import json
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.attack_record import attacks_on_release, refusal
 from dpsynth_assets.assets.attacks import attack_keys
-from dpsynth_assets.assets.identity import dataset_key
+from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
+from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.attack_record import attacks_file
-from dpsynth_assets.assets.attack_runs import Reconstruction
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
+from dpsynth_assets.methods.attack_runs import Reconstruction
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
+from dpsynth_assets.report.attack_record import attacks_file
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult

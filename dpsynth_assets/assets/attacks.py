@@ -14,38 +14,32 @@ import dagster as dg
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.assets.attack_record import (
-    COPYING_MODEL,
-    OWN_MODEL,
-    has_median,
-    is_testable,
+from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
+from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
+from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.attack_runs import (
+    DOCUMENTS,
+    Reconstruction,
+    attacked,
+    median_results,
+    public_records,
+    reconstruct,
+)
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.models.prompt_templates import prompted
+from dpsynth_assets.report.attack_record import (
     model_identity,
     save_attacks,
     settings_of_method,
 )
-from dpsynth_assets.assets.attack_runs import (
-    DOCUMENTS,
-    Reconstruction,
-    audit_median,
-    median_results,
-    medians_of,
-    public_records,
-    reconstruct,
-    testable,
-)
-from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
-from dpsynth_assets.assets.audit import AUDIT
-from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
-from dpsynth_assets.assets.public import public_key
-from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
-from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 
 if TYPE_CHECKING:
@@ -53,6 +47,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.attacks.median_audit import BatchGap
 
 RECONSTRUCTION, MEDIAN = "reconstruction_test", "median_audit"
+_ARTIFACTS = {Attack.RECONSTRUCTION: RECONSTRUCTION, Attack.MEDIAN_AUDIT: MEDIAN}
 WITHIN_CLAIM, NO_COPYING, HAS_POWER = "within_claim", "no_key_reconstructed", "test_has_power"
 NEVER_EXCEEDED = "gamma_never_exceeded"
 
@@ -60,20 +55,18 @@ NEVER_EXCEEDED = "gamma_never_exceeded"
 def attack_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """The attacks that a dataset's methods can be tested with."""
     assets = []
-    if testable(plan):
+    if attacked(plan, Attack.RECONSTRUCTION):
         assets.append(_reconstruction_test(spec, plan))
-    if medians := medians_of(plan):
+    if medians := attacked(plan, Attack.MEDIAN_AUDIT):
         assets.append(_median_audit(spec, plan, medians))
     return dg.Definitions(assets=assets)
 
 
 def attack_keys(dataset: str, planned: PlannedMethod) -> list[dg.AssetKey]:
     """The attacks that one method of a dataset is tested with."""
-    config_type = type(planned.config)
-    if planned.plan.refusal is not None or not is_testable(config_type):
+    if planned.plan.refusal is not None:
         return []
-    artifacts = [RECONSTRUCTION, *([MEDIAN] if has_median(config_type) else [])]
-    return [dataset_key(dataset, AUDIT, artifact) for artifact in artifacts]
+    return [dataset_key(dataset, AUDIT, _ARTIFACTS[each]) for each in planned.method.attacks]
 
 
 def _settings(planned: PlannedMethod, plan: DatasetPlan, manifest: Mapping[str, Any] | None) -> str:
@@ -124,7 +117,8 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         ),
         ins=_model_input(spec),
         code_version=version_of(
-            "reconstruction", *(_settings(planned, plan, None) for planned in testable(plan))
+            "reconstruction",
+            *(_settings(planned, plan, None) for planned in attacked(plan, Attack.RECONSTRUCTION)),
         ),
         description=(
             "Are planted 5-digit keys written more often than keys no method saw? Made-up records, "
@@ -138,8 +132,7 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         models: Models,
         progress: Progress,
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.attacks.copying_model import CopyingModel
-        from dpsynth_assets.attacks.prefilled import prefilled
+        from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
 
         report = progress.start(context, f"{spec.name}: reconstruction test")
         with public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}"):
@@ -242,7 +235,8 @@ def _median_audit(
             )
             for planned in medians:
                 started = time.perf_counter()
-                audit = audit_median(planned, plan.terms, records, public, report)
+                target = planned.target_epsilon
+                audit = planned.method.audit_median(target, records, public, report)
                 found[planned.folder] = audit.batches
                 settings = _settings(planned, plan, public_language_model)
                 results += [

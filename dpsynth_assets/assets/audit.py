@@ -9,16 +9,16 @@ import dagster as dg
 from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.card_check import (
     LABEL_FILE,
     STATEMENT_FILE,
@@ -29,14 +29,8 @@ from dpsynth_assets.report.cards import privacy_statement as render_statement
 from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
-
-AUDIT = "audit"
-
-
-def audits_key(dataset: str) -> dg.AssetKey:
-    """Results of the mechanism audits that concern one dataset."""
-    return dataset_key(dataset, AUDIT, "mechanism_audits")
 
 
 def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -54,7 +48,7 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
 
 def planned_events(plan: DatasetPlan) -> list[Event | None]:
     """Every event the cohort may be charged; None stands for ex-post releases."""
-    shared = [part.event for part in (plan.histogram, plan.topics) if part is not None]
+    shared = [part.event for part in plan.shared]
     return [*shared, *(planned.plan.event for planned in plan.methods)]
 
 
@@ -126,8 +120,8 @@ def _shared_and_staged(plan: DatasetPlan) -> list[str]:
 def _privacy_statement(
     spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
 ) -> dg.AssetsDefinition:
-    from dpsynth_assets.assets.attack_record import attacks_on_cohort
     from dpsynth_assets.assets.attacks import attack_definitions
+    from dpsynth_assets.report.attack_record import attacks_on_cohort
 
     upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
     upstream += [dataset_key(spec.name, *name.split("/")[1:]) for name in _shared_and_staged(plan)]

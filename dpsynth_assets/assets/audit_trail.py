@@ -9,11 +9,12 @@ import dagster as dg
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.audit_agreement import (
     CHAIN,
     FILE,
@@ -38,7 +39,8 @@ from dpsynth_assets.report.audit_trail import (
     to_json,
 )
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.release_store import ReleaseStore, StoreUnavailableError
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 AUDIT_TRAIL = "audit_trail"

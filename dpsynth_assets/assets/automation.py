@@ -9,5 +9,5 @@ FOLLOWS_RELEASES = (
 
 Only for what charges nothing: corpora from paid stages, published corpora and their cards, scores,
 pictures, statements. `lineage` refuses it on a mechanism. It acts while the sensor of
-`defs/automation.py` is switched on.
+`defs/sensors.py` is switched on.
 """

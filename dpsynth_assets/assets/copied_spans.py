@@ -9,16 +9,15 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.groups import method_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.checks import COPIED_SPANS_CODE, NO_COPIED_SPAN
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.dataset_plan import SHARED, PlannedMethod
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 COPIED_SPANS = "copied_spans"

@@ -1,75 +1,47 @@
-"""Assets that every method of a dataset shares: records, embeddings, and the cluster histogram."""
+"""Assets that every method of a dataset shares: records, embeddings, and released histograms."""
 
-from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 import dagster as dg
-import numpy as np
-from pydantic import Field
 
-from dpsynth_assets.assets.embedded_records import embeddings_stated, require_stated_embeddings
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of, version_of_texts
-from dpsynth_assets.assets.mechanism import Drawn, release_once
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.keys import public_key, shared_key
+from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
-from dpsynth_assets.metadata import code_references, spend_metadata
-from dpsynth_assets.methods.base import ProgressCallback
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedHistogram
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
+from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.resources.fingerprints import Reader
-from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore, Split
+from dpsynth_assets.storage.identity import version_of, version_of_texts
 from dpsynth_assets.tags import (
     GPU_OP_TAGS,
     GPU_POOL,
-    MECHANISM,
     PRIVACY,
-    RELEASE,
-    RELEASED,
     SENSITIVE,
 )
 
-SHARED = "shared"
 SPLITS: tuple[Split, ...] = ("source", "held_out")
-DEFAULT_RELEASE = "1"
-
-
-class ReleaseConfig(dg.Config):
-    """What a person may choose at launch; ε and δ are fixed by the dataset file."""
-
-    release: str = Field(
-        default="",
-        description=(
-            "Name of the release. The same name never pays twice; a new name draws afresh and "
-            'pays. Empty: the run\'s tag `dpsynth/release`, else "1".'
-        ),
-    )
-
-
-def release_name(context: dg.AssetExecutionContext, config: ReleaseConfig) -> str:
-    """The release a run asks for: Launchpad, then run tag, then the first release."""
-    return config.release or context.run.tags.get(RELEASE, "") or DEFAULT_RELEASE
 
 
 def dataset_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
-    """Shared assets of one dataset."""
-    assets = [_private_records(spec), _private_embeddings(spec)]
-    if plan.histogram is not None:
-        assets.append(_cluster_histogram(spec, plan, plan.histogram))
-    return dg.Definitions(assets=assets)
+    """What all methods of one dataset share: records, embeddings, and released histograms."""
+    histograms = [
+        release_asset(spec, plan, shared, stage)
+        for shared in plan.shared
+        for stage in shared.plan.stages
+    ]
+    return dg.Definitions(assets=[_private_records(spec), _private_embeddings(spec), *histograms])
 
 
 def _common(spec: PrivateDatasetSpec, artifact: str) -> dict[str, Any]:
     return {
-        "key": dataset_key(spec.name, SHARED, artifact),
+        "key": shared_key(spec.name, artifact),
         "group_name": step_group(spec.name, Step.RECORDS),
         "owners": spec.owners,
     }
@@ -120,7 +92,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **_common(spec, "private_embeddings"),
         metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
-        deps=[dataset_key(spec.name, SHARED, "private_records")],
+        deps=[shared_key(spec.name, "private_records")],
         ins={"text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder"))},
         tags={PRIVACY: SENSITIVE},
         kinds={"pytorch", "numpy"},
@@ -161,125 +133,3 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 def _without_counts(report: ProgressCallback) -> ProgressCallback:
     """Passes the share done and drops the message, which would tell how many records there are."""
     return lambda share, _message: report(share, "")
-
-
-def _cluster_histogram(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedHistogram
-) -> dg.AssetsDefinition:
-    from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-        CODE_VERSION,
-        release_cluster_histogram,
-    )
-
-    def request(
-        release: str, run_id: str, centers_version: str, stated: Mapping[str, Any]
-    ) -> ReleaseRequest:
-        return ReleaseRequest(
-            cohort=spec.account,
-            dataset=spec.dataset,
-            asset=f"{spec.name}/{SHARED}/cluster_histogram",
-            mechanism=f"two {planned.spec.noise} histograms over public clusters",
-            guarantee=GuaranteeType.DP,
-            event=planned.event,
-            parameters={
-                "noise": planned.spec.noise,
-                "scale": planned.scale,
-                "clusters_per_label": planned.spec.clusters_per_label,
-                "labels": list(plan.terms.labels),
-                "public_clusters": centers_version,
-                **stated,
-            },
-            code_version=CODE_VERSION,
-            data_version=spec.source.version,
-            release=release,
-            run_id=run_id,
-        )
-
-    @dg.asset(
-        **_common(spec, "cluster_histogram"),
-        metadata=code_references(
-            "dpsynth_assets.methods.private_prediction.cluster_histogram.release_cluster_histogram"
-        ),
-        deps=[
-            dataset_key(spec.name, SHARED, "private_records"),
-            dataset_key(spec.name, SHARED, "private_embeddings"),
-        ],
-        ins={"public_clusters": dg.AssetIn(public_key(spec.public_data, "public_clusters"))},
-        tags={PRIVACY: RELEASED, MECHANISM: f"discrete_{planned.spec.noise}_histogram"},
-        kinds={"opendp"},
-        code_version=version_of(planned.spec, spec.budget, spec.public_facts),
-        description=(
-            "Noisy counts per label and public cluster; the largest clusters of each label are "
-            "kept and counted again (Amin et al. 2025, Section 4.1, rebalancing). Batch counts "
-            "of every method come from here."
-        ),
-    )
-    def cluster_histogram(
-        context: dg.AssetExecutionContext,
-        config: ReleaseConfig,
-        public_clusters: np.ndarray,
-        ledger: PrivacyLedger,
-        sensitive_store: SensitiveStore,
-        release_store: ReleaseStore,
-    ) -> dg.Output[dict]:
-        book = ledger.open()
-
-        def draw(reservation: Reservation) -> Drawn:
-            private = sensitive_store.read_for_release(
-                spec.name, ledger=book, reservation=reservation, with_embeddings=True
-            )
-            release = release_cluster_histogram(
-                private,
-                public_clusters,
-                plan.terms,
-                noise=planned.spec.noise,
-                scale=planned.scale,
-                clusters_per_label=planned.spec.clusters_per_label,
-            )
-            return Drawn(facts=release.value.to_json(), rows=None, cost=release.cost)
-
-        with private_section(f"{spec.name}/{SHARED}/cluster_histogram"):
-            stored = release_once(
-                ledger=book,
-                store=release_store,
-                request=request(
-                    release_name(context, config),
-                    context.run_id,
-                    array_version(public_clusters),
-                    embeddings_stated(sensitive_store, spec.name),
-                ),
-                terms=plan.budget,
-                plan=plan.releases,
-                draw=draw,
-                prepare=lambda: require_stated_embeddings(sensitive_store, spec.name),
-            )
-        facts = {**stored.facts, "reservation": stored.reservation.id}
-        return dg.Output(
-            facts,
-            metadata={
-                **spend_metadata(book, stored.reservation, plan.budget),
-                "dpsynth/noise_scale": planned.scale,
-                "dpsynth/plot": _histogram_plot(stored.facts),
-            },
-        )
-
-    return cluster_histogram
-
-
-def array_version(values: np.ndarray) -> str:
-    """Digest of a public array: part of the identity of what is released over it."""
-    import hashlib
-
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
-
-
-def _histogram_plot(facts: dict[str, Any]) -> dg.MetadataValue:
-    """Noisy counts of the kept clusters, a bar group per label, as an inline picture."""
-    from dpsynth_assets.report.plots import histogram_plot, to_markdown
-
-    groups = {str(label or "all"): list(counts) for label, counts in _kept_counts(facts)}
-    return dg.MetadataValue.md(to_markdown(histogram_plot(groups), "noisy cluster counts"))
-
-
-def _kept_counts(facts: dict[str, Any]) -> Any:
-    return zip(facts["labels"], facts["dp_counts"], strict=True)

@@ -10,11 +10,10 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.identity import dataset_key
+from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.staged import StagedMethod
-from dpsynth_assets.metrics.downstream_model import downstream_model_scores
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.resources.release_store import ReleaseStore
@@ -81,8 +80,8 @@ def _models(plan: DatasetPlan) -> Iterator[tuple[PlannedMethod, str]]:
     """Methods that write no corpus, each with the stage that releases its model: the last one."""
     for planned in plan.methods:
         method = planned.method
-        if isinstance(method, StagedMethod) and not method.writes_corpus:
-            yield planned, method.stages(planned.config, plan.terms)[-1].name
+        if not method.writes_corpus:
+            yield planned, method.stages()[-1].name
 
 
 def _latest(

@@ -3,17 +3,17 @@
 from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.rests_on import EMBEDDINGS, RESTS_ON
+from dpsynth_assets.privacy.ledger.schema import EMBEDDINGS
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 
-def embeddings_stated(store: SensitiveStore, dataset: str) -> dict[str, Any]:
-    """Parameters of a charge that say how the records were embedded; none where that is unknown.
+def embeddings_rest_on(store: SensitiveStore, dataset: str) -> dict[str, Any]:
+    """Says how the records were embedded, for a charge; empty where that is unknown.
 
-    They are no part of the release's identity: what was released stays released.
+    It is no part of the release's identity: what was released stays released.
     """
     made_by = store.embeddings_made_by(dataset, "source")
-    return {} if made_by is None else {RESTS_ON: {EMBEDDINGS: made_by}}
+    return {} if made_by is None else {EMBEDDINGS: made_by}
 
 
 def require_stated_embeddings(store: SensitiveStore, dataset: str) -> None:

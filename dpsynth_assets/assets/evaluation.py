@@ -13,11 +13,15 @@ import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import public_corpus_key
-from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.keys import (
+    EVALUATION,
+    PREDICTION_COSTS,
+    REFERENCES,
+    dataset_key,
+    public_key,
+)
 from dpsynth_assets.assets.published import read_released, released_rows_path
 from dpsynth_assets.assets.scoring import (
     CorpusToScore,
@@ -28,8 +32,9 @@ from dpsynth_assets.assets.scoring import (
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.base import PublicInputs, SyntheticCorpus
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -38,11 +43,9 @@ from dpsynth_assets.resources.private_section import private_section, public_sec
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
 
-EVALUATION = "evaluation"
-PREDICTION_COSTS = "prediction_costs"
-REFERENCES = "references"
 _REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"
 
 

@@ -11,17 +11,18 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.corpora import method_asset
-from dpsynth_assets.assets.identity import dataset_key, version_of
+from dpsynth_assets.assets.keys import dataset_key
+from dpsynth_assets.assets.method_assets import part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
 from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
     name = f"{spec.name}/{planned.folder}/{ROUNDS}"
 
     @dg.asset(
-        **method_asset(spec, planned, ROUNDS),
+        **part_asset(spec, planned, ROUNDS),
         ins={
             **public_ins(spec, ("public_corpus", "text_embedder")),
             STAGE: dg.AssetIn(dataset_key(spec.name, planned.folder, STAGE)),
@@ -90,7 +91,7 @@ def round_distances(
     generations: pl.DataFrame, public_texts: list[str], embedder: "TextEmbedder"
 ) -> list[float | None]:
     """Fréchet distance of each round's survivors to public text; None under two rows a side."""
-    from dpsynth_assets.metrics.frechet import Moments, frechet_distance
+    from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
 
     survivors = generations.filter(pl.col("survived") > 0).partition_by(
         "iteration", maintain_order=True

@@ -6,7 +6,7 @@ that all cohorts build on, makes that list read from public data down to the pri
 
 from enum import StrEnum
 
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 
 PUBLIC_BASES = "0_public"
 """First of all: names of cohorts begin with a letter."""
@@ -46,5 +46,5 @@ def step_group(dataset: str, step: Step) -> str:
 
 def method_group(dataset: str, planned: PlannedMethod) -> str:
     """Group of one method of a cohort; a method that builds on other corpora comes after them."""
-    step = SECOND_METHOD_STEP if planned.method.builds_on(planned.config) else METHOD_STEP
+    step = SECOND_METHOD_STEP if planned.method.builds_on else METHOD_STEP
     return f"{dataset}/{step}_{planned.folder}"

@@ -15,26 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import numpy as np
-import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.dataset import SHARED
-from dpsynth_assets.assets.evaluation import EVALUATION, PREDICTION_COSTS
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.keys import (
+    dataset_key,
+    prediction_costs_key,
+    public_key,
+)
 from dpsynth_assets.assets.published import read_released, released_folder, released_rows_path
 from dpsynth_assets.assets.scoring import internal_facts
+from dpsynth_assets.assets.stage_metadata import pictures_metadata
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 if TYPE_CHECKING:
@@ -51,11 +53,6 @@ def prediction_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> 
     return dg.Definitions(assets=[_prediction_costs(spec, plan)])
 
 
-def prediction_costs_key(dataset: str) -> dg.AssetKey:
-    """Costs of private prediction and clusterings of one dataset."""
-    return dataset_key(dataset, EVALUATION, PREDICTION_COSTS)
-
-
 def prediction_folder(dataset: str) -> Path:
     """Owner-only folder of the pictures of one dataset."""
     return home().reports / dataset / "prediction"
@@ -67,23 +64,6 @@ def prediction_pictures(dataset: str) -> dict[str, bytes]:
 
     paths = {name: prediction_folder(dataset) / f"{name}.png" for name in TITLES}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
-
-
-def released_metadata(
-    name: str, facts: Mapping[str, Any], rows: pl.DataFrame
-) -> dict[str, dg.MetadataValue]:
-    """Pictures of one corpus for the metadata of a released asset.
-
-    Args:
-        name: Folder of the method.
-        facts: Released facts of the corpus.
-        rows: Its released rows.
-
-    **Privacy** Post-processing of what is released.
-    """
-    from dpsynth_assets.report.prediction_plots import released_pictures
-
-    return _metadata(released_pictures({name: (facts, rows)}))
 
 
 def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
@@ -142,7 +122,9 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         path = dg.MetadataValue.path(str(folder))
         # Private costs and counts stay in the owner-only folder and the internal report:
         # Dagster's event log is not a place for them.
-        return dg.MaterializeResult(metadata={"dpsynth/folder": path, **_metadata(released)})
+        return dg.MaterializeResult(
+            metadata={"dpsynth/folder": path, **pictures_metadata(released)}
+        )
 
     return prediction_costs
 
@@ -250,13 +232,3 @@ def _write(
         path.touch(mode=0o600)
         path.write_bytes(content)
     return folder
-
-
-def _metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataValue]:
-    from dpsynth_assets.report.plots import to_markdown
-    from dpsynth_assets.report.prediction_plots import TITLES
-
-    return {
-        f"dpsynth/plot_{name}": dg.MetadataValue.md(to_markdown(png, TITLES[name]))
-        for name, png in pictures.items()
-    }

@@ -1,27 +1,20 @@
 """Public assets of conditional generation, made once for all datasets: topics and generator."""
 
-import json
-import shutil
-from functools import partial
-from pathlib import Path
-from typing import Any
-
 import dagster as dg
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.assets.identity import version_of, version_of_texts
-from dpsynth_assets.assets.public import public_asset, public_key
+from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.public import public_asset, shown_model
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.public_base.making import fitted_topics, generator_manifest
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.shared_models import model_folder, share
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL
 
-FACTS = "facts.json"
 SHOWN_TOPICS = 20
 
 
@@ -57,7 +50,7 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
     ) -> dg.Output[dict]:
         report = progress.start(context, f"Topics of public base {spec.name}")
         with public_section("Fitting the topic model"):
-            folder = _fitted_topics(
+            folder = fitted_topics(
                 spec, public_corpus, public_embeddings, models, text_embedder, report
             )
             topics = models.topic_model({"path": str(folder)})
@@ -73,50 +66,6 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         )
 
     return topic_model
-
-
-def _fitted_topics(
-    spec: PublicDataSpec,
-    documents: pl.DataFrame,
-    embeddings: np.ndarray,
-    models: Models,
-    embedder: dict[str, Any],
-    report: ProgressCallback,
-) -> Path:
-    """Fits once per (settings, corpus, embedder), or names the folder the declaration gives."""
-    from dpsynth_assets.models.topic_model import TopicModelSettings, fit_topic_model
-
-    if spec.topic_model.folder is not None:
-        return Path(spec.topic_model.folder)
-    settings = TopicModelSettings.model_validate(spec.topic_model.settings)
-    texts = documents["text"].to_list()
-    version = version_of("topics", settings, embedder, version_of_texts(texts))
-    folder = model_folder(spec.name, "topic_models", version)
-    if folder.exists():
-        report(1.0, "already fitted on this corpus with these settings")
-        share(folder)
-        return folder
-    fitted = fit_topic_model(
-        texts,
-        embeddings,
-        settings,
-        partial(models.text_embedder(embedder).embed, public=True),
-        report,
-        embedder=embedder["name"],
-    )
-    temporary = _fresh(folder)
-    fitted.save(temporary)
-    temporary.replace(folder)
-    share(folder)
-    return folder
-
-
-def _fresh(folder: Path) -> Path:
-    """An empty folder beside `folder`, to be renamed into its place."""
-    temporary = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    return temporary
 
 
 def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
@@ -148,70 +97,11 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
         models: Models,
         progress: Progress,
     ) -> dg.Output[dict]:
-        manifest: dict[str, Any] = {"dtype": declared.dtype, "device": declared.device}
-        if declared.kind == "pretrained":
-            manifest["path"] = declared.model
-            return dg.Output(manifest, metadata={"model": str(declared.model)})
-        report = progress.start(context, "Training the conditional generator")
-        with public_section("Training the conditional generator"):
-            topics = models.topic_model(topic_model)
-            keywords = _keywords(topics, public_embeddings)
-            folder, facts = _trained(
-                spec, public_corpus, keywords, topic_model["path"], models, report
+        report = progress.start(context, "Opening or training the conditional generator")
+        with public_section("Making the conditional generator"):
+            manifest = generator_manifest(
+                spec, public_corpus, public_embeddings, topic_model, models, report
             )
-        manifest |= {"path": str(folder), "facts": facts}
-        shown = {name: value for name, value in facts.items() if isinstance(value, int | float)}
-        return dg.Output(manifest, metadata={"model": dg.MetadataValue.path(str(folder)), **shown})
+        return dg.Output(manifest, metadata=shown_model(manifest))
 
     return conditional_generator
-
-
-def _keywords(topics: Any, embeddings: np.ndarray) -> list[tuple[str, ...]]:
-    """Keywords of each public document's topic."""
-    return [topics.condition_keywords(int(topic)) for topic in topics.assign(embeddings)]
-
-
-def _trained(
-    spec: PublicDataSpec,
-    documents: pl.DataFrame,
-    keywords: list[tuple[str, ...]],
-    topics_path: str,
-    models: Models,
-    report: ProgressCallback,
-) -> tuple[Path, dict[str, Any]]:
-    """Trains once per (settings, corpus, topics, describing model): training is deterministic."""
-    from dpsynth_assets.models.conditional_generator.engine_aspects import aspects_by_engine
-    from dpsynth_assets.models.conditional_generator.training import (
-        GeneratorTrainingSettings,
-        train_conditional_generator,
-    )
-
-    settings = GeneratorTrainingSettings.model_validate(spec.conditional_generator.settings)
-    corpus = documents.select(pl.concat_str(pl.all(), ignore_nulls=True)).to_series()
-    topics_version = topics_path.rstrip("/").rsplit("/", maxsplit=1)[-1]
-    described = spec.conditional_generator.aspects
-    version = version_of(
-        "conditional",
-        settings,
-        version_of_texts(corpus),
-        topics_version,
-        *(() if described is None else (described,)),
-    )
-    folder = model_folder(spec.name, "conditional_generators", version)
-    if (folder / FACTS).exists():
-        report(1.0, "already trained on this corpus with these settings")
-        share(folder)
-        return folder, json.loads((folder / FACTS).read_text())
-    temporary = _fresh(folder)
-    aspects = None
-    if described is not None:
-        engine = models.engine(described, None)
-        aspects = aspects_by_engine(documents["text"].to_list(), engine, report)
-    facts = train_conditional_generator(
-        documents, keywords, temporary, settings, report, aspects=aspects
-    )
-    (temporary / FACTS).write_text(json.dumps(facts))
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.replace(folder)
-    share(folder)
-    return folder, facts

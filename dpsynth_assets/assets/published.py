@@ -10,22 +10,22 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.attack_record import attacks_on_release, refusal
 from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.metadata import in_words
-from dpsynth_assets.methods.planned import PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.resources.release_store import StoreUnavailableError
-from dpsynth_assets.resources.whole_folders import upload, written_whole
+from dpsynth_assets.storage.whole_folders import upload, written_whole
 
 PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
 

@@ -13,7 +13,7 @@ import polars as pl
 from dpsynth_assets.assets.downstream_scoring import ScoredModel
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -24,8 +24,8 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
 )
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.resources.sensitive_store import SensitiveStore

@@ -6,19 +6,19 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.dataset import SHARED
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.identity import dataset_key, version_of
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.dataset_plan import SHARED
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.rounded import rounded_down
+from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
 
 SECRETS_KEY = "secrets"

@@ -1,1 +1,1 @@
-"""What an attacker looks for in a corpus: copied spans, near copies, planted canaries."""
+"""Attacks on a corpus: searches for copied spans, near copies, planted canaries."""

@@ -14,7 +14,7 @@ MINIMUM_CHARACTERS = 6
 
 
 def contains_canary(texts: Sequence[str], canaries: Sequence[str]) -> bool:
-    """Whether any canary occurs in any text.
+    """Says whether any canary occurs in any text.
 
     Raises:
         ValueError: A canary has fewer than `MINIMUM_CHARACTERS` letters and digits.

@@ -1,4 +1,4 @@
-"""Searches every byte below some folders for canaries: file names, contents, and what is packed.
+"""Searches every byte below given folders for canaries: file names, contents, and what is packed.
 
 Databases are read table by table (a value may lie across pages), Parquet and Arrow files column by
 column, archives and compressed values once unpacked, a few layers deep. A report names files and
@@ -43,7 +43,7 @@ class Leak:
 
 @dataclass(frozen=True, kw_only=True)
 class LeakReport:
-    """What a scan read and found.
+    """Result of a scan: what was read and what was found.
 
     Attributes:
         canaries: Number of canaries searched for.
@@ -63,7 +63,7 @@ class LeakReport:
 
     @property
     def clean(self) -> bool:
-        """Whether everything was read and no canary was found."""
+        """Says whether everything was read and no canary was found."""
         return not self.leaks and not self.unread
 
 
@@ -135,7 +135,7 @@ def _contents(path: Path, unread: list[str]) -> Iterator[bytes]:
 
 
 def _unpacked(content: bytes, depth: int) -> Iterator[bytes]:
-    """What is packed in some bytes, unpacked, and what is packed in that."""
+    """Unpacks what is packed in some bytes, and what is packed in that."""
     if depth == _DEEPEST:
         return
     for inner in _packed(content):

@@ -20,8 +20,8 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Finding
 from dpsynth_assets.attacks.median_neighbours import TokenGaps, token_gaps
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class MedianAudit:
 
     @property
     def batches(self) -> tuple[BatchGap, ...]:
-        """What was found, by batch."""
+        """Findings by batch."""
         return tuple(sums.of(batch) for batch, sums in sorted(self._sums.items()))
 
     def finding(self) -> Finding:
@@ -132,7 +132,7 @@ class WatchedMedian(MedianTokenMechanism):
     """The real mechanism, whose every draw is handed to an audit after it was made.
 
     Attributes:
-        watch: Told batch, (n, V) logits, token and γ of each draw. For public logits only.
+        watch: Called with batch, (n, V) logits, token and γ of each draw. For public logits only.
     """
 
     watch: Callable[[int, np.ndarray, int, float], None] = field(repr=False, compare=False)

@@ -43,7 +43,7 @@ BLOCK_ROWS = 1_024
 
 @dataclass(frozen=True, kw_only=True)
 class _Background:
-    """What spans of a corpus are compared with; `units` numbers each private record's unit."""
+    """Spans that a corpus is compared with; `units` numbers each private record's unit."""
 
     private_texts: Sequence[str]
     units: np.ndarray
@@ -61,7 +61,7 @@ def has_verbatim_private_span(
     piece_words: int = PIECE_WORDS,
     private_units: Sequence[str] | None = None,
 ) -> bool:
-    """Whether any text repeats a span that is particular to few private units.
+    """Says whether any text repeats a span that is particular to few private units.
 
     Args:
         texts: The synthetic corpus.

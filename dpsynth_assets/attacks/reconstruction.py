@@ -142,7 +142,7 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Which keys a corpus wrote.
+    """The keys that a corpus wrote.
 
     Attributes:
         documents: Texts in all.
@@ -167,6 +167,21 @@ class Overlap:
     def proven_epsilon(self) -> float:
         """ε below which no mechanism explains the overlap; 0 without evidence of copying."""
         return prove(self.source.hits, self.guesses, self.chance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeysWritten:
+    """Planted keys that a method wrote, and those that copying without privacy would have written.
+
+    Attributes:
+        overlap: Keys the method wrote.
+        control: Keys written from one record's own logits: what the test can see at all.
+        claimed_epsilon: ε that the method states at `audit_delta`, or its realised bound.
+    """
+
+    overlap: Overlap
+    control: Overlap
+    claimed_epsilon: float
 
 
 def count_overlap(planted: PlantedKeys, texts: Sequence[str]) -> Overlap:
@@ -200,18 +215,18 @@ def prove(right: int, guesses: int, chance: float, false_alarm: float = FALSE_AL
 
     **Privacy** A mechanism that is (ε, δ)-DP under add/remove is refuted at its ε with probability
     at most β + Kpδ, whatever it writes and however keys share batches. Proof: let B_i be the coin
-    of key i, t the output, and P_1, P_0 the laws of t for B_i = 1, 0 given the coins before i and
-    averaged over those after, which are (ε, δ)-close. Call a planted key bad with probability
-    1 − min(1, e^ε P_0(t)/P_1(t)); its mean is at most δ, so any key is bad with probability at
-    most Kpδ. Given t and all before, B_i = 1 and not bad has probability
+    of key i, t the output, and P_1, P_0 the distributions of t for B_i = 1, 0 given the coins
+    before i and averaged over those after, which are (ε, δ)-close. Call a planted key bad with
+    probability 1 − min(1, e^ε P_0(t)/P_1(t)); its mean is at most δ, so any key is bad with
+    probability at most Kpδ. Given t and all before, B_i = 1 and not bad has probability
     p min(P_1, e^ε P_0) / (p P_1 + (1 − p) P_0) <= q = `allowed_share`(p, ε), for every ratio
     P_1/P_0. So the right guesses that are not bad are at most Binomial(g, q), given t, and
     Clopper-Pearson bounds q. Purely ex-post claims have no such proof: theirs is a comparison.
 
-    In public places (`plant_in_places`, zero-out) let P_0 be the law with place i null, chance p_0,
-    and P_x that with its key x, chance p_x; p : 1 − p stands for p_x : p_0. Of g_i written keys of
-    the place one at most is right, and it is right and not bad with probability at most
-    g_i a / (1 + g_i a), a = e^ε p_x / p_0, by the same comparison. That is at most
+    In public places (`plant_in_places`, zero-out) let P_0 be the distribution with place i null,
+    chance p_0, and P_x that with its key x, chance p_x; p : 1 − p stands for p_x : p_0. Of g_i
+    written keys of the place one at most is right, and it is right and not bad with probability at
+    most g_i a / (1 + g_i a), a = e^ε p_x / p_0, by the same comparison. That is at most
     1 − (1 + a)^(−g_i), the chance that any of g_i coins of chance q = a / (1 + a) shows heads: the
     count is again at most Binomial(g, q). Any key is bad with probability at most M (1 − p_0) δ.
 

@@ -1,4 +1,4 @@
-"""The law that sensitivities rest on: what is computed of one record depends on that record alone.
+"""Row invariance, on which sensitivities rest: what is computed of a record depends on it alone.
 
 A function of rows obeys it if f(rows)[i] equals f(others)[j], bit for bit, whenever rows[i] and
 others[j] are the same record. Then a record that comes or goes moves its own bin, vote or vector,
@@ -19,7 +19,7 @@ RECORDS = 3 * TIES
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """How far the company of records moves what is computed of each.
+    """Measures how far other records move what is computed of each.
 
     Attributes:
         rows: Most records whose result is not the same, over all arrangements.

@@ -1,4 +1,4 @@
-"""Which assets `dpsynth run` materialises: never more than what its selection names.
+"""Selects the assets that `dpsynth run` materialises: never more than its selection names.
 
 Dagster takes an empty list of assets for all assets of all cohorts. A selection with a misspelt key
 resolves to such a list, so it is refused here, before anything runs.

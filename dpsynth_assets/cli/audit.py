@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dpsynth_assets.cli import audit_trail
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import Audit, AuditResult

@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
 

@@ -1,4 +1,4 @@
-"""What a file's columns look like, and what each of them may be: for the steward's own terminal.
+"""Profiles of a file's columns, and what each of them may be: for the steward's own terminal.
 
 The suggestions come from private values, so they are shown to whoever holds the file and decide
 nothing: what a dataset file puts in force follows from names of columns (`column_roles.py`). No
@@ -16,8 +16,8 @@ import polars as pl
 
 from dpsynth_assets.cli.column_roles import names_a_person
 from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.records.arrow_files import read_arrow_stream
 from dpsynth_assets.records.columns import SourceError, guarded
+from dpsynth_assets.records.file_formats import read_arrow_stream
 from dpsynth_assets.records.sources import source_files
 
 MOST_ROWS = 100_000

@@ -1,4 +1,4 @@
-"""Which column is the text, an id or a person, by names alone.
+"""Guesses which column is the text, an id or a person, by names alone.
 
 What `dpsynth init` puts in force is read off the schema: a dataset file is public, and a choice
 that followed from values would tell something of the records. Values, and names that leave a

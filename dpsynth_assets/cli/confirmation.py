@@ -10,15 +10,15 @@ from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
 from dpsynth_assets.privacy.ledger.plans import is_secret
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.ledger.terms import canonical_json
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.planned import DatasetPlan
+    from dpsynth_assets.methods.dataset_plan import DatasetPlan
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
 from dpsynth_assets.datasets.shared_records import shared_record_problems
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.privacy.directed_rounding import declared
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -98,9 +98,10 @@ def cohorts(
         ),
     ] = None,
 ) -> None:
-    """Register files and windows that are complete, and list the cohorts of parted datasets.
+    """Register files and windows that are complete, and list the cohorts of partitioned datasets.
 
-    What the sensor of a parted dataset does, without its runs: reads no record and spends nothing.
+    Does what the sensor of a partitioned dataset does, without its runs: reads no record and
+    spends nothing.
     """
     from dpsynth_assets.cli.reloading import reload_problem
 

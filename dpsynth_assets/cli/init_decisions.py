@@ -1,4 +1,4 @@
-"""What `dpsynth init` tells the steward: suggested roles, and decisions that only they can make.
+"""Output of `dpsynth init` for the steward: suggested roles, and decisions that only they can make.
 
 For the steward's own terminal: numbers here follow from private records and go into no file.
 """
@@ -19,7 +19,7 @@ from dpsynth_assets.cli.column_profiles import (
     kept_share,
 )
 from dpsynth_assets.datasets.template import Choices
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.privacy.directed_rounding import declared
 
 LARGEST_DELTA_TIMES_RECORDS = 0.1
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from dpsynth_assets.cli.ledger_recovery import accept, restore
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import (
     Checkpoint,
@@ -24,7 +25,6 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
 app.command()(restore)

@@ -1,4 +1,4 @@
-"""What methods say of a dataset file: of their settings, of what they build on, of their plans."""
+"""Problems that methods find in a dataset file: settings, dependencies, plans."""
 
 import importlib.util
 import re
@@ -8,8 +8,8 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
 from dpsynth_assets.privacy.errors import PrivacyError
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.plan_inputs import InputProblem
-    from dpsynth_assets.methods.planned import PlannedMethod
+    from dpsynth_assets.methods.dataset_plan import PlannedMethod
+    from dpsynth_assets.methods.dependencies import InputProblem
 
 _REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
 """The three parts of a plan's refusal; the last one may be missing."""
@@ -39,7 +39,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
 
     And which methods the plan refuses else (warnings).
     """
-    from dpsynth_assets.methods.plan_inputs import input_problems
+    from dpsynth_assets.methods.dependencies import input_problems
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.promised_secrets import promise_problems
 
@@ -96,14 +96,13 @@ def _refused(planned: "PlannedMethod", index: int) -> Problem:
 def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Checks that a schedule asks for rows of some corpus whose rows are free."""
     from dpsynth_assets.methods.registry import get_method
-    from dpsynth_assets.methods.staged import StagedMethod
 
     schedule = spec.schedule
     if schedule is None or schedule.rows is None:
         return []
     chosen = [m for m in spec.methods if not schedule.methods or m.key in schedule.methods]
     methods = [get_method(entry.method) for entry in chosen]
-    if any(isinstance(method, StagedMethod) and method.writes_corpus for method in methods):
+    if any(method.rows_are_free and method.writes_corpus for method in methods):
         return []
     return [
         Problem(

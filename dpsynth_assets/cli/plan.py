@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -89,16 +89,16 @@ def _rounds_a_month(planned: Any, rounds: int) -> int | None:
 
 
 def _histogram_row(histogram: Any) -> dict[str, Any]:
+    noise = histogram.plan.stages[0].mechanism.histogram
     return {
         "release": "shared/cluster_histogram",
-        "method": f"{histogram.spec.noise} histograms",
+        "method": f"{noise.noise} histograms",
         "guarantee": "dp",
-        "budget_share": histogram.spec.budget_share,
+        "budget_share": histogram.share,
         "target_epsilon": histogram.target_epsilon,
         "epsilon": histogram.epsilon,
         "noise": (
-            f"two histograms, {histogram.spec.noise} scale "
-            f"{rounded_down(histogram.scale, '.3g')} records"
+            f"two histograms, {noise.noise} scale {rounded_down(noise.scale, '.3g')} records"
         ),
         "tokens_per_batch": None,
         "rows_estimate": None,
@@ -107,6 +107,7 @@ def _histogram_row(histogram: Any) -> dict[str, Any]:
 
 
 def _topics_row(topics: Any) -> dict[str, Any]:
+    noise = topics.plan.stages[0].mechanism.histogram
     return {
         "release": "shared/topic_histogram",
         "method": "gaussian histogram",
@@ -115,8 +116,7 @@ def _topics_row(topics: Any) -> dict[str, Any]:
         "target_epsilon": topics.epsilon,
         "epsilon": topics.epsilon,
         "noise": (
-            "discrete Gaussian of standard deviation "
-            f"{rounded_down(topics.noise_std, '.3g')} records"
+            f"discrete Gaussian of standard deviation {rounded_down(noise.scale, '.3g')} records"
         ),
         "tokens_per_batch": None,
         "rows_estimate": None,
@@ -125,7 +125,7 @@ def _topics_row(topics: Any) -> dict[str, Any]:
 
 
 def _row(entry: Any) -> dict[str, Any]:
-    stages = ", ".join(entry.plan.stages)
+    stages = ", ".join(entry.plan.charges)
     return {
         "release": f"{entry.folder}/{stages or 'candidate_corpus'}",
         "method": entry.method.name,

@@ -1,4 +1,4 @@
-"""How `dpsynth run` shows progress: bars in a terminal, lines with ETA in a file or a pipe."""
+"""Progress of `dpsynth run`: bars in a terminal, lines with ETA in a file or a pipe."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 
 SECONDS_BETWEEN_LINES = 10.0
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 SAMPLES = 3
 SAMPLE_CHARACTERS = 160

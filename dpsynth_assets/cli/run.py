@@ -57,7 +57,7 @@ def _materialise(
     from dpsynth_assets.tags import RELEASE
 
     _quieten()
-    from dpsynth_assets.assets.finished import purge_finished
+    from dpsynth_assets.assets.purge_after_run import purge_finished
     from dpsynth_assets.definitions import defs
     from dpsynth_assets.resources.live_runs import alive
     from dpsynth_assets.resources.purging import purges_after_success

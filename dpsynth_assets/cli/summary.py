@@ -1,4 +1,4 @@
-"""What a run ends with: one row a method, the references beside, and where everything lies."""
+"""Summary of a run: one row a method, the references beside, and the paths of all files."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.rounded import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 
 
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:

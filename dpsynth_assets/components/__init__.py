@@ -1,6 +1,5 @@
 """Dagster components: one YAML file declares a private dataset or a public base."""
 
-from dpsynth_assets.components.private_dataset import PrivateDataset
-from dpsynth_assets.components.public_data import PublicData
+from dpsynth_assets.components.declared import PrivateDataset, PublicData
 
 __all__ = ["PrivateDataset", "PublicData"]

@@ -1,26 +1,22 @@
-"""Everything one private dataset has in the asset graph."""
+"""Definitions of one private dataset in the asset graph: assets, checks, schedules."""
 
 import dagster as dg
 
 from dpsynth_assets.assets.attacks import attack_definitions
 from dpsynth_assets.assets.audit import audit_definitions
-from dpsynth_assets.assets.corpora import corpus_definitions
+from dpsynth_assets.assets.corpora import method_definitions
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.evaluation import evaluation_definitions
 from dpsynth_assets.assets.evolution_plots import evolution_plot_definitions
 from dpsynth_assets.assets.prediction_plots import prediction_plot_definitions
 from dpsynth_assets.assets.secrets import secret_definitions
-from dpsynth_assets.assets.staged import staged_definitions
-from dpsynth_assets.assets.topics import topic_definitions
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.staged import StagedMethod
 from dpsynth_assets.schedules import new_cohort_definitions, regeneration_definitions
 
 
 def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
-    """Everything a dataset file declares: its cohort, or all known cohorts of a parted source.
+    """Everything a dataset file declares: its cohort, or all known cohorts of a partitioned source.
 
     Raises:
         ValueError: If a method or a setting is unknown.
@@ -44,9 +40,8 @@ def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
     plan = plan_dataset(spec)
     return dg.Definitions.merge(
         dataset_definitions(spec, plan),
-        topic_definitions(spec, plan),
         secret_definitions(spec),
-        *(_method_definitions(spec, plan, planned) for planned in plan.methods),
+        *(method_definitions(spec, plan, planned) for planned in plan.methods),
         evaluation_definitions(spec, plan),
         *([prediction_plot_definitions(spec, plan)] if plan.predictions else []),
         evolution_plot_definitions(spec, plan),
@@ -54,10 +49,3 @@ def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
         attack_definitions(spec, plan),
         regeneration_definitions(spec, plan),
     )
-
-
-def _method_definitions(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
-) -> dg.Definitions:
-    staged = isinstance(planned.method, StagedMethod)
-    return (staged_definitions if staged else corpus_definitions)(spec, plan, planned)

@@ -1,13 +1,18 @@
-"""What both components share: a strict pydantic model read from YAML, paths resolved."""
+"""Components: one YAML file declares a private dataset or a public base.
+
+A component is a strict pydantic model read from YAML, with its paths resolved.
+"""
 
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import dagster as dg
+from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
 from pydantic import BaseModel
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.files import render_environment, resolve_paths
+from dpsynth_assets.datasets.template import dataset_template
 
 SpecT = TypeVar("SpecT", PrivateDatasetSpec, PublicDataSpec)
 
@@ -38,3 +43,55 @@ class DeclaredComponent(dg.Component, Generic[SpecT]):
         )
         spec = cls.model.model_validate(render_environment(values))
         return cls(resolve_paths(spec, Path(context.path) / "defs.yaml"))
+
+
+class DatasetScaffolder(Scaffolder):
+    """Writes a filled, commented dataset file instead of an empty one."""
+
+    def scaffold(self, request: ScaffoldRequest) -> None:
+        """Writes `defs.yaml` into the folder that `dg scaffold defs` made."""
+        target = Path(request.target_path)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "defs.yaml").write_text(dataset_template(target.name))
+
+
+@scaffold_with(DatasetScaffolder)
+class PrivateDataset(DeclaredComponent[PrivateDatasetSpec]):
+    """Differentially private synthetic text from one private dataset."""
+
+    model = PrivateDatasetSpec
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What the UI and `dg list components` show."""
+        return dg.ComponentTypeSpec(
+            description=cls.__doc__,
+            tags=["dpsynth"],
+            produces=["asset", "asset_check", "schedule", "sensor", "job"],
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """Assets, checks and schedule of the dataset."""
+        from dpsynth_assets.components.cohort import declared_definitions
+
+        return declared_definitions(self.spec)
+
+
+class PublicData(DeclaredComponent[PublicDataSpec]):
+    """A public base that private datasets build on. Nothing in it reads private data."""
+
+    model = PublicDataSpec
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What the UI and `dg list components` show."""
+        return dg.ComponentTypeSpec(description=cls.__doc__, tags=["dpsynth"], produces=["asset"])
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """Assets of the base."""
+        from dpsynth_assets.assets.public import public_definitions
+        from dpsynth_assets.assets.public_generation import generation_definitions
+
+        return dg.Definitions.merge(
+            public_definitions(self.spec), generation_definitions(self.spec)
+        )

@@ -1,23 +1,14 @@
 """Declarations of datasets: one YAML file each, checked before anything is read or spent."""
 
 from dpsynth_assets.datasets.cohort_registry import (
+    CohortSpec,
+    cohorts_of,
     known_cohorts,
     matching_files,
     register_complete,
 )
-from dpsynth_assets.datasets.cohort_specs import CohortSpec, cohorts_of
 from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
-from dpsynth_assets.datasets.files import (
-    DatasetFile,
-    dataset_folders,
-    find_dataset_files,
-    load_dataset_files,
-    parse_dataset_file,
-    render_environment,
-    repeated_names,
-    resolve_paths,
-)
-from dpsynth_assets.datasets.parts import (
+from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
     BudgetSpec,
     ColumnsSpec,
@@ -27,6 +18,17 @@ from dpsynth_assets.datasets.parts import (
     PrivacyUnitSpec,
     PublicFactsSpec,
     SourceSpec,
+    TopicHistogramSpec,
+)
+from dpsynth_assets.datasets.files import (
+    DatasetFile,
+    dataset_folders,
+    find_dataset_files,
+    load_dataset_files,
+    parse_dataset_file,
+    render_environment,
+    repeated_names,
+    resolve_paths,
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem, suggest
@@ -64,6 +66,7 @@ __all__ = [
     "ScheduleSpec",
     "SourceSpec",
     "TextEmbedderSpec",
+    "TopicHistogramSpec",
     "Window",
     "cohorts_of",
     "dataset_folders",

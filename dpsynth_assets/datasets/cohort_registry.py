@@ -1,4 +1,7 @@
-"""Which cohorts of a parted dataset are known: a list of public keys that only ever grows.
+"""Declarations of a partitioned dataset's cohorts, and the registry of the known ones.
+
+A cohort's declaration is its file's, with a part of the source. The registry is a list of public
+keys that only ever grows.
 
 Definitions load from this list and not from the clock, so that a run and the web UI, started at
 different moments, see the same assets. It lies under `DPSYNTH_HOME/cohorts`, a line a cohort.
@@ -12,9 +15,73 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dpsynth_assets.datasets.cohort_windows import CohortsSpec
-from dpsynth_assets.datasets.parts import SourceSpec
+from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
+from dpsynth_assets.datasets.dataset_sections import SourceSpec
+from dpsynth_assets.datasets.fields import Declaration
+from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.paths import home
+
+
+class CohortPart(Declaration):
+    """The part of a dataset that a cohort is.
+
+    Attributes:
+        dataset: The dataset whose file declares it.
+        key: Its place among the cohorts, e.g. "2026_01".
+        rule: How the dataset is partitioned, in words.
+        window: Its records by date; None where it is one whole file.
+    """
+
+    dataset: str
+    key: str
+    rule: str
+    window: Window | None = None
+
+
+class CohortSpec(PrivateDatasetSpec):
+    """One cohort of a partitioned dataset. No file can declare it: it follows from the rule."""
+
+    part: CohortPart
+
+    @classmethod
+    def of(cls, spec: PrivateDatasetSpec, key: str) -> "CohortSpec":
+        """The cohort `key` of a dataset that declares `cohorts`.
+
+        The parts of the declaration were validated with the file, so nothing is validated again.
+        """
+        rule = spec.cohorts
+        if rule is None:
+            raise ValueError(f"Expected a dataset that declares cohorts, got {spec.name!r}.")
+        fields = {name: getattr(spec, name) for name in PrivateDatasetSpec.model_fields}
+        fields |= {"name": f"{spec.name}_{key}", "cohorts": None}
+        if rule.by == "file":
+            path = Path(spec.source.path).parent / rule.file_name(key)
+            fields["source"] = spec.source.model_copy(update={"path": str(path)})
+        window = rule.window(key) if rule.by == "window" else None
+        part = CohortPart(dataset=spec.name, key=key, rule=rule.rule, window=window)
+        return cls.model_construct({*spec.model_fields_set, "part"}, **fields, part=part)
+
+    @property
+    def dataset(self) -> str:
+        """The dataset whose cohorts compose in parallel."""
+        return self.part.dataset
+
+    @property
+    def partition(self) -> str | None:
+        """The rule that partitions the dataset."""
+        return self.part.rule
+
+    @property
+    def window(self) -> Window | None:
+        """The cohort's records by date."""
+        return self.part.window
+
+
+def cohorts_of(spec: PrivateDatasetSpec) -> list[PrivateDatasetSpec]:
+    """The known cohorts of a declaration, in order; itself where it is not partitioned."""
+    if spec.cohorts is None:
+        return [spec]
+    return [CohortSpec.of(spec, key) for key in known_cohorts(spec.name)]
 
 
 def known_cohorts(dataset: str) -> list[str]:

@@ -39,7 +39,7 @@ class Window:
 
 
 class CohortsSpec(Declaration):
-    """How one source is parted into disjoint cohorts, each with the whole budget of the file."""
+    """Partition of one source into disjoint cohorts, each with the whole budget of the file."""
 
     by: Literal["file", "window"] = Field(
         description="file: every file of the source is a cohort. window: every period of a date "
@@ -114,7 +114,7 @@ class CohortsSpec(Declaration):
 
     @property
     def rule(self) -> str:
-        """The rule in words. The ledger keeps it: one dataset is parted by one rule."""
+        """The rule in words. The ledger keeps it: one dataset is partitioned by one rule."""
         if self.by == "file":
             return f"file named {self.pattern}"
         return f"{self.period} of {self.column}"

@@ -1,4 +1,4 @@
-"""What a configuration file may say about the engine that serves a language model."""
+"""Declaration of the engine that serves a language model."""
 
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ Price = Annotated[float, Field(ge=0)]
 
 
 class EngineSpec(Declaration):
-    """Which engine runs the language model, and with what of the machine."""
+    """The engine that runs the language model, and its share of the machine."""
 
     kind: Literal["transformers", "exact", "vllm", "openai"] = Field(
         default="transformers",

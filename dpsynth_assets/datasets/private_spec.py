@@ -1,4 +1,4 @@
-"""What one YAML file declares about one private dataset. Everything written there is public."""
+"""Declaration of a private dataset in one YAML file. Everything written there is public."""
 
 from fractions import Fraction
 from itertools import product
@@ -7,9 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.cohort_windows import KEY_CHARACTERS, CohortsSpec, Window
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.fields import Declaration, Name, refuse
-from dpsynth_assets.datasets.parts import (
+from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
     BudgetSpec,
     ColumnsSpec,
@@ -22,11 +20,13 @@ from dpsynth_assets.datasets.parts import (
     SourceSpec,
     TopicHistogramSpec,
 )
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.prompting import PromptSpec
 from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.datasets.structure import StructuredSpec
-from dpsynth_assets.privacy.rounded import declared, rounded_down
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 
@@ -43,7 +43,7 @@ class PrivateDatasetSpec(Declaration):
     )
     cohorts: CohortsSpec | None = Field(
         default=None,
-        description="How the source is parted into disjoint cohorts; none: it is one cohort.",
+        description="How the source is partitioned into disjoint cohorts; none: it is one cohort.",
     )
     columns: ColumnsSpec = Field(default_factory=ColumnsSpec, description="Columns that are read.")
     structured: StructuredSpec | None = Field(
@@ -109,7 +109,7 @@ class PrivateDatasetSpec(Declaration):
 
     @property
     def partition(self) -> str | None:
-        """How the dataset is parted into cohorts, in words; None: it is not."""
+        """The rule that partitions the dataset into cohorts, in words; None: there is none."""
         return None
 
     @property
@@ -247,7 +247,7 @@ class PrivateDatasetSpec(Declaration):
         if self.neighboring_relation is not NeighboringRelation.ADD_REMOVE:
             refuse(
                 "neighboring_relation",
-                "add-remove where the source is parted into cohorts",
+                "add-remove where the source is partitioned into cohorts",
                 str(self.neighboring_relation),
                 "A replaced record may move to another cohort, and zero-out needs the number of "
                 "records of every cohort to be public.",
@@ -255,7 +255,7 @@ class PrivateDatasetSpec(Declaration):
         if self.privacy_unit.column is not None:
             refuse(
                 "privacy_unit.column",
-                "one record as the unit where the source is parted into cohorts",
+                "one record as the unit where the source is partitioned into cohorts",
                 repr(self.privacy_unit.column),
                 "A unit with records in several cohorts would pay in each: drop the column, or "
                 "drop cohorts.",

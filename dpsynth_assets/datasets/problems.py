@@ -1,4 +1,4 @@
-"""What is wrong with a dataset file, in one line: file, field, expected, got, remedy."""
+"""Problems of a dataset file, one line each: file, field, expected, got, remedy."""
 
 import difflib
 import typing
@@ -64,7 +64,7 @@ def suggest(word: str, known: Sequence[str]) -> str:
 
 
 def _is_other_branch(detail: Any, error: ValidationError) -> bool:
-    """Whether the value fits another branch of a union, whose own errors say more."""
+    """Says whether the value fits another branch of a union, whose own errors say more."""
     parent = detail["loc"][:-1]
     return detail["type"] in _WRONG_BRANCH and any(
         other["loc"][: len(parent)] == parent and other["loc"] != detail["loc"]

@@ -1,4 +1,4 @@
-"""How a dataset file words its prompts: the declared templates, and which placeholders they take.
+"""Prompt templates that a dataset file declares, and the placeholders they take.
 
 Only `{word}` of a known placeholder is filled in; all other braces stay as they are, so a template
 may hold JSON. A record's text is never a template: what stands in it is not looked at.
@@ -78,7 +78,7 @@ class PromptSpec(Declaration):
 
     @property
     def uses_schema(self) -> bool:
-        """Whether a template names `{schema}`."""
+        """Says whether a template names `{schema}`."""
         return any("{schema}" in (getattr(self, name) or "") for name in _TAKES)
 
     @model_validator(mode="after")

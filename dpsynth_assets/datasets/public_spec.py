@@ -1,16 +1,16 @@
-"""What one YAML file declares about a public base: text, language model, embedder, clusters."""
+"""Declaration of a public base in one YAML file: text, language model, embedder, clusters."""
 
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.dataset_sections import SourceSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
-from dpsynth_assets.datasets.parts import SourceSpec
 
 
 class PublicColumns(Declaration):
-    """Which columns of a public source are read."""
+    """The columns of a public source that are read."""
 
     text: str = Field(default="text", min_length=1, description="Column of the text.")
     labels: list[str] = Field(

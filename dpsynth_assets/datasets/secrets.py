@@ -1,4 +1,4 @@
-"""What a dataset file declares about secrets: what counts as one, and what each is promised."""
+"""Declaration of secrets in a dataset file: what counts as one, and the bound promised to each."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -169,7 +169,7 @@ class SecretsSpec(Declaration):
 
     @property
     def promise(self) -> SecretPromise:
-        """What is promised, as the privacy code knows it."""
+        """The bound promised, as the privacy code takes it."""
         removed = self.adjacency == "removal"
         return SecretPromise(
             budgets=tuple(kind.budget for kind in self.kinds),

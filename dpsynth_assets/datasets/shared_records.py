@@ -19,7 +19,7 @@ _TERMS = {
     "neighboring_relation": lambda spec: str(spec.neighboring_relation),
     "privacy_unit": lambda spec: spec.unit.describe(),
 }
-"""What files over one account have in common: composition takes it for granted."""
+"""Fields that files over one account have in common: composition assumes it."""
 
 
 def shared_record_problems(
@@ -57,8 +57,10 @@ def _of_account(
         yield _problem(file, field, expected, got, suggest(spec.account, sorted(owners)))
         return
     if owner.account != owner.name or owner.cohorts is not None:
-        what = "is parted into cohorts" if owner.cohorts else f"shares those of {owner.account!r}"
-        remedy = "Name the dataset that owns the account; one that is parted cannot be shared."
+        what = (
+            "is partitioned into cohorts" if owner.cohorts else f"shares those of {owner.account!r}"
+        )
+        remedy = "Name the dataset that owns the account; one that is partitioned cannot be shared."
         yield _problem(
             file, field, "a dataset with one account of its own", f"{owner.name!r}, which {what}",
             remedy,

@@ -101,7 +101,7 @@ _TO_CHOOSE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What is known of a dataset when its file is written. The file is public, and so is all this.
+    """Facts known of a dataset when its file is written. The file is public, and so are they.
 
     Attributes:
         path: Where the records lie; None: a made-up path.

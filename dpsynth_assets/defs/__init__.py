@@ -1,1 +1,1 @@
-"""What is deployed: resources, public bases, and one folder per private dataset."""
+"""Deployed definitions: resources, public bases, and one folder per private dataset."""

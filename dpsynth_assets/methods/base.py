@@ -1,32 +1,52 @@
-"""What every generation method offers: a public plan, then a release with its cost."""
+"""The contract of every method: bound to its settings and its cohort, released stage by stage.
+
+A method is bound: it holds its validated settings and the cohort's declared terms. It lists its
+stages, plans them (each paid stage gets the mechanism whose event is charged), releases them one by
+one, and writes rows from what was released. A method whose stage releases rows writes nothing
+further; the others write any number of rows for nothing.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
+from dpsynth_assets.methods.stages import (
+    Mechanism,
+    MethodPlan,
+    Stage,
+    StageRelease,
+    SyntheticCorpus,
+)
 from dpsynth_assets.models.prompt_templates import PromptTemplates
-from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.secret_budgets import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 if TYPE_CHECKING:
-    import polars as pl
-
-ProgressCallback = Callable[[float, str], None]
-"""Called with the share done in [0, 1] and a short public message."""
+    from dpsynth_assets.attacks.median_audit import MedianAudit
+    from dpsynth_assets.attacks.reconstruction import KeysWritten
 
 
 class MethodConfig(BaseModel):
     """Settings of a method in the dataset file. Subclasses add a `method` literal and fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,207 +98,261 @@ class CohortTerms:
         return self.account or self.cohort
 
 
-@dataclass(frozen=True, kw_only=True)
-class MethodPlan:
-    """What a method will do and charge, decided before private data is read.
+class Staged(ABC, Generic[ConfigT]):
+    """Anything that releases in stages: a method, or a histogram that a dataset's methods share."""
 
-    Attributes:
-        guarantee: Which ledger column the release belongs to.
-        event: The event to be charged; None for a purely ex-post release.
-        parameters: Public parameters written to the ledger and the card (JSON values).
-        epsilon: ε of `event` alone at the cohort's δ; None without an event.
-        tokens_per_batch: Private tokens each batch may emit, where the method has batches.
-        rows_estimate: Rows obtainable, from public facts only; None if unknown beforehand.
-        refusal: Why the method cannot run, in one line; None if it can.
-        stages: For a staged method, what each stage will be charged; `event` composes them.
-        rests_on: For each stage, what its sensitivity rests on (JSON values): facts for the label,
-            no part of what a release is known by.
-    """
+    name: ClassVar[str]
+    guarantee: ClassVar[GuaranteeType] = GuaranteeType.DP
+    code_version: ClassVar[str] = "1"
+    """Raised when the mechanism's behaviour changes: an older release is then not reused."""
+    free_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings no stage's release depends on: with others, what was paid for is used again."""
 
-    guarantee: GuaranteeType
-    event: Event | None
-    parameters: Mapping[str, Any]
-    epsilon: float | None = None
-    tokens_per_batch: int | None = None
-    rows_estimate: int | None = None
-    refusal: str | None = None
-    stages: Mapping[str, Event] = field(default_factory=dict)
-    rests_on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    def __init__(self, config: ConfigT, terms: CohortTerms) -> None:
+        """Binds validated settings to the cohort's declared terms."""
+        self.config = config
+        self.terms = terms
 
-    @classmethod
-    def refused(
-        cls, guarantee: GuaranteeType, parameters: Mapping[str, Any], refusal: str | None
-    ) -> "MethodPlan":
-        """Charges nothing, writes nothing, and says why in one line."""
-        return cls(
-            guarantee=guarantee,
-            event=None,
+    @property
+    def public_inputs(self) -> frozenset[str]:
+        """Artifacts of the public base that stages read, by the last part of their asset keys."""
+        return frozenset()
+
+    @property
+    def uses_engine(self) -> bool:
+        """Whether it reads or writes through the engine of the dataset file."""
+        return False
+
+    @abstractmethod
+    def stages(self) -> tuple[Stage, ...]:
+        """Lists the stages in the order in which they run, without mechanisms; public knowledge."""
+
+    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Selects the plan's parameters that a stage's release depends on."""
+        del stage
+        return {name: value for name, value in parameters.items() if name not in self.free_settings}
+
+    def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Writes what a stage's release is known by in the ledger.
+
+        Args:
+            stage: A stage of the plan.
+            inputs: Identity of each public artifact and earlier release that it reads, by name.
+        """
+        return {
+            **stage.settings,
+            **self.engine_identity,
+            "stage": stage.name,
+            "inputs": dict(inputs),
+        }
+
+    @property
+    def engine_identity(self) -> dict[str, str]:
+        """The model that an engine serves: another one makes another release.
+
+        What merely runs it (kind, device, batch size) does not; a public model of the base is among
+        the public inputs already.
+        """
+        model = self.terms.engine.model
+        return {} if model is None or not self.uses_engine else {"engine_model": model}
+
+    def mechanism_name(self, stage: Stage) -> str:
+        """Names the mechanism of a stage in the ledger."""
+        del stage
+        return self.name
+
+    def planned(
+        self,
+        mechanisms: Mapping[str, Mechanism],
+        parameters: Mapping[str, Any],
+        *,
+        guarantee: GuaranteeType | None = None,
+        epsilon: float | None = None,
+        tokens_per_batch: int | None = None,
+        rows_estimate: int | None = None,
+        rests_on: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> MethodPlan:
+        """Makes a plan: every stage with its mechanism and its settings.
+
+        Args:
+            mechanisms: Mechanism of each paid stage.
+            parameters: Public parameters, written to the ledger.
+            guarantee: What is guaranteed, where settings decide; else that of the class.
+            epsilon: ε of all mechanisms together.
+            tokens_per_batch: Private tokens of a batch.
+            rows_estimate: Rows obtainable.
+            rests_on: For each stage, what its sensitivity rests on.
+        """
+        if self.terms.prompts is not None:  # Other prompts are another release.
+            parameters = {**parameters, "prompts": self.terms.prompts.to_json()}
+        stages = tuple(
+            replace(
+                stage,
+                mechanism=mechanisms.get(stage.name),
+                settings=self.stage_settings(stage.name, parameters),
+                rests_on=(rests_on or {}).get(stage.name, {}),
+            )
+            for stage in self.stages()
+        )
+        return MethodPlan(
+            guarantee=guarantee or self.guarantee,
             parameters=parameters,
+            stages=stages,
+            epsilon=epsilon,
+            tokens_per_batch=tokens_per_batch,
+            rows_estimate=rows_estimate,
+        )
+
+    def refused(self, refusal: str, parameters: Mapping[str, Any] | None = None) -> MethodPlan:
+        """Makes a plan that charges nothing, writes nothing, and says why in one line."""
+        return MethodPlan(
+            guarantee=self.guarantee,
+            parameters=parameters or {},
+            stages=self.stages(),
             rows_estimate=0,
             refusal=refusal,
         )
 
-
-class PassStore(Protocol):
-    """Passes of one paid release that are finished, so that a killed run need not repeat them.
-
-    **Privacy** A finished pass is part of the release that was paid for; it stays sensitive until
-    the whole is committed. What a killed run drew beyond it was seen by nobody, in no message
-    either, and is drawn anew.
-    """
-
-    def load(self, number: int) -> dict[str, Any] | None:
-        """JSON values of a finished pass; None where it has to be run."""
-
-    def save(self, number: int, values: dict[str, Any]) -> None:
-        """Keeps a finished pass, for its owner only."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateInputs:
-    """What a mechanism reads after the ledger was charged. Never logged, never returned.
-
-    Attributes:
-        records: Columns `record_id`, `unit_id`, `text`, `label` (strings); held-out rows excluded.
-        embeddings: float32 (N, d), rows aligned with `records`, unit length.
-        secrets: Which record holds which secret: columns `record` (row of `records`) and
-            `secret` (index), where the cohort declares secrets and the stage reads them.
-        passes: Finished passes of this very release, if the caller keeps them.
-    """
-
-    records: "pl.DataFrame" = field(repr=False)
-    embeddings: np.ndarray | None = field(default=None, repr=False)
-    secrets: "pl.DataFrame | None" = field(default=None, repr=False)
-    passes: PassStore | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicInputs:
-    """Public or already released values a method builds on.
-
-    Attributes:
-        language_model: `models.language_model.LanguageModel`, loaded.
-        cluster_centers: float32 (K, d), unit length, from public embeddings.
-        cluster_histogram: The released histogram, if the method asks for one.
-        salt: Public string that keys the hash which assigns records to batches.
-        seed: Seed of public randomness only (reference corpora, public continuations).
-        text_embedder: `models.text_embedder.TextEmbedder`, loaded.
-        public_records: Public documents, columns `text` and `label`.
-        topic_model: `models.topic_model.TopicModel` of the public base, if it has one.
-        topic_histogram: Released noisy counts by label and topic (JSON), if the cohort has them.
-        conditional_generator: `models.conditional_generator.ConditionalGenerator`, if it has one.
-        engine: Engine of the dataset file (`models.engines`), if a method generates through one.
-        released: Releases of a staged method's stages, by stage.
-        corpora: Published rows of other methods of the cohort that this one builds on, by folder.
-    """
-
-    language_model: Any
-    cluster_centers: np.ndarray | None = None
-    cluster_histogram: Any | None = None
-    salt: str = ""
-    seed: int = 0
-    text_embedder: Any | None = None
-    public_records: "pl.DataFrame | None" = field(default=None, repr=False)
-    topic_model: Any | None = None
-    topic_histogram: Mapping[str, Any] | None = None
-    conditional_generator: Any | None = None
-    engine: Any | None = None
-    released: Mapping[str, Any] = field(default_factory=dict)
-    corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyntheticCorpus:
-    """Rows of a corpus and what may be said about how they came about.
-
-    Attributes:
-        rows: Columns `text`, `label` and DP-safe provenance (`batch`, `cluster`, `n_tokens`).
-        facts: Released, DP-safe numbers (rows, tokens, batches) for metadata and card.
-        internal: Numbers that depend on private data without noise (e.g. ex-post cost by batch);
-            shown to the steward only, never written to a released file.
-    """
-
-    rows: "pl.DataFrame"
-    facts: Mapping[str, Any]
-    internal: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-
-class Method(ABC):
-    """What every way to turn a cohort into a synthetic corpus states about itself."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    paper: ClassVar[str]
-    guarantee: ClassVar[GuaranteeType]
-    config_type: ClassVar[type[MethodConfig]]
-    code_version: ClassVar[str] = "1"
-    """Raised when the mechanism's behaviour changes: an older release is then not reused."""
-    needs_embeddings: ClassVar[bool] = False
-    spends: ClassVar[bool] = True
-    """Whether it charges anything itself, beside the releases it builds on."""
-
-    def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:
-        """Whether the corpus builds on the cluster histogram, and so carries its cost as well."""
-        del config, terms
-        return False
-
-    def public_inputs(self, config: Any) -> frozenset[str]:
-        """Artifacts of the public base that it reads, by the last part of their asset keys."""
-        del config
-        return frozenset({"public_language_model", "public_clusters"})
-
-    def uses_engine(self, config: Any) -> bool:
-        """Whether it reads or writes through the engine of the dataset file."""
-        del config
-        return False
-
-    def uses_topics(self, config: Any) -> bool:
-        """Whether the corpus builds on the released topic histogram, and so carries its cost."""
-        del config
-        return False
-
-    def builds_on(self, config: Any) -> tuple[str, ...]:
-        """Folders of the cohort's other methods whose published corpora this one reads."""
-        del config
-        return ()
-
-    @abstractmethod
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
-        """Prices the method from public facts; must not touch private data; under a second.
-
-        Args:
-            config: Validated settings, an instance of `config_type`.
-            terms: Declared facts about the cohort.
-            target_epsilon: ε this release may cost on its own at the cohort's δ.
-        """
-
-
-class GenerationMethod(Method):
-    """One way to turn a cohort into a synthetic corpus in a single paid release."""
-
-    def check_public(
-        self, plan: MethodPlan, config: Any, terms: CohortTerms, public: PublicInputs
-    ) -> None:
-        """Refuses public inputs that `generate` could not end with; called before the charge.
+    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+        """Loads what a stage will run and refuses what it could not end with, before the charge.
 
         Raises:
             ValueError: In one line that anybody may read.
 
         **Privacy** Reads settings, public models and released values only.
         """
-        del plan, config, terms, public
+        del stage, public
 
-    @abstractmethod
-    def generate(
+    def release(
         self,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
+        stage: Stage,
         private: PrivateInputs,
         public: PublicInputs,
+        checkpoint: Checkpoint,
         progress: ProgressCallback,
-    ) -> Release[SyntheticCorpus]:
-        """Runs the mechanism. The caller has charged `plan.event` to the ledger already.
+    ) -> Release[StageRelease]:
+        """Runs one paid stage. The caller has charged `stage.mechanism` to the ledger already.
 
-        What `progress` is told may depend on private data by way of passes that are kept alone.
+        Args:
+            stage: A stage of the plan, with its mechanism.
+            private: What the stage reads.
+            public: Public and released inputs, earlier stages in `public.released`.
+            checkpoint: Where an unfinished stage keeps its state, and its scratch folders.
+            progress: Told the share done; what it is told may depend on saved draws only.
+
+        Raises:
+            NotImplementedError: If the method has no paid stages.
         """
+        raise NotImplementedError(f"Expected a paid stage of {self.name}, got {stage.name}.")
+
+    def make_public(
+        self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback
+    ) -> StageRelease:
+        """Runs one public stage. Reads nothing private and costs nothing.
+
+        Args:
+            stage: A public stage of the plan.
+            public: Public and released inputs, earlier stages in `public.released`.
+            folder: An empty folder for the stage's files.
+            progress: Told the share done.
+
+        Raises:
+            NotImplementedError: If the method has no public stages.
+        """
+        raise NotImplementedError(f"Expected a public stage of {self.name}, got {stage.name}.")
+
+
+class Method(Staged[ConfigT]):
+    """One way to turn a cohort into a synthetic corpus, or into a downstream model."""
+
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    arxiv: ClassVar[str] = ""
+    config_type: ClassVar[type[MethodConfig]]
+    spends: ClassVar[bool] = True
+    """Whether it charges anything itself, beside the releases it builds on."""
+    writes_corpus: ClassVar[bool] = True
+    """Whether there is a corpus at all; a method may release a downstream model instead."""
+    rows_are_free: ClassVar[bool] = True
+    """Whether `write` makes the rows, any number of them; else a paid stage releases them."""
+    attacks: ClassVar[tuple[Attack, ...]] = ()
+    """Attacks it can be put to: `reconstruct` and `audit_median` run them."""
+
+    @property
+    def uses_histogram(self) -> bool:
+        """Whether the corpus builds on the cluster histogram, and so carries its cost as well."""
+        return False
+
+    @property
+    def uses_topics(self) -> bool:
+        """Whether the corpus builds on the released topic histogram, and so carries its cost."""
+        return False
+
+    @property
+    def builds_on(self) -> tuple[str, ...]:
+        """Folders of the cohort's other methods whose published corpora this one reads."""
+        return ()
+
+    @property
+    def writing_inputs(self) -> frozenset[str]:
+        """Artifacts of the public base that only writing reads: no paid release depends on them."""
+        return frozenset()
+
+    @property
+    def default_rows(self) -> int:
+        """Rows written unless the launch asks for another number."""
+        return int(getattr(self.config, "rows", 0))
+
+    @abstractmethod
+    def plan(self, target_epsilon: float) -> MethodPlan:
+        """Prices the method from public facts; must not touch private data; under a second.
+
+        Args:
+            target_epsilon: ε this release may cost on its own at the cohort's δ.
+        """
+
+    def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
+        """Writes rows from what was released. Reads nothing private and costs nothing.
+
+        Args:
+            public: Public and released inputs; all stages in `public.released`.
+            rows: Rows to write.
+            progress: Told the share done.
+
+        Raises:
+            ValueError: If the method writes no rows from its stages.
+        """
+        del public, rows, progress
+        raise ValueError(f"Expected a method that writes text, got {self.name}.")
+
+    def reconstruct(
+        self, plan: MethodPlan, target_epsilon: float, model: Any
+    ) -> "KeysWritten | None":
+        """Plants keys in made-up records and runs its own mechanism on them (`attacks`).
+
+        Args:
+            plan: A plan of this method that can run.
+            target_epsilon: ε that the plan was sized by.
+            model: A language model.
+
+        Returns:
+            What was written; None if the budget does not reach for a single key.
+
+        Raises:
+            NotImplementedError: If it cannot be put to this attack.
+        """
+        raise NotImplementedError(f"Expected a method that writes from prompts, got {self.name}.")
+
+    def audit_median(
+        self,
+        target_epsilon: float,
+        documents: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> "MedianAudit":
+        """Draws from batches of public documents as it does, and audits every token (`attacks`).
+
+        Raises:
+            NotImplementedError: If it cannot be put to this attack.
+        """
+        raise NotImplementedError(f"Expected a method that draws from medians, got {self.name}.")

@@ -6,31 +6,25 @@ way and then scaled as a whole until the privacy-loss distribution of all releas
 the budget (`plan_scale`).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
-from dpsynth_assets.methods.base import CohortTerms, Method, MethodPlan
+from dpsynth_assets.methods.base import CohortTerms, Method
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
-from dpsynth_assets.methods.plan_inputs import readable_corpora, refusal_for_inputs
+from dpsynth_assets.methods.dependencies import readable_corpora, refusal_for_inputs
 from dpsynth_assets.methods.plan_scale import fitted_scale, largest_scale
-from dpsynth_assets.methods.planned import (
-    DatasetPlan,
-    PlannedHistogram,
-    PlannedMethod,
-    PlannedTopics,
-)
-from dpsynth_assets.methods.private_prediction.cluster_histogram import cluster_histogram_event
 from dpsynth_assets.methods.registry import REGISTRY, get_method
 from dpsynth_assets.methods.secret_shares import divided_secret_shares
-from dpsynth_assets.methods.staged import StagedMethod
-from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.methods.stages import MethodPlan
+from dpsynth_assets.methods.topic_histogram import TopicHistogramRelease
+from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import scale_for
 
 _BELOW = 1.0 - 1e-9
 """Keeps a plan of shares that sum to one from overspending by a rounding error."""
@@ -114,14 +108,14 @@ def _linked(methods: Sequence[PlannedMethod], *, has_topics: bool) -> tuple[Plan
         refusal = refusal_for_inputs(planned, known, has_topics=has_topics)
         if refusal is None or planned.plan.refusal is not None:
             return planned.plan
-        return MethodPlan.refused(planned.method.guarantee, {}, refusal)
+        return planned.method.refused(refusal)
 
     return tuple(
         replace(
             planned,
             plan=plan(planned),
             builds_on=readable_corpora(planned, known),
-            follows_topics=has_topics and planned.method.uses_topics(planned.config),
+            follows_topics=has_topics and planned.method.uses_topics,
         )
         for planned in methods
     )
@@ -176,16 +170,15 @@ def _topics_share(spec: PrivateDatasetSpec, terms: CohortTerms) -> float:
     return 0.0 if planned is None else planned.share * spec.budget.rounds
 
 
-def _plan_topics(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedTopics | None:
+def _plan_topics(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedShared | None:
     """Prices the declared noise; independent of every share."""
     if spec.topic_histogram is None:
         return None
-    from dpsynth_assets.methods.topic_histogram import topic_histogram_event
-
-    noise_std = spec.topic_histogram.noise_std
-    event = topic_histogram_event(noise_std, terms)
+    method = TopicHistogramRelease(spec.topic_histogram, terms)
+    plan = method.plan()
+    (event,) = plan.charges.values()
     share = float(event.rho) / zcdp_rho(terms.epsilon, terms.delta)
-    return PlannedTopics(noise_std=noise_std, event=event, terms=terms, share=share)
+    return PlannedShared(method=method, plan=plan, share=share)
 
 
 def _worth(terms: CohortTerms, share: float) -> float:
@@ -197,33 +190,15 @@ def _worth(terms: CohortTerms, share: float) -> float:
 
 def _plan_histogram(
     declared: HistogramSpec, terms: CohortTerms, share_scale: float
-) -> PlannedHistogram:
+) -> PlannedShared:
     """Calibrates the two equal histograms of rebalancing to the declared share of ρ."""
     share = declared.budget_share * share_scale
-    rho = share * _BELOW * zcdp_rho(terms.epsilon, terms.delta)
-    # Half of ρ each: ε²/2 of a pure release, Δ²/(2σ²) of a Gaussian one.
-    if declared.noise == "laplace":
-        scale = scale_for(
-            epsilon=math.sqrt(rho),
-            delta=terms.delta,
-            noise="laplace",
-            relation=terms.relation,
-            max_records_per_unit=terms.unit.max_records,
-        )
-    else:
-        scale = math.sqrt(2) * scale_for(
-            epsilon=zcdp_epsilon(rho, terms.delta),
-            delta=terms.delta,
-            noise="gaussian",
-            relation=terms.relation,
-            max_records_per_unit=terms.unit.max_records,
-        )
-    return PlannedHistogram(
-        spec=declared,
+    method = ClusterHistogramRelease(declared, terms)
+    return PlannedShared(
+        method=method,
+        plan=method.plan(share * _BELOW * zcdp_rho(terms.epsilon, terms.delta)),
+        share=declared.budget_share,
         target_epsilon=_worth(terms, share),
-        scale=scale,
-        event=cluster_histogram_event(noise=declared.noise, scale=scale, terms=terms),
-        terms=terms,
     )
 
 
@@ -234,39 +209,25 @@ def _plan_method(
     target_epsilon: float,
     overclaimed: str | None = None,
 ) -> PlannedMethod:
-    method = get_method(entry.method)
-    config = method.config_type.model_validate(entry.settings)
+    known = get_method(entry.method)
+    method = known(known.config_type.model_validate(entry.settings), terms)
     if overclaimed is not None and method.guarantee is GuaranteeType.SECRET:
-        plan = MethodPlan.refused(method.guarantee, {}, overclaimed)
+        plan = method.refused(overclaimed)
     else:
-        plan = _priced(method, config, terms, target_epsilon)
+        plan = _priced(method, target_epsilon)
     return PlannedMethod(
-        spec=entry,
-        method=method,
-        config=config,
-        share=share,
-        target_epsilon=target_epsilon,
-        plan=plan,
+        spec=entry, method=method, share=share, target_epsilon=target_epsilon, plan=plan
     )
 
 
-def _priced(method: Method, config: Any, terms: CohortTerms, target: float) -> MethodPlan:
-    """Sizes a method by ρ, in which shares add up, and states its ε by the cohort's accountant."""
+def _priced(method: Method[Any], target: float) -> MethodPlan:
+    """Plans a method, or says why it cannot run."""
     if target <= 0 and method.spends and method.guarantee is GuaranteeType.DP:
-        return MethodPlan.refused(
-            method.guarantee,
-            {},
+        return method.refused(
             f"Expected a budget_share for {method.name}, got none: the other releases take the "
-            "whole budget. Lower their shares in the dataset file.",
+            "whole budget. Lower their shares in the dataset file."
         )
-    staged = isinstance(method, StagedMethod)  # Calibrates noise by the cohort's own accountant.
-    known = terms if staged else replace(terms, accountant="zcdp")
     try:
-        plan = method.plan(config, known, target_epsilon=target)
+        return method.plan(target)
     except ValueError as error:  # Of public facts; the other methods, and cohorts, go on.
-        return MethodPlan.refused(method.guarantee, {}, " ".join(str(error).split()))
-    if terms.prompts is not None:  # Other prompts are another release.
-        plan = replace(plan, parameters={**plan.parameters, "prompts": terms.prompts.to_json()})
-    if plan.event is None or terms.accountant == "zcdp" or staged:
-        return plan
-    return replace(plan, epsilon=epsilon_of([plan.event], terms.delta, terms.accountant))
+        return method.refused(" ".join(str(error).split()))

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
-from dpsynth_assets.methods.planned import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import MixtureGaussianEvent, flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import SecretTerms
 from dpsynth_assets.privacy.ledger.plans import plan_posteriors
 from dpsynth_assets.privacy.ledger.schema import plan_to_json
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,11 @@
-"""Every generation method by name. A new method is one module and one line here."""
+"""Every generation method by name. A new method is one module and one line here.
+
+A package of another project adds its own by an entry point of the group `dpsynth.methods`, whose
+name is the method's and whose value is its class: nothing here changes.
+"""
 
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,34 +19,73 @@ from dpsynth_assets.methods.fine_tuning import (
     DpFineTuning,
     Resampled,
 )
-from dpsynth_assets.methods.private_prediction.compared import InvisibleInk, MeanSvt
-from dpsynth_assets.methods.private_prediction.few_shot import FewShot
-from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
-from dpsynth_assets.methods.private_prediction.median import MedianClustered
+from dpsynth_assets.methods.private_prediction import (
+    FewShot,
+    InvisibleInk,
+    MeanClustered,
+    MeanSvt,
+    MeanUniform,
+    MedianClustered,
+)
 
-REGISTRY: dict[str, Method] = {
-    method.name: method
-    for method in (
-        MeanUniform(),
-        MeanSvt(),
-        MeanClustered(),
-        MedianClustered(),
-        InvisibleInk(),
-        FewShot(),
-        Ctcl(),
-        DpFineTuning(),
-        Resampled(),
-        DownstreamFineTuning(),
-        AugPe(),
-        SecPe(),
-        EpsVec(),
+GROUP = "dpsynth.methods"
+"""Group of the entry points by which other packages add methods."""
+
+_OWN: tuple[type[Method[Any]], ...] = (
+    MeanUniform,
+    MeanSvt,
+    MeanClustered,
+    MedianClustered,
+    InvisibleInk,
+    FewShot,
+    Ctcl,
+    DpFineTuning,
+    Resampled,
+    DownstreamFineTuning,
+    AugPe,
+    SecPe,
+    EpsVec,
+)
+
+
+def _all_methods() -> dict[str, type[Method[Any]]]:
+    """Methods of this package, then those of others, in the order of their names.
+
+    Raises:
+        ImportError: A package's entry point is no method, or has the name of another one.
+    """
+    methods = {method.name: method for method in _OWN}
+    for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
+        method = _outside(point)
+        if method.name in methods and methods[method.name] is not method:
+            raise ImportError(_complaint(point, f"the name {method.name!r}, which is taken"))
+        methods[method.name] = method
+    return methods
+
+
+def _outside(point: EntryPoint) -> type[Method[Any]]:
+    method = point.load()
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise ImportError(_complaint(point, repr(method)))  # noqa: TRY004 - a broken package
+    if method.name != point.name:
+        raise ImportError(_complaint(point, f"a class of the name {method.name!r}"))
+    return method
+
+
+def _complaint(point: EntryPoint, got: str) -> str:
+    owner = point.dist.name if point.dist is not None else "a package"
+    return (
+        f"Expected a Method class of its own name as entry point {point.name} of group {GROUP} in "
+        f"{owner}, got {got}. Correct or remove that package."
     )
-}
-"""Methods in the order in which interfaces list them."""
 
 
-def get_method(name: str) -> Method:
-    """Looks a method up.
+REGISTRY: dict[str, type[Method[Any]]] = _all_methods()
+"""Method classes in the order in which interfaces list them."""
+
+
+def get_method(name: str) -> type[Method[Any]]:
+    """Looks a method class up.
 
     Raises:
         KeyError: If there is none of that name; the message lists those there are.

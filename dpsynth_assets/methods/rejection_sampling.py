@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.methods.base import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.models.judging import EngineJudge, Judge, JudgeError, LikelihoodJudge, Verdict
 
 Row = TypeVar("Row", covariant=True)

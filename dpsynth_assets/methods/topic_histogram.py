@@ -9,23 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.datasets import TopicHistogramSpec
+from dpsynth_assets.methods.base import CohortTerms, Staged
 from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
 from dpsynth_assets.privacy.events import Event
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
-from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.release import Release
 
 if TYPE_CHECKING:
     import polars as pl
 
     from dpsynth_assets.models.topic_model import TopicModel
 
-CODE_VERSION = "1"
-"""Raised when the mechanism's behaviour changes: an older release is then not reused."""
-
-DEFAULT_NOISE_STD = 10.0
-"""Standard deviation of the noise on a count (records), as in the paper."""
+TOPIC_HISTOGRAM = "topic_histogram"
+"""Name of the stage, and of its asset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,38 +164,13 @@ def project_to_total(dp_counts: np.ndarray, total: float) -> np.ndarray:
     return np.maximum(dp_counts - excess[last], 0.0)
 
 
-def topic_histogram_event(noise_std: float, terms: CohortTerms) -> Event:
-    """Prices `release_topic_histogram`: one Gaussian event.
+@dataclass(frozen=True, kw_only=True)
+class TopicCounting:
+    """One noisy histogram over labels and public topics, unclassified records included.
 
-    Raises:
-        ValueError: `noise_std` is below 1 or not finite.
-    """
-    return histogram_event(
-        noise="gaussian",
-        scale=noise_std,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
-
-
-def release_topic_histogram(
-    private: PrivateInputs,
-    topic_model: "TopicModel",
-    terms: CohortTerms,
-    *,
-    noise_std: float = DEFAULT_NOISE_STD,
-) -> Release[TopicHistogram]:
-    """Counts records by label and topic, unclassified ones included, and adds noise to each cell.
-
-    Args:
-        private: Records with `label`, and their embeddings.
-        topic_model: Public topics, of the same embedder.
-        terms: Declared labels, unit and relation.
-        noise_std: Standard deviation of discrete Gaussian noise on a count (records), at least 1.
-
-    Raises:
-        ValueError: There are no embeddings, they do not match the records or the topics, or
-            `noise_std` is out of its domain.
+    Attributes:
+        histogram: Noise and price.
+        labels: Declared labels, in order.
 
     **Privacy** The cells are public: declared labels times the bins of a public model. A record's
     cell depends on that record alone, so a record that enters or leaves moves one cell by one: L2
@@ -203,26 +182,125 @@ def release_topic_histogram(
     draws floating-point noise under a fixed seed (errata B-002.2); ours is integer, from the
     operating system.
     """
-    if private.embeddings is None:
-        raise ValueError("Expected embeddings of the private records, got none. Embed them first.")
-    if len(private.embeddings) != private.records.height:
-        raise ValueError("Expected one embedding for each private record. Embed them again.")
-    topics = topic_model.assign(private.embeddings)
-    release = release_histogram(
-        _count(private.records, topics, terms.labels, topic_model.bins),
+
+    histogram: NoisyHistogram
+    labels: tuple[str, ...]
+
+    def event(self) -> Event:
+        """Prices the histogram: one Gaussian event."""
+        return self.histogram.event()
+
+    def release(self, private: PrivateInputs, topic_model: "TopicModel") -> Release[TopicHistogram]:
+        """Counts records by label and topic and adds noise to each cell.
+
+        Args:
+            private: Records with `label`, and their embeddings.
+            topic_model: Public topics, of the same embedder.
+
+        Raises:
+            ValueError: There are no embeddings, or they do not match the records or the topics.
+        """
+        if private.embeddings is None:
+            raise ValueError(
+                "Expected embeddings of the private records, got none. Embed them first."
+            )
+        if len(private.embeddings) != private.records.height:
+            raise ValueError("Expected one embedding for each private record. Embed them again.")
+        topics = topic_model.assign(private.embeddings)
+        made = self.histogram.release(
+            _count(private.records, topics, self.labels, topic_model.bins)
+        )
+        rows = made.value.reshape(len(self.labels), topic_model.bins).tolist()
+        histogram = TopicHistogram(
+            labels=self.labels,
+            dp_counts=tuple(tuple(row) for row in rows),
+            noise_std=float(self.histogram.scale),
+        )
+        return Release(value=histogram, cost=made.cost)
+
+
+def topic_counting(noise_std: float, terms: CohortTerms) -> TopicCounting:
+    """Makes the mechanism of a cohort.
+
+    Args:
+        noise_std: Standard deviation of discrete Gaussian noise on a count (records), at least 1.
+        terms: Declared labels, unit and relation.
+
+    Raises:
+        ValueError: `noise_std` is below 1 or not finite.
+    """
+    histogram = NoisyHistogram(
         noise="gaussian",
         scale=noise_std,
         relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
     )
-    rows = release.value.reshape(len(terms.labels), topic_model.bins).tolist()
-    histogram = TopicHistogram(
-        labels=terms.labels,
-        dp_counts=tuple(tuple(row) for row in rows),
-        noise_std=float(noise_std),
-    )
-    event = topic_histogram_event(noise_std, terms)
-    return Release(value=histogram, cost=Cost(guarantee=GuaranteeType.DP, event=event))
+    return TopicCounting(histogram=histogram, labels=terms.labels)
+
+
+class TopicHistogramRelease(Staged[TopicHistogramSpec]):
+    """The topic histogram of a dataset, in whose proportions corpora are written."""
+
+    name = TOPIC_HISTOGRAM
+    free_settings = frozenset({"prompts"})  # Counting reads no prompt.
+
+    @property
+    def public_inputs(self) -> frozenset[str]:
+        """The public topic model."""
+        return frozenset({"topic_model"})
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The histogram."""
+        stage = Stage(
+            name=TOPIC_HISTOGRAM,
+            title=(
+                "Noisy counts per label and public topic, unclassified records included "
+                "(Tan et al. 2025, Section 3.3). Corpora are written in its proportions."
+            ),
+            kinds=("opendp",),
+            needs_embeddings=True,
+            on_gpu=False,
+        )
+        return (stage,)
+
+    def plan(self) -> MethodPlan:
+        """Prices the declared noise."""
+        noise_std = self.config.noise_std
+        return self.planned(
+            {TOPIC_HISTOGRAM: topic_counting(noise_std, self.terms)},
+            {"noise_std": noise_std, "labels": list(self.terms.labels)},
+        )
+
+    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Selects noise and labels; counting reads no prompt."""
+        return {
+            k: v for k, v in super().stage_settings(stage, parameters).items() if k != "prompts"
+        }
+
+    def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Writes noise and topics."""
+        return {**stage.settings, "inputs": dict(inputs)}
+
+    def mechanism_name(self, stage: Stage) -> str:
+        """Names the noise."""
+        del stage
+        return "gaussian histogram over public topics"
+
+    def release(
+        self,
+        stage: Stage,
+        private: PrivateInputs,
+        public: PublicInputs,
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
+    ) -> Release[StageRelease]:
+        """Releases the histogram; see `TopicCounting`."""
+        del checkpoint, progress
+        mechanism = stage.mechanism
+        if not isinstance(mechanism, TopicCounting) or public.topic_model is None:
+            raise ValueError("Expected a public topic model and a planned histogram, got none.")
+        made = mechanism.release(private, public.topic_model)
+        return Release(value=StageRelease(facts=made.value.to_json()), cost=made.cost)
 
 
 def _count(

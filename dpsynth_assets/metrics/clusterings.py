@@ -25,7 +25,7 @@ ITERATIONS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How two partitions of the same records agree, each number in [0, 1].
+    """Agreement of two partitions of the same records, each number in [0, 1].
 
     Attributes:
         homogeneity: 1 if each cluster holds records of one class.

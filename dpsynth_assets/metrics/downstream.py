@@ -1,13 +1,20 @@
 """Train on synthetic, test on real: accuracy of a linear classifier on frozen embeddings.
 
 The paper fine-tunes a 110M BERT; multinomial logistic regression on frozen sentence embeddings
-takes seconds on a CPU and orders corpora in the same way, but its values are its own.
+takes seconds on a CPU and orders corpora in the same way, but its values are its own. A downstream
+model that was trained on private records by DP, without a corpus, is scored likewise.
+
+**Privacy** Real held-out text is read without noise: scores are internal, for the steward.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dpsynth_assets.models.label_classifier import LABELS_FILE, classify
+from dpsynth_assets.models.next_word_model import load_next_word_model, score_next_words
 
 INVERSE_REGULARIZATION = (1.0, 10.0, 100.0)
 VALIDATION_SHARE = 0.1
@@ -78,3 +85,29 @@ def _check_lengths(
             "Expected as many labels as rows of features, and at least one, got "
             f"{lengths[0]} to train on and {lengths[1]} to test on."
         )
+
+
+def downstream_model_scores(
+    folder: Path,
+    held_out_texts: Sequence[str],
+    held_out_labels: Sequence[str],
+    held_out_features: np.ndarray,
+) -> dict[str, float]:
+    """Tests a released downstream model on real held-out records.
+
+    Args:
+        folder: Files of the stage `downstream_model`.
+        held_out_texts: M texts.
+        held_out_labels: M labels.
+        held_out_features: (M, d) embeddings of the texts.
+
+    Returns:
+        `accuracy` of a classifier, or `next_word_accuracy` and `next_word_perplexity`: as those
+        that were trained on corpora, where shapes agree.
+    """
+    if (folder / LABELS_FILE).is_file():
+        predicted = np.asarray(classify(folder, held_out_features))
+        return {"accuracy": float(np.mean(predicted == np.asarray(held_out_labels)))}
+    model, settings = load_next_word_model(folder)
+    scores = score_next_words(model, held_out_texts, settings)
+    return {"next_word_accuracy": scores.accuracy, "next_word_perplexity": scores.perplexity}

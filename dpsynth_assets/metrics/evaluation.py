@@ -23,9 +23,7 @@ from dpsynth_assets.attacks.overlap import (
     verbatim_share,
 )
 from dpsynth_assets.metrics.downstream import downstream_accuracy
-from dpsynth_assets.metrics.energy import energy_distance
-from dpsynth_assets.metrics.frechet import Moments, frechet_distance
-from dpsynth_assets.metrics.lengths import length_distance
+from dpsynth_assets.metrics.embedding_distances import Moments, energy_distance, frechet_distance
 from dpsynth_assets.metrics.mauve import (
     MINIMUM_ROWS,
     NOT_COMPUTED,
@@ -36,7 +34,7 @@ from dpsynth_assets.metrics.mauve import (
 )
 from dpsynth_assets.metrics.next_word import next_word_accuracy
 from dpsynth_assets.metrics.structured import structure_scores
-from dpsynth_assets.metrics.text import distinct_n, label_distance, word_lengths
+from dpsynth_assets.metrics.text import distinct_n, label_distance, length_distance, word_lengths
 
 ProgressCallback = Callable[[float, str], None]
 NEGLIGIBLE_GAP = 1e-3
@@ -102,7 +100,7 @@ class PrivateReference:
 
     @property
     def has_labels(self) -> bool:
-        """Whether there are at least two labels to tell apart."""
+        """Says whether there are at least two labels to tell apart."""
         return len(set(self.source_labels)) > 1 and len(set(self.held_out_labels)) > 1
 
 

@@ -25,7 +25,7 @@ NOT_COMPUTED = "not computed; pip install 'dpsynth_assets[mauve]'"
 
 
 def mauve_is_installed() -> bool:
-    """Whether the package mauve-text is installed: an extra, because its licence is GPL-3.0."""
+    """Says whether the package mauve-text is installed: an extra, as its licence is GPL-3.0."""
     return find_spec("mauve") is not None
 
 

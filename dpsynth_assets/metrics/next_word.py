@@ -38,7 +38,7 @@ def next_word_accuracy(
         train_texts: The corpus, at least one text with a word.
         test_texts: Real held-out texts; the first `settings.score_texts` are used.
         settings: Size, budget and seed; None takes a minute's worth on a small machine.
-        progress: Told the share done and a public message.
+        progress: Called with the share done and a public message.
 
     Returns:
         Accuracy and perplexity on the held-out texts. Scores of different settings do not compare.

@@ -1,4 +1,4 @@
-"""How much noise secrets need beside record-level Gaussian DP: SecPE's simulation, and what holds.
+"""Noise that secrets need beside record-level Gaussian DP: SecPE's simulation, and what holds.
 
 Records hold secrets at random; one round of counts alone is released, as in the paper's Figure 3.
 Four levels of noise are compared: the printed one, what the printed sampling really needs, what
@@ -18,7 +18,7 @@ from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_
 from dpsynth_assets.privacy.secret_sampling import (
     SamplingRule,
     sampling_probabilities,
-    secret_laws,
+    secret_count_distributions,
     secret_weights,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -141,32 +141,32 @@ def _sampled(
     weights: np.ndarray, records_of_secret: Sequence[np.ndarray], rule: SamplingRule
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     chances = sampling_probabilities(weights, rule)
-    return chances, secret_laws(chances, records_of_secret)
+    return chances, secret_count_distributions(chances, records_of_secret)
 
 
-def _needed(laws: Sequence[np.ndarray], prior: float, posterior: float) -> float:
+def _needed(distributions: Sequence[np.ndarray], prior: float, posterior: float) -> float:
     """σ of counts alone: the joint release's, whose shifts are √2 longer, divided by √2."""
     noise_std = largest_own_noise(
-        laws=laws,
-        bounds=[(prior, posterior)] * len(laws),
+        distributions=distributions,
+        bounds=[(prior, posterior)] * len(distributions),
         steps=1,
         noise_floor=SMALLEST_NOISE * _JOINT,
     )
     return 0.0 if noise_std <= SMALLEST_NOISE * _JOINT else noise_std / _JOINT
 
 
-def _attained(laws: Sequence[np.ndarray], noise_std: float, prior: float) -> float:
+def _attained(distributions: Sequence[np.ndarray], noise_std: float, prior: float) -> float:
     """Largest B(p) of counts alone at this noise, by the exact mixtures."""
     return max(
         posterior_of_events(
             [
                 MixtureGaussianEvent(
                     noise_std=noise_std,
-                    shifts=tuple(range(len(law))),
-                    probabilities=tuple(law / law.sum()),
+                    shifts=tuple(range(len(distribution))),
+                    probabilities=tuple(distribution / distribution.sum()),
                 )
             ],
             prior,
         )
-        for law in laws
+        for distribution in distributions
     )

@@ -1,4 +1,4 @@
-"""How many texts of a corpus are JSON records of the declared structure.
+"""Share of a corpus's texts that are JSON records of the declared structure.
 
 Reads the corpus and a public schema alone, so that for a released corpus these numbers are
 post-processing.

@@ -1,4 +1,4 @@
-"""How documents of one label are written in a few-shot prompt, and read back from tokens.
+"""Writes documents of one label in a few-shot prompt, and reads them back from tokens.
 
 A prompt of k examples is k whole documents followed by the opening of one more, so it ends exactly
 where a new document's text begins; the model writes that text and closes it with the end token.
@@ -50,7 +50,7 @@ class DocumentFormat:
     separator: str
 
     def opening_text(self, label_text: str) -> str:
-        """What precedes a document's text; the only place where a label is written."""
+        """Writes what precedes a document's text; the only place where a label is written."""
         return self.opening.replace("{label}", label_text)
 
     def document_ids(

@@ -72,7 +72,7 @@ PAPER_CLASS = NextWordSettings(
 
 @dataclass(frozen=True)
 class NextWordScores:
-    """How well a model predicts real text.
+    """Scores of a model's predictions of real text.
 
     Attributes:
         accuracy: Share of tokens that were the most likely one.
@@ -189,7 +189,7 @@ def padded(documents: Sequence[np.ndarray], device: str) -> "torch.Tensor":
 
 
 def next_word_targets(rows: "torch.Tensor") -> "torch.Tensor":
-    """What stands after each position, [B, T - 1]; `IGNORED` after the end of a document."""
+    """The token after each position, [B, T - 1]; `IGNORED` after the end of a document."""
     targets = rows[:, 1:]
     return targets.masked_fill(targets == PublicWordPieces.pad_token_id, IGNORED)
 

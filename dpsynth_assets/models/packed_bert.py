@@ -125,7 +125,7 @@ class PackedBert:
 
 
 def int8_is_exact() -> bool:
-    """Whether this machine multiplies int8 matrices in vector instructions and without saturation.
+    """Says whether this machine multiplies int8 matrices by vector instructions without saturation.
 
     Processors without VNNI may saturate 16-bit intermediate sums, or take a slow path.
     """

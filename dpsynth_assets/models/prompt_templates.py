@@ -87,7 +87,7 @@ class PromptTemplates:
         return [_filled(self.public_text, {"label": label_text, "schema": self.schema})]
 
     def opening(self, label_text: str) -> str:
-        """What stands after every prompt: the words that open the answer, and the text's start."""
+        """The end of every prompt: the words that open the answer, and the text's start."""
         return _filled(self.response_start, {"label": label_text}) + self.text_start
 
 

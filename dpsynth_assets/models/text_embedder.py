@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.models.worker_threads import one_thread_each
+from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 WINDOW = 8_192
@@ -28,7 +28,7 @@ ProgressCallback = Callable[[float, str], None]
 
 
 class Arithmetic(StrEnum):
-    """How a private text is embedded, so that no other text moves its embedding.
+    """Settings that embed a private text so that no other text moves its embedding.
 
     INT8: many texts a pass, in exact integer sums; all other steps read one text or one token.
     FLOAT32: one text a pass, in float32 on one thread.
@@ -91,7 +91,7 @@ class TextEmbedder:
 
     @property
     def made_by(self) -> dict[str, str]:
-        """How private texts are embedded: public facts for a privacy label."""
+        """Facts about the embedding of private texts: public, for a privacy label."""
         return {
             "model": self.name,
             "arithmetic": str(self._engine.arithmetic),

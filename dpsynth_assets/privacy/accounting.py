@@ -72,10 +72,10 @@ __all__ = [
 ACCOUNTANTS = ("zcdp", "tight")
 
 PROFILE_DELTA = 1e-12
-"""How small a δ the profile of a token block resolves."""
+"""Smallest δ that the profile of a token block resolves."""
 
 NEARLY = 1.0 + 1e-4
-"""How far the dominating Gaussian of counts may be above their own loss and still stand for it."""
+"""Most by which the dominating Gaussian of counts may exceed their own loss and replace it."""
 
 _UP = 1.0 + 1e-12
 
@@ -281,7 +281,7 @@ def _dominating_epsilon(blocks: tuple[Event, ...], delta: float) -> float:
 
 
 def _is_nearly_gaussian(blocks: tuple[Event, ...]) -> bool:
-    """Whether the dominating Gaussian is so close that no loss distribution would read lower."""
+    """Says whether the dominating Gaussian is so close that no loss distribution reads lower."""
     mu = gaussian_mu_of(blocks)
     return mu is not None and mu <= math.sqrt(2.0 * total_rho(blocks)) * NEARLY
 

@@ -40,20 +40,21 @@ TAIL = 1e-18
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
-def without_tail(law: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def without_tail(distribution: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lists the counts of positive probability and their probabilities, the far tail moved up.
 
     Args:
-        law: (m + 1,) probabilities of 0, …, m.
+        distribution: (m + 1,) probabilities of 0, …, m.
 
     Returns:
-        Ascending counts, and probabilities of a law that is stochastically larger than `law`.
+        Ascending counts, and probabilities of a distribution that is stochastically larger than
+        `distribution`.
     """
-    exceeded = np.cumsum(law[::-1])[::-1]
+    exceeded = np.cumsum(distribution[::-1])[::-1]
     likely = int(np.count_nonzero(exceeded > TAIL))
-    chances = np.array(law, dtype=np.float64)
+    chances = np.array(distribution, dtype=np.float64)
     chances[likely:] = 0.0
-    if likely < len(law):
+    if likely < len(distribution):
         chances[-1] = exceeded[likely]
     kept = np.flatnonzero(chances)
     return kept, np.minimum(chances[kept], 1.0)

@@ -1,4 +1,4 @@
-"""The other direction: what a target ε allows, in private tokens, noise or batch size.
+"""Calibration: what a target ε allows, in private tokens, noise or batch size.
 
 Counts are rounded down, noise multipliers and batch sizes up: the plan that comes back costs at
 most the target under the same accountant.
@@ -18,6 +18,7 @@ from dpsynth_assets.privacy.bounded_range import (
     horizon,
     recursion_is_affordable,
 )
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
@@ -34,7 +35,6 @@ from dpsynth_assets.privacy.monotone_search import (
 )
 from dpsynth_assets.privacy.pld import DISCRETIZATION, pld_epsilon, profile_to_pld
 from dpsynth_assets.privacy.renyi import zcdp_rho
-from dpsynth_assets.privacy.rounded import rounded_up
 
 TIGHT_GAIN = 1.6
 """Sizes the grid: optimal composition allows less than this many times the tokens of zCDP."""

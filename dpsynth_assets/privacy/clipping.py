@@ -173,12 +173,12 @@ class ClipLattice:
 
     @cached_property
     def highest(self) -> float:
-        """Where a row's maximum comes to lie."""
+        """The place of a row's maximum."""
         return math.ldexp(1.0, self._exponent + 1)
 
     @cached_property
     def lowest(self) -> float:
-        """Where the floor comes to lie: `highest` less `span` units."""
+        """The place of the floor: `highest` less `span` units."""
         return self.highest - self.span * self.unit
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Which events compose exactly with their like, so that an accountant meets few of them.
+"""Exact composition of events with others of their kind, so that an accountant meets few.
 
 A list of events becomes blocks: all Gaussians are one Gaussian; equal draws, releases, noisy counts
 and sampled steps are one event that says how often it happened.

@@ -32,7 +32,7 @@ def is_plain(logits: "torch.Tensor") -> bool:
     return logits.device.type == "cpu" and logits.dtype == torch.float32
 
 
-def side_by_side(
+def map_on_cpu_threads(
     function: Callable[[_Item], _Result], items: Sequence[_Item], entries: int
 ) -> list[_Result]:
     """Maps over batches, on PyTorch's number of threads where `entries` logits are worth it.
@@ -100,7 +100,7 @@ def sums_of_clipped(
         total *= lattice.unit  # whole numbers below 2^53 and a power of two: exact
         return used
 
-    used = side_by_side(add_up, range(len(rows)), logits.size)
+    used = map_on_cpu_threads(add_up, range(len(rows)), logits.size)
     return sums, np.array(used, dtype=np.int64)
 
 

@@ -85,7 +85,7 @@ class DifferenceTokenMechanism:
 
     @cached_property
     def _divisor(self) -> Fraction:
-        """What sums are divided by to be scores."""
+        """The divisor that turns sums into scores."""
         return self.batch.expected_batch_size * Fraction(self.temperature)
 
     def event(self, count: int) -> BoundedRangeEvent:
@@ -134,21 +134,21 @@ class DifferenceTokenMechanism:
         supports = self.supports(public_logits, allowed)
         if not supports:
             return np.zeros(0, dtype=np.int64)
-        laws = _public_laws(public_logits, supports)
+        distributions = _public_distributions(public_logits, supports)
         widest = max(len(support) for support in supports)
         if len(batch_of_row) * widest <= _GATHERED_ENTRIES:
-            return self._draw_together(private_logits, laws, rows_of, supports)
+            return self._draw_together(private_logits, distributions, rows_of, supports)
         tokens = np.zeros(len(active), dtype=np.int64)
         for index, (rows, support) in enumerate(zip(rows_of, supports, strict=True)):
-            sums = self._lattice.public_units(laws[index])
-            sums += self._private_sums(private_logits, laws[index], rows, support)
+            sums = self._lattice.public_units(distributions[index])
+            sums += self._private_sums(private_logits, distributions[index], rows, support)
             tokens[index] = int(support[draw_tokens(sums.unsqueeze(0), self._divisor)[0]])
         return tokens
 
     def _draw_together(
         self,
         private_logits: "torch.Tensor",
-        laws: "Sequence[torch.Tensor]",
+        distributions: "Sequence[torch.Tensor]",
         rows_of: "Sequence[torch.Tensor | slice]",
         supports: "Sequence[torch.Tensor]",
     ) -> np.ndarray:
@@ -158,8 +158,8 @@ class DifferenceTokenMechanism:
 
         tokens = pad_sequence(list(supports), batch_first=True, padding_value=-1)
         filler, tokens = tokens < 0, tokens.clamp_(min=0)
-        law = pad_sequence(list(laws), batch_first=True)
-        sums = self._lattice.public_units(law).masked_fill_(filler, -torch.inf)
+        distribution = pad_sequence(list(distributions), batch_first=True)
+        sums = self._lattice.public_units(distribution).masked_fill_(filler, -torch.inf)
         rows, owner = (each.to(tokens.device) for each in _flat_rows(rows_of))
         in_place = len(rows) == len(private_logits) and bool((rows[1:] > rows[:-1]).all())
         columns = tokens.index_select(0, owner)
@@ -177,7 +177,7 @@ class DifferenceTokenMechanism:
             lambda row: taken[row, ~ignored[row]].to(torch.float64).cpu().numpy(),
         )
         ignored = ignored | ~torch.isfinite(maximum)
-        differences = self._lattice.clipped(own, normalisers, law.index_select(0, owner))
+        differences = self._lattice.clipped(own, normalisers, distribution.index_select(0, owner))
         sums.index_add_(0, owner, differences.masked_fill_(ignored, 0.0))
         drawn = draw_tokens(sums, self._divisor)
         return tokens.cpu().numpy()[np.arange(len(drawn)), drawn]
@@ -216,15 +216,17 @@ class DifferenceTokenMechanism:
             rows: (n,) int64 rows of the batch, n >= 0, or a slice of rows.
             support: (A,) int64 token ids.
         """
-        (law,) = _public_laws(public_row.to(private_logits.device).unsqueeze(0), [support])
-        sums = self._lattice.public_units(law)
-        sums += self._private_sums(private_logits, law, rows, support)
+        (distribution,) = _public_distributions(
+            public_row.to(private_logits.device).unsqueeze(0), [support]
+        )
+        sums = self._lattice.public_units(distribution)
+        sums += self._private_sums(private_logits, distribution, rows, support)
         return sums / (self.batch.expected_batch_size * self.temperature)
 
     def _private_sums(
         self,
         private_logits: "torch.Tensor",
-        law: "torch.Tensor",
+        distribution: "torch.Tensor",
         rows: "torch.Tensor | slice",
         support: "torch.Tensor",
     ) -> "torch.Tensor":
@@ -235,7 +237,7 @@ class DifferenceTokenMechanism:
         columns = None if len(support) == own.shape[1] else support
         if columns is not None and len(support) <= block_columns(len(own)):
             own, columns = own.index_select(1, support), None
-        maximum = law.new_full((len(own),), -torch.inf)
+        maximum = distribution.new_full((len(own),), -torch.inf)
         for _, block in column_blocks(own, columns):
             maximum = torch.maximum(maximum, block.amax(dim=1).to(torch.float64))
         usable = torch.isfinite(maximum)
@@ -247,9 +249,11 @@ class DifferenceTokenMechanism:
         normalisers = self._lattice.rounded_normalisers(
             weights.log_(), len(support), lambda row: _numbers(own[row], columns)
         )
-        sums = torch.zeros_like(law)
+        sums = torch.zeros_like(distribution)
         for part, block in column_blocks(own, columns):
-            differences = self._lattice.clipped(_shifted(block, maximum), normalisers, law[part])
+            differences = self._lattice.clipped(
+                _shifted(block, maximum), normalisers, distribution[part]
+            )
             sums[part] = differences.sum(dim=0)
         return sums
 
@@ -315,7 +319,7 @@ def _flat_rows(rows_of: "Sequence[torch.Tensor | slice]") -> "tuple[torch.Tensor
     return torch.from_numpy(np.concatenate(each)), torch.from_numpy(owners)
 
 
-def _public_laws(
+def _public_distributions(
     public_logits: "torch.Tensor", supports: "Sequence[torch.Tensor]"
 ) -> "list[torch.Tensor]":
     """Computes for each batch the (A,) float64 log-probabilities of its (A,) support.
@@ -324,11 +328,11 @@ def _public_laws(
     """
     import torch
 
-    laws = []
+    distributions = []
     for row, support in zip(public_logits, supports, strict=True):
         logits = row[support].to(torch.float64)
-        laws.append(logits.sub_(torch.logsumexp(logits, 0)))
-    return laws
+        distributions.append(logits.sub_(torch.logsumexp(logits, 0)))
+    return distributions
 
 
 def _shifted(block: "torch.Tensor", maximum: "torch.Tensor") -> "torch.Tensor":

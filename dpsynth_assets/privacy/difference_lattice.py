@@ -34,7 +34,7 @@ _LOWEST_LOG = 1024.0
 
 @dataclass(frozen=True)
 class DifferenceLattice:
-    """Where differences clipped to [−C, C], and s times public log-probabilities, are whole units.
+    """Lattice on which differences clipped to [−C, C] and s times public log-probabilities lie.
 
     Attributes:
         clip_bound: C > 0.
@@ -82,23 +82,25 @@ class DifferenceLattice:
             return logit_slack
         return logit_slack + self.normaliser_unit / 2.0 + self.unit
 
-    def public_units(self, law: "torch.Tensor") -> "torch.Tensor":
+    def public_units(self, distribution: "torch.Tensor") -> "torch.Tensor":
         """Computes s · log-probability, (..., A) float64, rounded to whole units."""
-        scaled = law.clamp(min=-_LOWEST_LOG).mul_(self.expected_batch_size / self.unit).round_()
+        scaled = (
+            distribution.clamp(min=-_LOWEST_LOG).mul_(self.expected_batch_size / self.unit).round_()
+        )
         return scaled.mul_(self.unit)
 
     def clipped(
-        self, shifted: "torch.Tensor", normalisers: "torch.Tensor", law: "torch.Tensor"
+        self, shifted: "torch.Tensor", normalisers: "torch.Tensor", distribution: "torch.Tensor"
     ) -> "torch.Tensor":
         """Computes (n, A) float64 differences in [−C, C], whole units; overwrites `shifted`.
 
         Args:
             shifted: (n, A) float64 logits less their row's maximum; −inf is the floor.
             normalisers: (n,) of `rounded_normalisers`.
-            law: (A,) or (n, A) float64 public log-probabilities, finite.
+            distribution: (A,) or (n, A) float64 public log-probabilities, finite.
         """
         nearest = 1.5 * 2.0**52 * self.unit  # a sum with it has whole units for its last bits
-        shifted.sub_(normalisers.unsqueeze(1)).sub_(law).clamp_(-self.bound, self.bound)
+        shifted.sub_(normalisers.unsqueeze(1)).sub_(distribution).clamp_(-self.bound, self.bound)
         return shifted.add_(nearest).sub_(nearest)
 
     def rounded_normalisers(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.privacy.cpu_threads import one_thread_each
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
 from dpsynth_assets.privacy.gradient_clipping import add_clipped
 from dpsynth_assets.privacy.noise import gaussian_like
-from dpsynth_assets.privacy.per_example.company import GRADIENT_SLACK
+from dpsynth_assets.privacy.per_example.shared_passes import GRADIENT_SLACK
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
-from dpsynth_assets.privacy.side_by_side import workers
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -110,18 +110,18 @@ class DpSgdMechanism:
         most_in_company: M >= 0, most records of a batch of which several may share a pass. Records
             of larger batches pass alone; 0, the default: all of them do.
         gradient_slack: s >= 0, largest move of one record's clipped gradient, as a share of its
-            bound, when its batch mates change. None: that of float32 (`GRADIENT_SLACK`).
+            bound, when the records of its pass change. None: that of float32 (`GRADIENT_SLACK`).
 
     **Privacy** The clipped sum moves by at most C for each record that enters or leaves
     (`add_clipped`). Where several share a pass, each is clipped to `record_bound`
     = C / (1 + M s). Let a unit add j of its records to a batch of B others. If B + j <= M, the
     others move by at most s each, and if B <= M < B + j they pass alone from then on, which is
-    another change of mates; of larger batches nobody has mates and nobody moves. So the sum moves
-    by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is replaced,
-    and nothing is assumed of how many records there are. The cost is `event()`, charged for all T
-    steps before the first batch is drawn; a run that stops early has paid for all of them. What
-    optimizers make of the gradients is post-processing. Sums and noise meet in float64: unlike
-    integer noise this is Gaussian up to rounding, see `gaussian_like`.
+    another change of its pass; in larger batches each record passes alone and none moves. So the
+    sum moves by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is
+    replaced, and nothing is assumed of how many records there are. The cost is `event()`, charged
+    for all T steps before the first batch is drawn; a run that stops early has paid for all of
+    them. What optimizers make of the gradients is post-processing. Sums and noise meet in float64:
+    unlike integer noise this is Gaussian up to rounding, see `gaussian_like`.
 
     **Source** CTCL, section 3.3 and appendix A (DP-Adam), with Poisson batches as its accounting
     assumes but its code does not draw (errata B-002.1), and without a seed (B-002.2).
@@ -168,16 +168,16 @@ class DpSgdMechanism:
 
     @property
     def slack(self) -> float:
-        """s: what a record's mates may move its clipped gradient, as a share of its bound."""
+        """s: largest move of a record's clipped gradient by its pass, as a share of its bound."""
         return GRADIENT_SLACK if self.gradient_slack is None else self.gradient_slack
 
     @property
     def record_bound(self) -> float:
-        """C / (1 + M s): what one record's gradient is clipped to, the move of its mates aside."""
+        """C / (1 + M s): the bound of one record's gradient; the rest is for shared passes."""
         return self.l2_bound / (1.0 + self.most_in_company * self.slack) * (1.0 - 2.0**-50)
 
     def may_share_passes(self, private_records: int) -> bool:
-        """Whether records of a batch of so many may be passed through the model together."""
+        """Says whether records of a batch of so many may be passed through the model together."""
         return private_records <= self.most_in_company
 
     @property
@@ -186,7 +186,7 @@ class DpSgdMechanism:
         return self._meter.released
 
     def resume_at(self, step: int) -> None:
-        """Goes on after `step` released gradients of an interrupted run, under its charge.
+        """Resumes after `step` released gradients of an interrupted run, under its charge.
 
         Args:
             step: Gradients whose effect the caller has back: from the run's last checkpoint.
@@ -196,7 +196,7 @@ class DpSgdMechanism:
 
         **Privacy** Steps that were drawn after the checkpoint are drawn again, with fresh batches
         and noise. That is covered by the charge only where nothing of the lost draws was kept or
-        shown; see `Checkpoint` in `methods.staged`.
+        shown; see `Checkpoint` in `methods.inputs`.
         """
         self._meter.resume_at(step)
 
@@ -289,14 +289,16 @@ class DpSgdMechanism:
         """
         with ThreadPoolExecutor(NOISE_THREADS) as threads:
             ahead = self._noise_ahead(gradients.parameters, threads)
-            parts = self._refusing_company(private_parts)
+            parts = self._refusing_shared_passes(private_parts)
             sums, rows = gradients.private_clipped_sums(parts, self.record_bound)
             if gradients.threads == 1:
                 return self._release(sums, rows, gradients.parameters, ahead)
-        with workers(gradients.threads) as side_by_side:
-            return self._release_side_by_side(sums, rows, gradients.parameters, side_by_side)
+        with one_thread_each(gradients.threads) as threads:
+            return self._release_on_threads(sums, rows, gradients.parameters, threads)
 
-    def _refusing_company(self, private_parts: Iterable["LossOfPart"]) -> Iterator["LossOfPart"]:
+    def _refusing_shared_passes(
+        self, private_parts: Iterable["LossOfPart"]
+    ) -> Iterator["LossOfPart"]:
         """Yields parts, none of several records where the batch is larger than M."""
         for part in private_parts:
             if part.examples > 1 and not self.may_share_passes(self._meter.private_size or 0):
@@ -340,7 +342,7 @@ class DpSgdMechanism:
             released.append(self._with_noise(each, parameter, noise))
         return released
 
-    def _release_side_by_side(
+    def _release_on_threads(
         self,
         sums: list["torch.Tensor"],
         rows: int,

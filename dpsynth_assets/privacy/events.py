@@ -325,11 +325,11 @@ def event_from_json(data: dict[str, Any]) -> Event:
 
 
 POST_PROCESSING: Event = ComposedEvent(events=())
-"""What writing from earlier releases costs: nothing, as long as nothing private is read."""
+"""Event of writing from earlier releases: free, as long as nothing private is read."""
 
 
 def is_post_processing(event: Event | None) -> bool:
-    """Whether an event composes nothing at all. None is no event, and not free."""
+    """Says whether an event composes nothing at all. None is no event, and not free."""
     return event is not None and not flatten(event)
 
 

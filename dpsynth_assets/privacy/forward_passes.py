@@ -1,4 +1,4 @@
-"""Which rows share a forward pass: never more than a public number, and one record moves few.
+"""Assignment of rows to forward passes: never more than a public number, and one record moves few.
 
 Kernels round a row's numbers by its place in a pass and by the number of rows there. So a record
 that comes or goes may move, by rounding, the logits of the rows that share a pass with it before or
@@ -47,11 +47,11 @@ def pass_rows(keys: Sequence[bytes], most_rows: int) -> list[np.ndarray]:
 
     **Privacy** *A row that comes or goes changes the pass of at most P other rows.* Take the rows
     without it, and the part into whose bits it falls. That part has at most P rows, or is cut. If
-    it is still a pass with the row added, its rows alone have a new mate. If it has P rows, the row
-    makes it P + 1 and it is cut: these P rows have new passes, all of them inside the part. Where
-    the row's bits lead into an empty part, it is a pass of its own. Parts elsewhere do not look at
-    it. No assumption about the data, the hash or the number of rows is made, and nothing is
-    refused or left out. The order of rows within a pass may follow the private data.
+    it is still a pass with the row added, only its rows share a pass with a new one. If it has P
+    rows, the row makes it P + 1 and it is cut: these P rows have new passes, all of them inside the
+    part. Where the row's bits lead into an empty part, it is a pass of its own. Parts elsewhere do
+    not look at it. No assumption about the data, the hash or the number of rows is made, and
+    nothing is refused or left out. The order of rows within a pass may follow the private data.
 
     **Source** Ours; a digital search tree with buckets (Fagin et al. 1979), which has no history.
     """

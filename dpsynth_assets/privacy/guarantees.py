@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class GuaranteeType(StrEnum):
-    """What a release promises.
+    """The promise of a release.
 
     DP: (ε, δ)-differential privacy, for every dataset and every event.
     EX_POST: a data- and output-dependent bound (Amin 2025, Definition 2); not (ε, δ)-DP, and the

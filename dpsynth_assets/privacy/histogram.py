@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -82,7 +83,7 @@ def histogram_event(
 
 
 def release_histogram(
-    private_counts: Sequence[int],
+    private_counts: Sequence[int] | np.ndarray,
     *,
     noise: NoiseKind,
     scale: float,
@@ -116,6 +117,49 @@ def release_histogram(
     sampler = discrete_laplace if noise == "laplace" else discrete_gaussian
     dp_counts = np.array(sampler([int(count) for count in counts], scale), dtype=np.int64)
     return Release(value=dp_counts, cost=Cost(guarantee=GuaranteeType.DP, event=event))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyHistogram:
+    """One histogram with noise, over bins that are public.
+
+    Attributes:
+        noise: `laplace` or `gaussian`, as in `histogram_event`.
+        scale: Noise scale in counts; at least 1 for gaussian.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one unit may contribute.
+
+    Raises:
+        ValueError: If the noise is unknown or the scale is outside its domain.
+    """
+
+    noise: NoiseKind
+    scale: float
+    relation: NeighboringRelation
+    max_records_per_unit: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses settings that have no price."""
+        self.event()
+
+    def event(self) -> Event:
+        """Prices one release; see `histogram_event`."""
+        return histogram_event(
+            noise=self.noise,
+            scale=self.scale,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+        )
+
+    def release(self, private_counts: Sequence[int] | np.ndarray) -> Release[np.ndarray]:
+        """Releases (K,) int64 noisy counts of (K,) whole counts; see `release_histogram`."""
+        return release_histogram(
+            private_counts,
+            noise=self.noise,
+            scale=self.scale,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+        )
 
 
 def scale_for(

@@ -1,4 +1,4 @@
-"""What integer Gaussian noise costs: its own privacy loss, and a Gaussian that dominates it.
+"""Cost of integer Gaussian noise: its own privacy loss, and a Gaussian that dominates it.
 
 n counts move by k each under noise of σ (`DiscreteGaussianEvent`). The loss depends on the sum S of
 the n noises alone: it is k (n k + 2 S) / (2σ²). Noise and moved noise have the same likelihood
@@ -117,7 +117,7 @@ def dominating_mu(event: DiscreteGaussianEvent) -> float:
 
 
 def is_smooth(event: DiscreteGaussianEvent) -> bool:
-    """Whether σ √n is so large that the dominating Gaussian has no price to speak of."""
+    """Says whether σ √n is so large that the dominating Gaussian has no price to speak of."""
     smooth = event.noise_std >= SUMMED_FROM
     return smooth and event.noise_std * math.sqrt(event.count) >= SMOOTH_STD
 
@@ -143,7 +143,7 @@ def _law_of_sum(noise_std: float, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _middle(masses: np.ndarray, std: float) -> np.ndarray:
-    """Cuts a symmetric law off where nothing is left."""
+    """Cuts a symmetric distribution off where nothing is left."""
     cut = max(0, len(masses) // 2 - math.ceil(_REACH * std))
     return masses[cut : len(masses) - cut]
 

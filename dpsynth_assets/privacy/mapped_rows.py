@@ -25,7 +25,7 @@ def windows(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def is_mapped(rows: np.ndarray) -> bool:
-    """Whether an array lies in a mapped file."""
+    """Says whether an array lies in a mapped file."""
     return _mapping(rows) is not None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits
-from dpsynth_assets.privacy.cpu_rows import is_plain, side_by_side
+from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median_box import private_median_box, rank_window
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -149,7 +149,7 @@ class MedianTokenMechanism:
 
         box_of = partial(self._private_box, private_logits, columns=columns)
         entries = private_logits.numel() if is_plain(private_logits) else 0
-        boxes = torch.stack(side_by_side(box_of, rows_of, entries))
+        boxes = torch.stack(map_on_cpu_threads(box_of, rows_of, entries))
         tokens = draw_tokens(boxes[:, 1], Fraction(self.temperature))  # [amin2025 A1:L8]
         boxes /= self.temperature
         gamma = _gamma_of(boxes, torch.from_numpy(tokens).to(boxes.device)).cpu().numpy()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.privacy.clipping import ClipLattice, block_columns, lower_floor
-from dpsynth_assets.privacy.column_ranks import ordered_keys
 from dpsynth_assets.privacy.cpu_rows import is_plain, maxima, usable
-from dpsynth_assets.privacy.order_statistics import order_statistics, rows_above
+from dpsynth_assets.privacy.order_statistics import order_statistics, ordered_keys, rows_above
 
 if TYPE_CHECKING:
     import torch

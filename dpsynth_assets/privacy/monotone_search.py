@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 TOLERANCE = 1e-3
-"""How far above the smallest fitting multiplier a found one may lie, relative."""
+"""Most by which a found multiplier may exceed the smallest fitting one, relative."""
 
 FINE_TOLERANCE = 1e-9
 """The same where one evaluation is cheap."""

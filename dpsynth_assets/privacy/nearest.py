@@ -160,7 +160,7 @@ def nearest_rows_of_labels(
         public: C public rows.
         groups: The public rows of each label.
         norms: (N,) `row_norms` of the private rows; None to find them.
-        progress: Told the share of rows done.
+        progress: Called with the share of rows done.
 
     Returns:
         As `nearest_rows`; `NO_ROW` where a label's group is empty or missing.
@@ -329,7 +329,7 @@ def _possible(
 
 
 def _bands(norms: np.ndarray, dimension: int, group: Group) -> np.ndarray:
-    """How far apart a row's float32 scores may be although the exact ones are swapped: (n,).
+    """Bounds how far apart float32 scores of a row may be with the exact ones swapped: (n,).
 
     A dot product of d terms errs by at most γ‖x‖‖c‖, γ = d u / (1 − d u), in whatever order and
     with or without fused multiply-adds; the offset and the differences are rounded besides, and a

@@ -64,7 +64,7 @@ class StepMeter:
         return self._waiting[0] if self._waiting else None
 
     def resume_at(self, step: int) -> None:
-        """Counts `step` batches as drawn and released, in a run that this one goes on with.
+        """Counts `step` batches as drawn and released, in a run that this one resumes.
 
         Raises:
             UnaccountedReleaseError: If a batch was drawn already, or there are not so many steps.

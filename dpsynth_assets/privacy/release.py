@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a release costs.
+    """The cost of a release.
 
     Attributes:
         guarantee: Which ledger column the cost belongs to.
@@ -36,7 +36,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Release(Generic[T]):
-    """What every mechanism returns. A bare value is never released."""
+    """The value and the cost that every mechanism returns. A bare value is never released."""
 
     value: T
     cost: Cost

@@ -16,7 +16,7 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 
 @dataclass(frozen=True, kw_only=True)
 class SecretBudget:
-    """What is promised to every secret of one kind.
+    """The bound promised to every secret of one kind.
 
     Attributes:
         kind: Public name of the kind, e.g. `email`.
@@ -40,7 +40,7 @@ class SecretBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretPromise:
-    """What a cohort promises to its secrets; all of it is public.
+    """The bounds that a cohort promises to its secrets; all public.
 
     Attributes:
         budgets: One for each kind, at least one.
@@ -81,7 +81,8 @@ def shared_noise_std(
     """Finds the smallest σ >= `noise_floor` at which every (p, r) holds over `steps` rounds.
 
     Args:
-        count_probabilities: (m + 1,) law of the sampled records of the most exposed secret.
+        count_probabilities: (m + 1,) distribution of the sampled records of the most exposed
+            secret.
         bounds: (p, r) of each kind.
         steps: T, rounds with fresh samples.
         relation: See `shift_event`.
@@ -113,28 +114,28 @@ def shared_noise_std(
 
 def largest_own_noise(
     *,
-    laws: Sequence[np.ndarray],
+    distributions: Sequence[np.ndarray],
     bounds: Sequence[tuple[float, float]],
     steps: int,
     relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE,
     noise_floor: float = 1.0,
 ) -> float:
-    """Finds σ = max_j σ_j with each secret's own law: what a ledger of one pair each could charge.
+    """Finds σ = max_j σ_j by each secret's distribution: what a ledger of one pair could charge.
 
     Args:
-        laws: For each secret, the law of its sampled records.
+        distributions: For each secret, the distribution of its sampled records.
         bounds: For each secret, its (p, r).
         steps: T.
         relation: See `shift_event`.
         noise_floor: See `secret_noise_std`.
 
     Returns:
-        At most `shared_noise_std` of the law that dominates all of them; for comparison.
+        At most `shared_noise_std` of the distribution that dominates all of them; for comparison.
     """
     noise_std = noise_floor
-    for law, (prior, posterior) in zip(laws, bounds, strict=True):
+    for distribution, (prior, posterior) in zip(distributions, bounds, strict=True):
         noise_std = secret_noise_std(
-            count_probabilities=law,
+            count_probabilities=distribution,
             prior=prior,
             posterior=posterior,
             steps=steps,
@@ -154,7 +155,7 @@ def posteriors_of_round(
     """Computes B(p) of `steps` rounds for each kind, rounded up.
 
     Args:
-        count_probabilities: (m + 1,) law of the sampled records of the most exposed secret.
+        count_probabilities: (m + 1,) distribution of the sampled records of the most exposed one.
         noise_std: σ, in records.
         steps: T.
         promise: The kinds and the relation.

@@ -1,4 +1,4 @@
-"""How much noise keeps a secret at (p, r): SecPE's Algorithm 1 with the exact mixture."""
+"""Noise that keeps a secret at (p, r): SecPE's Algorithm 1 with the exact mixture."""
 
 import math
 
@@ -37,7 +37,7 @@ def shift_event(
     """Prices `steps` joint releases of counts and normalised sums over fresh samples.
 
     Args:
-        count_probabilities: (m + 1,) law of the sampled records of one secret.
+        count_probabilities: (m + 1,) distribution of the sampled records of one secret.
         noise_std: σ, in records: of counts, and of sums divided by their norm bound.
         steps: T.
         relation: ADD_REMOVE and ZERO_OUT: the secret's records are absent from a neighbour.
@@ -45,10 +45,11 @@ def shift_event(
 
     **Privacy** Removal: given the sample of all other records, P is a mixture over samples S of
     N(v_S, σ²I) with ‖v_S‖ <= √2 |S|, and Q is N(0, σ²I). Under Q the densities' exponents
-    ⟨v_S, x⟩ are normal with the same laws as ‖v_S‖ z of one normal z, and a sum of increasing
-    functions of given laws is largest in convex order when they move together; so the scalar
-    mixture of shifts ‖v_S‖ dominates. Its best tests cut the noisy sum, whose tail grows with
-    every shift, so shifts may be raised to √2 |S| and |S| to any stochastically larger law.
+    ⟨v_S, x⟩ are normal with the same distributions as ‖v_S‖ z of one normal z, and a sum of
+    increasing functions of given distributions is largest in convex order when they move together;
+    so the scalar mixture of shifts ‖v_S‖ dominates. Its best tests cut the noisy sum, whose tail
+    grows with every shift, so shifts may be raised to √2 |S| and |S| to any stochastically larger
+    distribution.
     Replacement: both neighbours are mixtures over the same samples. The scalar mixture with
     factor 2 against N(0, σ²) does not dominate them (σ -> 0, q = 0.1: B(0.9) = 1, not 0.91); a
     shift of 2m, as if all were sampled, does, by convexity. The contents of a secret's records
@@ -82,7 +83,7 @@ def secret_noise_std(
     """Finds the smallest σ >= `noise_floor` with B(p) <= r over `steps` rounds, rounded up.
 
     Args:
-        count_probabilities: (m + 1,) law of the sampled records of one secret in a round.
+        count_probabilities: (m + 1,) distribution of the sampled records of one secret in a round.
         prior: p of (p, r).
         posterior: r of (p, r).
         steps: T, rounds with fresh samples.

@@ -180,7 +180,7 @@ def secret_event(event: Event, occurrences: int) -> Event:
 
 
 def poisson_binomial(probabilities: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Computes the law of the number of heads of independent coins.
+    """Computes the distribution of the number of heads of independent coins.
 
     Args:
         probabilities: (m,) of heads.
@@ -195,12 +195,14 @@ def poisson_binomial(probabilities: Sequence[float] | np.ndarray) -> np.ndarray:
     chances = np.asarray(probabilities, dtype=np.float64).reshape(-1)
     if not ((chances >= 0) & (chances <= 1)).all():
         raise ValueError("Expected probabilities in [0, 1], got one outside.")
-    law = np.zeros(chances.size + 1)
-    law[0] = 1.0
+    distribution = np.zeros(chances.size + 1)
+    distribution[0] = 1.0
     for count, chance in enumerate(chances, start=1):
-        law[1 : count + 1] = law[1 : count + 1] * (1.0 - chance) + law[:count] * chance
-        law[0] *= 1.0 - chance
-    return law
+        distribution[1 : count + 1] = (
+            distribution[1 : count + 1] * (1.0 - chance) + distribution[:count] * chance
+        )
+        distribution[0] *= 1.0 - chance
+    return distribution
 
 
 def check_bounds(prior: float, posterior: float) -> None:
@@ -221,17 +223,17 @@ def _gaussian(noise_multiplier: float, shift: int, steps: int) -> GaussianEvent:
 
 def _sampled_mixture(event: PoissonGaussianEvent) -> MixtureGaussianEvent:
     chances = np.full(event.max_records_per_unit, event.sampling_probability)
-    counts, law = without_tail(poisson_binomial(chances))
+    counts, distribution = without_tail(poisson_binomial(chances))
     return MixtureGaussianEvent(
         noise_std=event.noise_multiplier,
         shifts=tuple(counts),
-        probabilities=tuple(law),
+        probabilities=tuple(distribution),
         steps=event.steps,
     )
 
 
 def _tells_all(pairs: Sequence[Event], prior: float) -> bool:
-    """Whether Gaussian releases of the pairs' ρ would name a secret but for 1e-9.
+    """Says whether Gaussian releases of the pairs' ρ would name a secret but for 1e-9.
 
     1 is a bound whatever was released; a composition so far out would take long to convolve.
     """

@@ -1,4 +1,4 @@
-"""Which records take part in a round of secret clustering, from public facts alone.
+"""Sample of records that takes part in a round of secret clustering, by public facts alone.
 
 Sampling probabilities must not depend on private facts (errata B-004.7): editing one record would
 change everybody's. Two ways: one probability for all records and a bound m on the records that
@@ -77,12 +77,12 @@ def sampling_probabilities(weights: np.ndarray, rule: SamplingRule = "inclusion"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SecretSampling:
-    """Public sampling probabilities, and a law that bounds how often one secret is sampled.
+    """Public sampling probabilities, and a distribution that bounds samples of one secret.
 
     Attributes:
         probabilities: One number for all records, or (N,) one for each.
-        count_probabilities: (m + 1,) law of the number of sampled records of the most exposed
-            secret; the true number of every secret is stochastically smaller.
+        count_probabilities: (m + 1,) distribution of the number of sampled records of the most
+            exposed secret; the true number of every secret is stochastically smaller.
     """
 
     probabilities: float | np.ndarray = field(repr=False)
@@ -98,8 +98,8 @@ class SecretSampling:
         """
         if max_occurrences < 1:
             raise ValueError(f"Expected max_occurrences >= 1, got {max_occurrences}.")
-        law = poisson_binomial(np.full(max_occurrences, float(probability)))
-        return cls(probabilities=float(probability), count_probabilities=law)
+        distribution = poisson_binomial(np.full(max_occurrences, float(probability)))
+        return cls(probabilities=float(probability), count_probabilities=distribution)
 
     @classmethod
     def from_public_incidence(
@@ -110,17 +110,19 @@ class SecretSampling:
         Neighbours then differ in the content of a secret's records, which sampling ignores.
         """
         chances = np.asarray(probabilities, dtype=np.float64)
-        laws = secret_laws(chances, records_of_secret)
-        return cls(probabilities=chances, count_probabilities=dominating_law(laws))
+        distributions = secret_count_distributions(chances, records_of_secret)
+        return cls(
+            probabilities=chances, count_probabilities=dominating_distribution(distributions)
+        )
 
 
-def secret_laws(
+def secret_count_distributions(
     probabilities: np.ndarray, records_of_secret: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Computes, for each secret, the law of how many of its records a round samples.
+    """Computes, for each secret, the distribution of how many of its records a round samples.
 
     Records that are never sampled are left out first: a vertex of the linear program has few
-    others, and the law costs the square of their number.
+    others, and the distribution costs the square of their number.
 
     Raises:
         ValueError: If a probability is outside [0, 1].
@@ -129,16 +131,16 @@ def secret_laws(
     return [poisson_binomial(chances[chances != 0]) for chances in own]
 
 
-def dominating_law(laws: Sequence[np.ndarray]) -> np.ndarray:
-    """Computes the smallest law that is stochastically larger than each of `laws`.
+def dominating_distribution(distributions: Sequence[np.ndarray]) -> np.ndarray:
+    """Computes the smallest distribution that is stochastically above each of `distributions`.
 
     **Privacy** Larger shifts are easier to see (`shift_event`), so one event covers all secrets.
     """
-    width = max((len(law) for law in laws), default=1)
+    width = max((len(distribution) for distribution in distributions), default=1)
     survival = np.zeros(width + 1)
-    for law in laws:
-        exceeded = np.cumsum(law[::-1])[::-1]
-        survival[: len(law)] = np.maximum(survival[: len(law)], exceeded)
+    for distribution in distributions:
+        exceeded = np.cumsum(distribution[::-1])[::-1]
+        survival[: len(distribution)] = np.maximum(survival[: len(distribution)], exceeded)
     survival[0] = 1.0
     survival = np.minimum(survival, 1.0)
     return survival[:-1] - survival[1:]

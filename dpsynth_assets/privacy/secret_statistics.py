@@ -30,7 +30,7 @@ class NoisyClusters:
 
 
 class ClusterStatistics:
-    """What records add to the clusters of public centres, and how clusters follow from it.
+    """Contributions of records to clusters of public centres, and clusters that follow from them.
 
     **Privacy** A record adds one vector: B to the count of its nearest public centre and integers
     of norm at most B to that centre's sum (`Lattice.clip`). The vector depends on the record, its

@@ -38,7 +38,7 @@ _LOG_OF_TEN = 2.302585092994046
 
 
 def draw_tokens(private_scores: "torch.Tensor", divisor: Fraction | int = 1) -> np.ndarray:
-    """Draws (G,) indices: row g from the law P(i) ∝ exp(private_scores[g, i] / divisor), exactly.
+    """Draws (G,) indices: row g exactly from P(i) ∝ exp(private_scores[g, i] / divisor).
 
     Args:
         private_scores: (G, A) float64, left as they are; every entry stands for the number it is.
@@ -49,9 +49,9 @@ def draw_tokens(private_scores: "torch.Tensor", divisor: Fraction | int = 1) -> 
     Raises:
         ValueError: If a row has NaN, +inf or no finite score.
 
-    **Privacy** The law is the softmax itself: no rounding is left to be charged, for any token
-    (`tokens_from_words` has the proof). Where float64 does not decide, a draw takes longer; running
-    time is outside the guarantee.
+    **Privacy** The distribution is the softmax itself: no rounding is left to be charged, for any
+    token (`tokens_from_words` has the proof). Where float64 does not decide, a draw takes longer;
+    running time is outside the guarantee.
     """
     return tokens_from_words(private_scores, divisor, secure_words)
 

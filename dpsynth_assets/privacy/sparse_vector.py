@@ -1,10 +1,10 @@
 """The public-token test: a private token is paid for only where public text would not do.
 
 AboveThreshold (the sparse vector technique) asks for each batch, token after token, whether the
-records' mean next-token law is far from that of the public prompt. All answers of one instance up
-to and including its first "far" cost one ε; the next instance needs a fresh noisy threshold and
-another ε. Shape letters: R rows (prompts of all batches), n rows looked at, V vocabulary,
-A allowed tokens, C tokens of one block, G active batches.
+records' mean next-token distribution is far from that of the public prompt. All answers of one
+instance up to and including its first "far" cost one ε; the next instance needs a fresh noisy
+threshold and another ε. Shape letters: R rows (prompts of all batches), n rows looked at, V
+vocabulary, A allowed tokens, C tokens of one block, G active batches.
 """
 
 import math
@@ -20,7 +20,11 @@ from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, block_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
-from dpsynth_assets.privacy.next_token_laws import LAWS_PER_SUM, next_token_laws, sum_of_laws
+from dpsynth_assets.privacy.next_token_distributions import (
+    DISTRIBUTIONS_PER_SUM,
+    next_token_distributions,
+    sum_of_distributions,
+)
 from dpsynth_assets.privacy.noise import discrete_laplace
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -139,11 +143,13 @@ class PublicTokenTest:
         """Computes (G,) float64 distances d(Z, z_pub). Private: only noisy answers may leave.
 
         Each row's softmax is taken before the mean; the softmax of a mean of clipped logits moves
-        by far more than 1/s. No temperature enters: Eq. (2) compares the laws at temperature 1.
+        by far more than 1/s. No temperature enters: Eq. (2) compares the distributions at
+        temperature 1.
 
-        **Privacy** A row's law is computed in float32 from that row; its entries add up to 1
-        within 2^-17, half a lattice step. The last bits of its total may depend on the rows that
-        are added up beside it; `rounding_steps` charges that, as it does the sum of the laws.
+        **Privacy** A row's distribution is computed in float32 from that row; its entries add up to
+        1 within 2^-17, half a lattice step. The last bits of its total may depend on the rows that
+        are added up beside it; `rounding_steps` charges that, as it does the sum of the
+        distributions.
         """
         import torch
 
@@ -153,18 +159,18 @@ class PublicTokenTest:
         rows_of = rows_by_batch(batch_of_row, active)
         together = block_columns(public_logits.shape[1], public_logits.device.type)
         for start in range(0, len(rows_of), together):
-            public = next_token_laws(public_logits[start : start + together], columns)
+            public = next_token_distributions(public_logits[start : start + together], columns)
             for batch, rows in enumerate(rows_of[start : start + together]):
                 total = public[batch].double().mul_(-self.batch.expected_batch_size)
-                total += sum_of_laws(private_logits, columns, rows, few)
+                total += sum_of_distributions(private_logits, columns, rows, few)
                 distances[start + batch] = total.abs_().sum()
         return distances.div_(self.batch.expected_batch_size)  # [amin2024 Eq2]
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
         """Bounds memory beyond the logits: 32·V + 20·E + 32·(R + G) bytes.
 
-        E = `block_entries`, or one row where that is more: the laws of some public prompts, and
-        those of a block of private rows, which are copied to float64 once off the CPU.
+        E = `block_entries`, or one row where that is more: the distributions of some public
+        prompts, and those of a block of private rows, which are copied to float64 once off the CPU.
         """
         block = 20 * min((rows + batches) * vocabulary, max(block_entries(), vocabulary))
         return 32 * vocabulary + block + 32 * (rows + batches)
@@ -174,7 +180,7 @@ class OpenTokenTest:
     """The noisy thresholds of every batch, of which no more can be opened than were paid for.
 
     **Privacy** The published loop draws a new threshold after every private token, also after the
-    r-th, and goes on asking: an (r+1)-th instance that nobody paid (errata B-001.1). Here a
+    r-th, and continues asking: an (r+1)-th instance that nobody paid (errata B-001.1). Here a
     fresh threshold is one unit of a meter of r, spent before any logit is read, and a batch whose
     private tokens are gone is refused: from then on it may only write public text.
     """
@@ -216,7 +222,8 @@ class OpenTokenTest:
                 rows: rounding that depends on private neighbours would not be covered.
             batch_of_row: (R,) int64 batch index of each row.
             active: (G,) distinct batch indices to ask about, batches without rows included.
-            allowed: (V,) bool mask from public facts only; both laws are conditioned on it.
+            allowed: (V,) bool mask from public facts only; both distributions are conditioned on
+                it.
 
         Returns:
             (G,) bool, a release. True ends the batch's instance; False is free.
@@ -339,13 +346,13 @@ def _weight_elsewhere(batch: BatchTerms) -> Fraction:
 def _rounding_steps(expected_batch_size: int) -> int:
     """Bounds in lattice steps how far rounding may move the distances of two neighbours apart.
 
-    One step for a law's own mass and for float64 sums in another order (while
-    (V + R)(R + s) < 2^34). A sum of k laws in float32 is off by at most k·2^-24 / (1 − k·2^-24)
-    of their mass, in whatever order: over the 4s rows that may be summed so
+    One step for a distribution's own mass and for float64 sums in another order (while
+    (V + R)(R + s) < 2^34). A sum of k distributions in float32 is off by at most k·2^-24 / (1 −
+    k·2^-24) of their mass, in whatever order: over the 4s rows that may be summed so
     (`ROWS_PER_EXPECTED_ROW`) by less than 4s·(k + 1)·2^-24 records, and so is a neighbour's.
     """
     records = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size
-    moved = 2 * records * Fraction(LAWS_PER_SUM + 1, 1 << 24)
+    moved = 2 * records * Fraction(DISTRIBUTIONS_PER_SUM + 1, 1 << 24)
     return 1 + math.ceil(moved * STEPS_PER_RECORD)
 
 

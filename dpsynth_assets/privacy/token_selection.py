@@ -61,7 +61,7 @@ class MeanTokenMechanism:
 
     @cached_property
     def _divisor(self) -> Fraction:
-        """What sums are divided by to be scores."""
+        """The divisor that turns sums into scores."""
         return self.batch.expected_batch_size * Fraction(self.temperature)
 
     def event(self, count: int) -> BoundedRangeEvent:
@@ -256,7 +256,7 @@ def check_shapes(
 def check_public_logits(
     public_logits: "torch.Tensor", private_logits: "torch.Tensor", active: np.ndarray
 ) -> None:
-    """Refuses public logits that do not fit (G, V) or define no law. Messages show shapes only."""
+    """Refuses public logits unless they are (G, V) distributions. Messages show shapes only."""
     import torch
 
     expected = (len(active), private_logits.shape[1])

@@ -1,11 +1,11 @@
-"""What one guarantee protects: the privacy unit and the neighbouring relation."""
+"""The privacy unit and the neighbouring relation: what one guarantee protects."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class NeighboringRelation(StrEnum):
-    """When two private datasets are neighbours.
+    """The relation by which two private datasets are neighbours.
 
     ADD_REMOVE: one has one record more. ZERO_OUT: one record is replaced by a null record that
     keeps its place (the number of records is public). REPLACE_ONE: one record has other content;

@@ -1,4 +1,4 @@
-"""What a release costs together with the releases it builds on.
+"""Cost of a release together with the releases it builds on.
 
 Which accounting is right depends on who chose the settings, and when.
 

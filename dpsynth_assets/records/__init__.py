@@ -4,11 +4,12 @@ from dpsynth_assets.records.checking import MethodChecker, check_dataset_file
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.reading import (
     PrivateRecords,
+    canonical_frame,
     canonical_record_id,
     read_private_records,
     read_public_records,
 )
-from dpsynth_assets.records.set_aside import CANONICAL, Rule
+from dpsynth_assets.records.record_filters import CANONICAL, Rule
 
 __all__ = [
     "CANONICAL",
@@ -16,6 +17,7 @@ __all__ = [
     "PrivateRecords",
     "Rule",
     "SourceError",
+    "canonical_frame",
     "canonical_record_id",
     "check_dataset_file",
     "read_private_records",

@@ -19,7 +19,7 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.reading import public_column_names
-from dpsynth_assets.records.set_aside import (
+from dpsynth_assets.records.record_filters import (
     CONTROL,
     REASON,
     ROW,

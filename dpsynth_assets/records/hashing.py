@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Purpose(StrEnum):
-    """What a hash decides; different purposes give unrelated hashes (at most 16 characters)."""
+    """The purpose of a hash; different purposes give unrelated hashes (at most 16 characters)."""
 
     RECORD_ID = "record id"
     UNIT_BOUND = "unit bound"

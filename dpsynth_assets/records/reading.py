@@ -11,9 +11,9 @@ from dpsynth_assets.datasets import (
     PublicDataSpec,
     PublicSource,
 )
-from dpsynth_assets.records.columns import ColumnNames
+from dpsynth_assets.records.columns import ColumnNames, as_records, check_columns
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
-from dpsynth_assets.records.set_aside import (
+from dpsynth_assets.records.record_filters import (
     CANONICAL,
     REASON,
     Rule,
@@ -51,14 +51,35 @@ def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
         `max_records` records, all on one side of the split. Where the unit is a record with a
         declared id, a second record with the same id instead takes the first away: one record
         either way. A unit that is replaced keeps its declared ids, so the same records are set
-        aside for repeated ids in both datasets. `set_aside.py` says so rule by rule.
+        aside for repeated ids in both datasets. `record_filters.py` says so rule by rule.
 
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
         PrivacyError: Declared ids repeat under replace-one.
     """
-    raw = in_window(read_source(spec.source, column_names(spec)), spec)
-    judged = judge(raw, spec)
+    return canonical_records(read_source(spec.source, column_names(spec)), spec)
+
+
+def canonical_frame(frame: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRecords:
+    """Takes the records of a private dataset from a frame in memory, as if it were its source.
+
+    Raises:
+        SourceError: The frame lacks a declared column.
+        PrivacyError: Declared ids repeat under replace-one.
+    """
+    columns = column_names(spec)
+    check_columns(frame.columns, columns, "the frame", schema=True)
+    return canonical_records(as_records(frame.select(columns.distinct), columns), spec)
+
+
+def canonical_records(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRecords:
+    """Sets records aside, bounds units and splits held-out ones off (see `read_private_records`).
+
+    Args:
+        raw: What `read_source` returns.
+        spec: The declaration.
+    """
+    judged = judge(in_window(raw, spec), spec)
     refuse_repeated_ids(judged, spec)
     kept = identify(judged.filter(pl.col(REASON).is_null()), spec)
     bounded = bound_units(kept, spec)

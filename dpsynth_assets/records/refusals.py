@@ -2,7 +2,7 @@
 
 Everything here looks at a file as a whole, never at one record, so a refusal is a refusal of the
 source. What one record can do (control characters, ten megabytes of text, a formula, instructions
-to a model) is dealt with record by record in `set_aside.py`.
+to a model) is dealt with record by record in `record_filters.py`.
 """
 
 import gzip

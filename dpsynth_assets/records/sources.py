@@ -11,11 +11,6 @@ from pathlib import Path
 import polars as pl
 
 from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.records.arrow_files import (
-    declared_rows,
-    read_arrow_stream,
-    read_parquet_lossy,
-)
 from dpsynth_assets.records.columns import (
     ColumnNames,
     SourceError,
@@ -23,7 +18,12 @@ from dpsynth_assets.records.columns import (
     check_columns,
     guarded,
 )
-from dpsynth_assets.records.json_lines import read_json_lines
+from dpsynth_assets.records.file_formats import (
+    declared_rows,
+    read_arrow_stream,
+    read_json_lines,
+    read_parquet_lossy,
+)
 from dpsynth_assets.records.refusals import (
     refuse_foreign,
     refuse_links_away,

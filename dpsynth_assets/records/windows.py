@@ -1,4 +1,4 @@
-"""Which records of a source belong to one window of time."""
+"""Selects the records of a source that belong to one window of time."""
 
 import polars as pl
 

@@ -22,7 +22,7 @@ STORE, FILE, CHAIN = "stored release", "released file", "ledger chain"
 
 @dataclass(frozen=True, kw_only=True)
 class Materialised:
-    """What one materialisation in the event log claims.
+    """Claims of one materialisation in the event log.
 
     Attributes:
         asset: Asset key, parts joined by `/`.

@@ -1,6 +1,6 @@
 """The audit trail as one self-contained page: verdict, spends, files, and how to check it."""
 
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.report.audit_trail import AuditTrail
 from dpsynth_assets.report.pages import (
     Block,

@@ -164,7 +164,7 @@ class AuditTrail:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing disagrees."""
+        """Says whether nothing disagrees."""
         return not self.findings
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
 
 
@@ -80,7 +80,7 @@ def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str
 
 
 def cohort_line(cohort: Mapping[str, Any]) -> str:
-    """What holds for the cohort's DP releases, what was spent, and what makes a DP total void.
+    """States what holds for the cohort's DP releases, what was spent, what makes a DP total void.
 
     Args:
         cohort: The section of that name of a label; of schema 1, it knows only what was spent.
@@ -105,7 +105,7 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
 
 
 def _tag(label: Mapping[str, Any]) -> str:
-    """What a search may find the corpus by: secret protection is no differential privacy."""
+    """Lists tags that a search finds: secret protection is no differential privacy."""
     secret = label["guarantee"]["type"] == "secret"
     return "secret-protection" if secret else "differential-privacy"
 

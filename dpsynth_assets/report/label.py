@@ -22,10 +22,13 @@ from dpsynth_assets.privacy.ledger.guaranteed import SWITCHED, charged_copies
 from dpsynth_assets.privacy.ledger.schema import DECISION
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.pld import DISCRETIZATION
-from dpsynth_assets.report.label_assumptions import assumptions, exact_sums_of_training
-from dpsynth_assets.report.label_embeddings import embedding_assumptions
+from dpsynth_assets.report.label_assumptions import (
+    assumptions,
+    embedding_assumptions,
+    exact_sums_of_training,
+    pass_assumptions,
+)
 from dpsynth_assets.report.label_guarantee import Charged, guarantee_of
-from dpsynth_assets.report.label_passes import pass_assumptions
 from dpsynth_assets.report.label_texts import (
     COMPOSITION,
     RELATIONS,
@@ -42,7 +45,7 @@ SCHEMA = "dpsynth/privacy-label/2"
 """2 since version 0.2.0: what is guaranteed of a cohort stands beside what was spent."""
 
 CODE = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
-"""Who writes a label, as `composition.code` says."""
+"""Writer of a label, as `composition.code` says."""
 
 Label = dict[str, Any]
 
@@ -117,7 +120,7 @@ def cohort_label(
 
 
 def _weakest(charges: Sequence[LedgerEntry]) -> GuaranteeType:
-    """What can be said of several releases seen together."""
+    """States what holds for several releases seen together."""
     kinds = {GuaranteeType(entry.guarantee) for entry in charges}
     weaker = (kind for kind in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if kind in kinds)
     return next(weaker, GuaranteeType.DP)
@@ -177,7 +180,7 @@ def _label(
 
 
 def _detectors(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the detectors of secrets miss, measured on planted ones; nothing where none were run."""
+    """Reports secrets that detectors miss, by planted ones; nothing if none were run."""
     recall = [dict(result) for result in audits if is_recall(result)]
     return {"detectors": recall} if recall else {}
 

@@ -1,8 +1,15 @@
-"""What the proofs behind a label take for granted, one row of a table for each assumption."""
+"""Assumptions of the proofs behind a label, one row of a table each.
 
-from collections.abc import Callable, Collection, Sequence
+Some depend on how a release was made: how private texts were embedded, and which records shared a
+pass when gradients were clipped or states were read.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from dpsynth_assets.models.text_embedder import Arithmetic
+from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteGaussianEvent,
@@ -14,6 +21,121 @@ from dpsynth_assets.privacy.events import (
     is_post_processing,
 )
 from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import EMBEDDINGS, GRADIENTS, RESTS_ON, STATES
+
+SAME_PASS = "passes of one record are assumed to give the same bits each time"
+
+GRADIENTS_ALONE = (
+    "Every record passes through the model alone in training, so that its clipped gradient is a "
+    f"function of it and of the model: {SAME_PASS}."
+)
+
+GRADIENTS_IN_SHARED_PASSES = (
+    "Where records share a pass in training, a record's clipped gradient moves by at most "
+    "{gradient_slack} of the clipping bound when its batch mates change; this is measured, not "
+    "proved. It is kept back of the bound for {most_in_company} records; records of larger batches "
+    f"pass alone ({SAME_PASS})."
+)
+
+GRADIENTS_UNKNOWN = (
+    "What a record's batch mates change in its clipped gradient is not covered for charges before "
+    "version 0.2.0: longer mates could move it by some 6e-4 of the clipping bound."
+)
+
+STATES_ALONE = (
+    "Every record's hidden states are read in a pass that holds it alone, in the numbers that the "
+    f"model has: {SAME_PASS}."
+)
+
+STATES_UNKNOWN = (
+    "Hidden states of several records were read in one pass for charges before version 0.2.0. That "
+    "a record's place among others does not move its states is assumed."
+)
+
+
+def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
+    """Lists assumptions of trainings and dataset vectors about passes, one sentence each, once."""
+    sentences = []
+    for entry in charges:
+        if entry.event is None or is_post_processing(entry.event):
+            continue
+        facts = entry.parameters.get(RESTS_ON, {})
+        if "learning_rate" in entry.parameters:
+            sentences.append(_of_gradients(facts.get(GRADIENTS)))
+        if "vector_noise_multiplier" in entry.parameters:
+            sentences.append(STATES_UNKNOWN if STATES not in facts else STATES_ALONE)
+    return list(dict.fromkeys(sentences))
+
+
+def _of_gradients(facts: dict[str, object] | None) -> str:
+    if facts is None:
+        return GRADIENTS_UNKNOWN
+    if facts["passes"] == "alone":
+        return GRADIENTS_ALONE
+    # An assumption of a smaller move is the stronger one: what is kept back covers it.
+    slack = rounded_down(float(str(facts["gradient_slack"])), ".3g")
+    return GRADIENTS_IN_SHARED_PASSES.format(
+        gradient_slack=slack, most_in_company=facts["most_in_company"]
+    )
+
+
+EMBEDDED = {
+    Arithmetic.INT8: (
+        "Records were embedded by {model} in exact integer sums. That its other steps give a text "
+        "the same bits at every place of a pass is tested, on several processors' kernels, and "
+        "not proved."
+    ),
+    Arithmetic.FLOAT32: (
+        "Records were embedded by {model}, one text a pass on one thread of a CPU: passes of "
+        "one text are assumed to give the same bits each time."
+    ),
+    Arithmetic.ONE_A_PASS: (
+        "Records were embedded by {model} on {device}, one text a pass: passes of one text are "
+        "assumed to give the same bits each time, which rests on the model's libraries and device."
+    ),
+}
+"""By the arithmetic of the embedder, why one record does not move another's embedding."""
+
+NEAREST = (
+    "The public rows nearest to a record (clusters, topics, candidates) are found exactly, "
+    "provided that float32 products are rounded to float32, and not to TF32 or bfloat16."
+)
+
+UNKNOWN = (
+    "How records were embedded is not recorded for charges before version 0.2.0. Padding, batches "
+    "and float32 products could then let one record move the embedding, cluster or vote of "
+    "another that lies within rounding of a tie between two public rows; that none did is assumed."
+)
+
+_SHARED = ("/shared/cluster_histogram", "/shared/topic_histogram")
+_INPUTS = ("cluster_histogram", "topic_model", "text_embedder")
+
+
+def embedding_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
+    """Lists assumptions of releases that rest on embeddings, one sentence each, once."""
+    sentences: list[str] = []
+    for entry in charges:
+        if entry.event is not None and is_post_processing(entry.event):
+            continue
+        made_by = entry.parameters.get(RESTS_ON, {}).get(EMBEDDINGS)
+        if made_by is not None:
+            sentences += [_embedded(made_by), NEAREST]
+        elif _may_rest_on_embeddings(entry):
+            sentences.append(UNKNOWN)
+    return list(dict.fromkeys(sentences))
+
+
+def _embedded(made_by: Mapping[str, Any]) -> str:
+    return EMBEDDED[Arithmetic(made_by["arithmetic"])].format(**made_by)
+
+
+def _may_rest_on_embeddings(entry: LedgerEntry) -> bool:
+    """Judged by what older charges hold: their asset, and the inputs that they name."""
+    if RESTS_ON in entry.parameters:
+        return False
+    inputs = dict(entry.parameters.get("inputs") or {})
+    return entry.asset.endswith(_SHARED) or any(inputs.get(name) for name in _INPUTS)
+
 
 GRADIENT_SUMS = {
     False: (
@@ -27,12 +149,12 @@ GRADIENT_SUMS = {
         "record moves a sum by at most the clipping bound is proved, rounding of the sum included."
     ),
 }
-"""What the sensitivity of DP-Adam rests on, by whether sums are exact."""
+"""Basis of the sensitivity of DP-Adam, by whether sums are exact."""
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """What a proof takes for granted about arithmetic, wherever some mechanism rests on it.
+    """Assumption of a proof about arithmetic, wherever some mechanism rests on it.
 
     Attributes:
         sentence: The assumption, with how it is enforced or tested.
@@ -83,7 +205,7 @@ states, embeddings) has a function of its own beside this table."""
 
 
 def assumptions(atoms: Sequence[Event], exact_sums: Collection[bool] = ()) -> list[str]:
-    """What the proofs take for granted about arithmetic and about the machine.
+    """Lists what the proofs assume of arithmetic and of the machine.
 
     Args:
         atoms: What was charged.

@@ -23,7 +23,7 @@ PROFILE_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 @dataclass(frozen=True)
 class Charged:
-    """What a label speaks of.
+    """The subject of a label.
 
     Attributes:
         charges: The charges it covers, in order.
@@ -43,12 +43,12 @@ class Charged:
 
     @property
     def accountant(self) -> str:
-        """Which accountant computed ε."""
+        """The accountant that computed ε."""
         return self.spend.accountant if self.whole else self.terms.accountant
 
     @property
     def switched(self) -> bool:
-        """Whether the cohort began with a plan and went on under the filter: δ is doubled."""
+        """Says whether the cohort began with a plan and went on under the filter: δ is doubled."""
         return self.spend.basis == SWITCHED
 
 
@@ -86,7 +86,7 @@ def _of_corpus(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _of_cohort(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
-    """What is guaranteed of a cohort's DP releases, and what its odometer reads of them."""
+    """States what is guaranteed of a cohort's DP releases, and what its odometer reads."""
     spend = charged.spend
     dp = charged.guarantee is GuaranteeType.DP
     name = "epsilon" if dp else "epsilon_of_its_dp_releases_alone"

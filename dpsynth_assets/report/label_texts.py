@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     ComposedEvent,
@@ -19,7 +20,6 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, PLAN, SWITCHED
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DEFINITIONS = {
@@ -81,7 +81,7 @@ BASIS = {
         "budget, with δ doubled"
     ),
 }
-"""Why what a cohort's label guarantees holds."""
+"""Reasons why the guarantee of a cohort's label holds."""
 
 DOUBLED = (
     "twice the cohort's δ: the cohort was switched from a plan to the filter, and which of the two "
@@ -101,7 +101,7 @@ OF_A_CORPUS = {
     ),
     "tight": "these releases alone, of a plan that was fixed before the first charge",
 }
-"""What ε of one corpus rests on, by accountant."""
+"""Basis of the ε of one corpus, by accountant."""
 
 RECALL = "detector_recall"
 """Middle of the names of results that say what detectors of secrets miss."""
@@ -188,7 +188,7 @@ def _sampled(event: Event) -> str:
 
 
 def definition(guarantee: GuaranteeType, decisions: int = 0) -> str:
-    """What a guarantee of this kind promises, and what publication told beside it.
+    """States what a guarantee of this kind promises, and what publication revealed beside it.
 
     Args:
         guarantee: The kind.
@@ -200,7 +200,7 @@ def definition(guarantee: GuaranteeType, decisions: int = 0) -> str:
 
 
 def decided_by_private_text(decisions: int) -> str:
-    """What a reader learns from a gate that compares corpora with private text; no full stop."""
+    """States what a gate that compares corpora with private text reveals; no full stop."""
     return (
         "Whether a corpus is published is not covered: the dataset file lets a comparison with the "
         "private records decide. That a corpus is published tells for certain that no span of "
@@ -232,7 +232,7 @@ def not_protected(kinds: Collection[str], unit: str, decisions: int = 0) -> list
 
 
 def not_summed(kinds: Collection[str], decisions: int = 0) -> list[str]:
-    """What was deliberately left out of ε."""
+    """Lists what was deliberately left out of ε."""
     sentences = []
     if GuaranteeType.EX_POST in kinds:
         sentences.append(
@@ -263,10 +263,10 @@ def losses_of_ledger(entries: Sequence[LedgerEntry]) -> list[str]:
 
 
 def is_recall(result: Mapping[str, Any]) -> bool:
-    """Whether a result among the audits is the recall of a detector of secrets."""
+    """Says whether a result among the audits is the recall of a detector of secrets."""
     return f"/{RECALL}/" in str(result.get("name", ""))
 
 
 def is_not_run(result: Mapping[str, Any]) -> bool:
-    """Whether an item among the audits says that none was run."""
+    """Says whether an item among the audits says that none was run."""
     return result.get("kind") == NOT_RUN

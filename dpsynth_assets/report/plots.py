@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
 TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}

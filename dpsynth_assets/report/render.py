@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.privacy.rounded import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.report import prediction_plots
 from dpsynth_assets.report.pages import (
     Block,

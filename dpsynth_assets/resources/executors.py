@@ -1,4 +1,4 @@
-"""What runs the steps of a launched run, by DPSYNTH_EXECUTOR.
+"""Executors of the steps of a launched run, by DPSYNTH_EXECUTOR.
 
 `local` (the default) gives each step a process of its own, `in_process` the run all in one; with
 `kubernetes` each step has a pod, with `ray` a task of the cluster.

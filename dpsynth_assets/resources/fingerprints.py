@@ -63,7 +63,7 @@ class Reader:
     places: tuple[str, ...] = ()
 
     def is_apart(self, other: "Reader") -> bool:
-        """Whether the two pay from accounts of their own, and no rule makes them disjoint."""
+        """Says whether the two pay from accounts of their own, and no rule makes them disjoint."""
         return self.account != other.account and self.dataset != other.dataset
 
 
@@ -171,7 +171,7 @@ class Fingerprints:
 
 
 def shares_records(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether sorted distinct fingerprints have enough in common to be of the same records."""
+    """Says whether sorted distinct fingerprints have enough in common to be of the same records."""
     smaller = min(len(first), len(second))
     common = len(np.intersect1d(first, second, assume_unique=True))
     return (common >= MANY and common >= SHARE * smaller) or (

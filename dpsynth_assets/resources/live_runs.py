@@ -1,4 +1,4 @@
-"""Which runs are alive: each holds a lock of the operating system that ends with its process.
+"""Finds runs that are alive: each holds a lock of the operating system that ends with its process.
 
 A killed run reports nothing, so Dagster shows it as started and keeps its place in a pool. Its lock
 tells: whoever can take it knows that the process is gone, whatever killed it, after a restart of
@@ -35,7 +35,7 @@ def alive(run_id: str) -> Iterator[None]:
 
 
 def is_gone(run_id: str) -> bool:
-    """Whether a run began on this machine and its process has ended without saying so."""
+    """Says whether a run began on this machine and its process has ended without saying so."""
     try:
         file = _path(run_id).open("r")
     except OSError:

@@ -1,73 +1,13 @@
 """Models as a Dagster resource: loaded on first use, once per process."""
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import dagster as dg
 
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.resources.shared_models import local_copy
-
-if TYPE_CHECKING:
-    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
-    from dpsynth_assets.models.engines import Engine
-    from dpsynth_assets.models.language_model import LanguageModel
-    from dpsynth_assets.models.text_embedder import TextEmbedder
-    from dpsynth_assets.models.topic_model import TopicModel
+from dpsynth_assets.public_base.opening import OpenedModels
 
 
-class Models(dg.ConfigurableResource):
+class Models(dg.ConfigurableResource, OpenedModels):
     """Gives the text embedder and the language model that a public base made or named."""
 
     opens_private_data: ClassVar[bool] = False
-
-    def text_embedder(self, manifest: dict[str, Any]) -> "TextEmbedder":
-        """The embedder that the asset `text_embedder` describes."""
-        return _text_embedder(manifest["model"], manifest["max_tokens"])
-
-    def language_model(self, manifest: dict[str, Any]) -> "LanguageModel":
-        """The model that the asset `public_language_model` describes."""
-        return _language_model(local_copy(manifest["path"]), manifest["dtype"], manifest["device"])
-
-    def engine(self, spec: EngineSpec, language_model: "LanguageModel | None") -> "Engine":
-        """The engine a dataset file declares, serving the language model unless it names one."""
-        from dpsynth_assets.models.engines.opening import open_engine
-
-        return open_engine(spec, language_model=language_model)
-
-    def topic_model(self, manifest: dict[str, Any]) -> "TopicModel":
-        """The topics that the asset `topic_model` describes."""
-        return _topic_model(local_copy(manifest["path"]))
-
-    def conditional_generator(self, manifest: dict[str, Any]) -> "ConditionalGenerator":
-        """The generator that the asset `conditional_generator` describes."""
-        path = local_copy(manifest["path"])
-        return _conditional_generator(path, manifest["dtype"], manifest["device"])
-
-
-@lru_cache(maxsize=2)
-def _topic_model(path: str) -> "TopicModel":
-    from dpsynth_assets.models.topic_model import TopicModel
-
-    return TopicModel.load(path)
-
-
-@lru_cache(maxsize=2)
-def _conditional_generator(path: str, dtype: str, device: str) -> "ConditionalGenerator":
-    from dpsynth_assets.models.conditional_generator import load_conditional_generator
-
-    return load_conditional_generator(path, dtype=dtype, device=device)
-
-
-@lru_cache(maxsize=2)
-def _text_embedder(model: str | None, max_tokens: int) -> "TextEmbedder":
-    from dpsynth_assets.models.text_embedder import TextEmbedder
-
-    return TextEmbedder(model=model, max_tokens=max_tokens)
-
-
-@lru_cache(maxsize=2)
-def _language_model(path: str, dtype: str, device: str) -> "LanguageModel":
-    from dpsynth_assets.models.language_model import load_language_model
-
-    return load_language_model(path, dtype=dtype, device=device)

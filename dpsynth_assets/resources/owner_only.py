@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from dpsynth_assets.resources.sealing import SealingKey, SensitiveKeyError, is_sealed, sealing_key
-from dpsynth_assets.resources.whole_folders import flush
+from dpsynth_assets.storage.whole_folders import flush
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a disk in memory, where folders are made by mkdtemp
 """Where plain files of an encrypted store may lie while code that wants a path works on them."""

@@ -1,4 +1,4 @@
-"""What may be said of a failure: nothing from private sections, everything from public ones."""
+"""Redaction of failures: nothing from private sections is shown, everything from public ones."""
 
 import errno
 import os

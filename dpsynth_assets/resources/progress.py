@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import dagster as dg
 
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 
 TerminalBar = Callable[[str], ProgressCallback]
 """Given a title, opens a bar and returns its callback."""

@@ -30,7 +30,7 @@ _UNFINISHED, _CONTRIBUTIONS = "passes", "contributions"
 
 @dataclass(frozen=True, kw_only=True)
 class PurgeRule:
-    """What to remove.
+    """Selection of what is removed.
 
     Attributes:
         dataset: Only of this dataset; None: of all.
@@ -72,7 +72,7 @@ def purge(
 
 
 def purges_after_success() -> bool:
-    """Whether cohorts are purged once they are finished."""
+    """Says whether cohorts are purged once they are finished."""
     return os.environ.get(AFTER_SUCCESS_VARIABLE, "") == "1"
 
 
@@ -91,6 +91,6 @@ def _candidates(base: Path, rule: PurgeRule, is_open: Callable[[str], bool]) -> 
 
 
 def _is_due(path: Path, rule: PurgeRule) -> bool:
-    """Whether the newest file in it is old enough."""
+    """Says whether the newest file in it is old enough."""
     newest = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
     return time.time() - newest >= rule.older_than_seconds

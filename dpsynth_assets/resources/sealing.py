@@ -119,7 +119,7 @@ def sealing_key() -> SealingKey | None:
 
 
 def is_sealed(source: BinaryIO) -> bool:
-    """Whether a file begins as a sealed one does; reads its header."""
+    """Says whether a file begins as a sealed one does; reads its header."""
     return source.read(len(HEADER)) == HEADER
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from pydantic import PrivateAttr
 
-from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing
@@ -32,7 +32,7 @@ from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
 Split = Literal["source", "held_out"]
 SECRETS = "secrets.parquet"
-"""Which record of the source split holds which secret."""
+"""Incidence of secrets in the records of the source split."""
 
 
 class SensitiveStore(dg.ConfigurableResource):
@@ -92,7 +92,7 @@ class SensitiveStore(dg.ConfigurableResource):
         return self.read_internal_text(dataset, f"{split}_embeddings.version")
 
     def embeddings_made_by(self, dataset: str, split: Split) -> dict[str, str] | None:
-        """How the stored embeddings were made (`TextEmbedder.made_by`), public facts; or None."""
+        """Facts about the stored embeddings (`TextEmbedder.made_by`), public; or None."""
         stored = self.read_internal_text(dataset, f"{split}_embeddings.made_by")
         return None if stored is None else dict(json.loads(stored))
 
@@ -170,7 +170,7 @@ class SensitiveStore(dg.ConfigurableResource):
         return replace(private, secrets=self._read_table(dataset, SECRETS))
 
     def contributions(self, dataset: str) -> Contributions:
-        """Which releases read which records of a dataset."""
+        """The releases that read each record of a dataset."""
         return Contributions(self._files, self.folder(dataset) / "contributions")
 
     def passes(self, dataset: str, reservation: Reservation) -> StoredPasses:

@@ -1,4 +1,4 @@
-"""What a run keeps of a release it has paid for and not finished: passes and checkpoints."""
+"""Passes and checkpoints of a release that is paid for and not finished."""
 
 import atexit
 import json
@@ -14,7 +14,7 @@ _plain_folders: dict[Path, Path] = {}
 
 
 class Unfinished:
-    """What is kept of one reservation, in a folder of its own."""
+    """State of one unfinished reservation, in a folder of its own."""
 
     def __init__(self, files: OwnerOnlyFiles, folder: Path) -> None:
         """Names the folder; it is made when the first pass begins."""
@@ -22,7 +22,7 @@ class Unfinished:
 
     @property
     def begun(self) -> bool:
-        """Whether a run under this reservation began to draw."""
+        """Says whether a run under this reservation began to draw."""
         return self._folder.is_dir()
 
     def begin(self) -> None:

@@ -34,14 +34,14 @@ Cohorts = Mapping[str, tuple[PrivateDatasetSpec, dg.Definitions]]
 
 
 def new_cohort_definitions(spec: PrivateDatasetSpec, cohorts: Cohorts) -> dg.Definitions:
-    """The sensor of one parted dataset.
+    """The sensor of one partitioned dataset.
 
     Args:
         spec: The declaration, with `cohorts`.
         cohorts: Its known cohorts.
 
     Raises:
-        ValueError: The declaration is not parted.
+        ValueError: The declaration is not partitioned.
     """
     rule = spec.cohorts
     if rule is None:
@@ -90,7 +90,7 @@ def _asset_keys(definitions: dg.Definitions) -> list[dg.AssetKey]:
 
 
 def _target(spec: PrivateDatasetSpec, keys: Sequence[dg.AssetKey]) -> dict[str, Any]:
-    """What the sensor may run: the cohorts and their public base. Nothing without a cohort."""
+    """Selects what the sensor may run: cohorts and their public base; nothing without a cohort."""
     if not keys:
         return {}
     base = dg.AssetSelection.groups(public_group(spec.public_data))

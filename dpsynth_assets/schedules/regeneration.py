@@ -6,11 +6,10 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.groups import Step, method_group, step_group
-from dpsynth_assets.assets.identity import dataset_key
+from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
-from dpsynth_assets.methods.planned import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.staged import StagedMethod
-from dpsynth_assets.privacy.rounded import declared
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules.refusals import refusal_of
 from dpsynth_assets.tags import RELEASE
@@ -95,7 +94,7 @@ def row_settings(
     writers = [
         dataset_key(spec.name, planned.folder, "candidate_corpus").to_python_identifier()
         for planned in chosen
-        if isinstance(planned.method, StagedMethod) and planned.method.writes_corpus
+        if planned.method.rows_are_free and planned.method.writes_corpus
     ]
     if not writers:
         names = ", ".join(planned.folder for planned in chosen)

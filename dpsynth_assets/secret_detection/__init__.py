@@ -1,9 +1,12 @@
 """Finds secrets in private text: who detects, what is found, and how many are missed."""
 
 from dpsynth_assets.secret_detection.detectors import Detector, detector_of, normalised
-from dpsynth_assets.secret_detection.incidence import SecretIncidence, find_secrets
+from dpsynth_assets.secret_detection.incidence import (
+    SecretIncidence,
+    find_secrets,
+    values_of_columns,
+)
 from dpsynth_assets.secret_detection.recall import PlantedRecall, planted_recall
-from dpsynth_assets.secret_detection.source_columns import values_of_columns
 
 __all__ = [
     "Detector",

@@ -1,4 +1,4 @@
-"""How many secrets a detector misses, measured on secrets planted in public text."""
+"""Recall of a detector of secrets, measured on secrets planted in public text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ INVENTED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedRecall:
-    """What a detector found of what was planted. Public.
+    """Recall of one detector on planted secrets. Public.
 
     Attributes:
         kind: Kind of secret.

@@ -12,30 +12,34 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import attack_record, attack_runs, attacks, key_tasks
+from dpsynth_assets.assets import attacks
 from dpsynth_assets.assets.attack_tables import median_metadata
-from dpsynth_assets.assets.public import public_key
+from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.attacks.audits import latest_results
-from dpsynth_assets.attacks.copying_model import BEGIN, END, PAD, CopyingModel
-from dpsynth_assets.attacks.prefilled import PrefilledModel, prefilled
+from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.attacks.reconstruction import PREFIX
+from dpsynth_assets.attacks.worst_case_models import (
+    BEGIN,
+    END,
+    PAD,
+    CopyingModel,
+    PrefilledModel,
+    prefilled,
+)
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.lineage import verify_privacy_lineage
-from dpsynth_assets.methods.base import SyntheticCorpus
+from dpsynth_assets.methods import attack_runs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.private_prediction.corpus import (
-    GenerationTask,
-    generate_corpus,
-    planned_tokens,
-)
+from dpsynth_assets.methods.private_prediction import planted_keys
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot
-from dpsynth_assets.methods.private_prediction.mean import MeanUniform, mean_selector
-from dpsynth_assets.methods.private_prediction.plan import mean_mechanism
+from dpsynth_assets.methods.private_prediction.mean import MeanTokens, MeanUniform
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.report import attack_record
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, PUBLIC
@@ -104,10 +108,23 @@ def silent(_share, _message):
     pass
 
 
-def run_once(method, model=None):
+def key_task(declared):
+    """The run on keys of a planned method, with the model that copies."""
+    if isinstance(declared.method, FewShot):
+        return declared.method.key_task(declared.plan, CopyingModel())
+    return planted_keys.batches_task(declared.method, declared.target_epsilon, CopyingModel())
+
+
+def carried_out_by(kind, plan):
+    """The plan of the first method, carried out by another one."""
+    (first, *_) = plan.methods
+    other = kind(first.method.config, first.method.terms)
+    return replace(plan, methods=(replace(first, method=other),))
+
+
+def run_once(kind, model=None):
     """The mean's plan, carried out by another method."""
-    _, plan = planned("mean_uniform")
-    plan = replace(plan, methods=(replace(plan.methods[0], method=method),))
+    plan = carried_out_by(kind, planned("mean_uniform")[1])
     return attack_runs.reconstruct("letters", plan, {"model": model or CopyingModel()}, silent)
 
 
@@ -117,17 +134,19 @@ def run_once(method, model=None):
 class Straight(MeanUniform):
     """Planted bug: tokens are drawn from one record's own logits."""
 
-    def generate(self, plan, config, terms, private, public, progress):
-        made = generate_non_private(config, terms, private, public, 60, progress)
-        return Release(value=made.value, cost=Cost(guarantee=self.guarantee, event=plan.event))
+    def release(self, stage, private, public, checkpoint, progress):
+        made = generate_non_private(self.config, self.terms, private, public, 60, progress)
+        value = StageRelease(facts=made.value.facts, rows=made.value.rows)
+        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+        return Release(value=value, cost=cost)
 
 
 class Alone(MeanUniform):
     """Planted bug: a batch holds one record, s = 1, and is priced with the declared s."""
 
-    def generate(self, plan, config, terms, private, public, progress):
+    def release(self, stage, private, public, checkpoint, progress):
         records = len(private.records)
-        single = config.model_copy(
+        single = self.config.model_copy(
             update={
                 "expected_batch_size": 1,
                 "clip_bound": 6.0,
@@ -136,15 +155,17 @@ class Alone(MeanUniform):
                 "max_batches": records,
             }
         )
-        task = GenerationTask(config=single, terms=terms, public=public, tokens_per_batch=5)
-        selector = mean_selector(task, mean_mechanism(single, terms))
-        corpus = generate_corpus(task, self.batches(task, private), selector, progress)
-        assert planned_tokens(plan) >= 5
-        return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))
+        alone = MeanUniform(single, self.terms)
+        tokens = MeanTokens(tokens=5, mechanism=alone.mean_mechanism)
+        assert stage.mechanism.tokens >= 5
+        leaking = replace(stage, mechanism=tokens)
+        made = alone.release(leaking, private, public, checkpoint, progress)
+        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+        return Release(value=made.value, cost=cost)
 
 
 def test_the_real_mechanism_passes_and_copying_without_privacy_would_not():
-    (found,) = run_once(MeanUniform())
+    (found,) = run_once(MeanUniform)
     assert found.result.passed
     assert found.result.observed == 0.0
     assert found.has_power
@@ -152,19 +173,19 @@ def test_the_real_mechanism_passes_and_copying_without_privacy_would_not():
 
 
 def test_sampling_from_one_records_logits_is_refuted():
-    (found,) = run_once(Straight())
+    (found,) = run_once(Straight)
     assert not found.result.passed
     assert found.result.observed > found.result.claimed
 
 
 def test_batches_of_one_record_are_refuted():
-    (found,) = run_once(Alone())
+    (found,) = run_once(Alone)
     assert found.overlap.source.share > 10 * found.overlap.held_out.share
     assert not found.result.passed
 
 
 def test_a_model_that_cannot_copy_has_no_power_and_says_so():
-    found = run_once(Straight(), PrefilledModel(ForgetfulModel()))
+    found = run_once(Straight, PrefilledModel(ForgetfulModel()))
     assert found[0].result.passed
     assert not found[0].has_power
     outcome = {check.check_name: check for check in attacks.reconstruction_checks(found)}
@@ -178,25 +199,23 @@ def test_a_model_that_cannot_copy_has_no_power_and_says_so():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_private_prediction_is_tested_with_its_own_settings(method, monkeypatch):
-    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 25)
+    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
     _, plan = planned(method)
     declared = plan.methods[0]
-    task = key_tasks.key_task(declared, plan.terms, CopyingModel())
-    assert 0 < task.plan.tokens_per_batch <= key_tasks.PRIVATE_TOKENS
+    task = key_task(declared)
+    assert 0 < task.plan.tokens_per_batch <= planted_keys.PRIVATE_TOKENS
     kept = ("clip_bound", "temperature", "expected_batch_size", "logit_slack")
-    assert all(getattr(task.config, name) == getattr(declared.config, name) for name in kept)
+    assert all(getattr(task.method.config, name) == getattr(declared.config, name) for name in kept)
     assert task.plan.parameters["eta"] == declared.plan.parameters["eta"]
-    (found,) = attack_runs.reconstruct(
-        "letters", plan, {attack_record.COPYING_MODEL: CopyingModel()}, silent
-    )
+    (found,) = attack_runs.reconstruct("letters", plan, {COPYING_MODEL: CopyingModel()}, silent)
     assert found.result.passed, found.result
     assert found.overlap.documents > 0
 
 
 def test_a_plan_that_fits_is_not_cut(monkeypatch):
-    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 10**6)
+    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 10**6)
     _, plan = planned("mean_uniform")
-    task = key_tasks.key_task(plan.methods[0], plan.terms, CopyingModel())
+    task = key_task(plan.methods[0])
     assert task.plan.event == plan.methods[0].plan.event
 
 
@@ -216,16 +235,16 @@ def slots_plan(method, **settings):
 @pytest.mark.parametrize("k", [1, 2])
 def test_slots_are_tested_as_slots_with_null_records_in_their_places(k):
     plan = slots_plan("mean_uniform", examples_per_context=k)
-    task = key_tasks.key_task(plan.methods[0], plan.terms, CopyingModel())
-    assert task.config.batching == "slots"
+    task = key_task(plan.methods[0])
+    assert task.method.config.batching == "slots"
     assert task.in_places
-    assert task.terms.public_records == task.expected_keys == 96 * k
+    assert task.method.terms.public_records == task.expected_keys == 96 * k
     assert len(task.plant().places) == 96 * k
 
 
 def test_slots_with_null_records_are_written_and_pass(monkeypatch):
-    monkeypatch.setattr(key_tasks, "CONTEXTS", 24)
-    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 25)
+    monkeypatch.setattr(planted_keys, "CONTEXTS", 24)
+    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
     plan = slots_plan("mean_uniform", examples_per_context=2)
     (found,) = attack_runs.reconstruct("letters", plan, {"model": CopyingModel()}, silent)
     assert found.result.passed, found.result
@@ -235,7 +254,7 @@ def test_slots_with_null_records_are_written_and_pass(monkeypatch):
 
 def test_copying_from_slots_is_refuted():
     plan = slots_plan("mean_uniform")
-    leaking = replace(plan, methods=(replace(plan.methods[0], method=Straight()),))
+    leaking = carried_out_by(Straight, plan)
     (found,) = attack_runs.reconstruct("letters", leaking, {"model": CopyingModel()}, silent)
     assert not found.result.passed
 
@@ -254,7 +273,7 @@ def few_shot_plan(**changes):
 def test_few_shot_generation_is_tested_at_its_own_noise_and_sampling():
     plan = few_shot_plan()
     declared = plan.methods[0]
-    task = key_tasks.key_task(declared, plan.terms, CopyingModel())
+    task = key_task(declared)
     own, tested = declared.plan.parameters, task.plan.parameters
     assert task.expected_keys == 300  # as many as one label has records
     assert tested["sampling_probability"] == pytest.approx(own["sampling_probability"])
@@ -268,25 +287,22 @@ def test_few_shot_generation_is_tested_at_its_own_noise_and_sampling():
 
 def test_many_records_are_stood_for_by_fewer_keys():
     plan = few_shot_plan(records=10**5)
-    task = key_tasks.key_task(plan.methods[0], plan.terms, CopyingModel())
+    task = key_task(plan.methods[0])
     assert task.expected_keys == 10_000
 
 
-class Repeating(MeanUniform):
+class Repeating(FewShot):
     """Planted bug: few-shot generation that returns what it was shown."""
 
-    def generate(self, plan, config, terms, private, public, progress):
+    def release(self, stage, private, public, checkpoint, progress):
         rows = private.records.select("text", "label").head(40)
-        cost = Cost(guarantee=self.guarantee, event=plan.event)
-        return Release(value=SyntheticCorpus(rows=rows, facts={}), cost=cost)
-
-    def plan(self, config, terms, *, target_epsilon):
-        return FewShot().plan(config, terms, target_epsilon=target_epsilon)
+        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+        return Release(value=StageRelease(rows=rows, facts={}), cost=cost)
 
 
 def test_demonstrations_that_repeat_records_are_refuted():
     plan = few_shot_plan()
-    leaking = replace(plan, methods=(replace(plan.methods[0], method=Repeating()),))
+    leaking = carried_out_by(Repeating, plan)
     (found,) = attack_runs.reconstruct("letters", leaking, {"model": CopyingModel()}, silent)
     assert not found.result.passed
 
@@ -294,7 +310,7 @@ def test_demonstrations_that_repeat_records_are_refuted():
 def test_methods_that_refuse_are_not_tested():
     spec, plan = planned("mean_uniform", budget={"epsilon": 0.01, "delta": 1e-6})
     assert plan.methods[0].plan.refusal is not None
-    assert attack_runs.testable(plan) == ()
+    assert attack_runs.attacked(plan, Attack.RECONSTRUCTION) == ()
     assert not list(attacks.attack_definitions(spec, plan).assets or ())
 
 
@@ -330,8 +346,8 @@ class TurnsModel(TinyModel):
 
 
 def test_keys_are_planted_in_the_declared_prompts(monkeypatch):
-    monkeypatch.setattr(key_tasks, "CONTEXTS", 24)
-    monkeypatch.setattr(key_tasks, "PRIVATE_TOKENS", 25)
+    monkeypatch.setattr(planted_keys, "CONTEXTS", 24)
+    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
     _, plan = planned("mean_uniform", prompt=TURNS)
     model = prefilled(TurnsModel(), plan.terms.prompts)
     key = TinyModel().encode("01234")
@@ -357,7 +373,7 @@ def test_the_asset_tests_the_model_with_its_declared_prompts(monkeypatch, tmp_pa
         [*public_assets(["01234", "56789"]), *attacks.attack_definitions(spec, plan).assets],
         resources=resources() | {"models": TurnsModels()},
     )
-    own = subjects[attack_record.OWN_MODEL]
+    own = subjects[OWN_MODEL]
     assert own.prompt_ids("keys", [], 1)[-2:] == [PAD, BEGIN]
 
 
@@ -454,7 +470,7 @@ def test_results_are_recorded_with_the_settings_of_their_method_and_model(ran):
     assert {result.name: result.settings for result in results} == {
         f"letters/{method.folder}/{attack}": by_method[method.folder]
         for method in plan.methods
-        for attack in attack_record.attacks_of(type(method.config))
+        for attack in attack_record.attacks_of(type(method.method))
     }
     assert len(results) == 6
 
@@ -473,7 +489,7 @@ def test_tables_and_pictures_are_metadata(ran):
 
 def test_the_median_is_audited_on_batches_of_about_the_declared_size(ran):
     table = metadata(ran[0], attacks.MEDIAN)["dpsynth/median_audit"].splitlines()[2:]
-    assert 1 <= len(table) <= key_tasks.CONTEXTS // SETTINGS["expected_batch_size"]
+    assert 1 <= len(table) <= planted_keys.CONTEXTS // SETTINGS["expected_batch_size"]
     contexts = [int(line.split("|")[2]) for line in table]
     assert all(4 < held < 60 for held in contexts)
 
@@ -533,7 +549,10 @@ def test_every_median_of_a_dataset_is_audited():
     _, plan = planned(
         methods=entries, budget={"epsilon": 3.0, "delta": 1e-6, "accepts_ex_post": True}
     )
-    assert [each.folder for each in attack_runs.medians_of(plan)] == ["one", "two"]
+    assert [each.folder for each in attack_runs.attacked(plan, Attack.MEDIAN_AUDIT)] == [
+        "one",
+        "two",
+    ]
     for method in plan.methods:
         assert dg.AssetKey(["letters", "audit", attacks.MEDIAN]) in attacks.attack_keys(
             "letters", method

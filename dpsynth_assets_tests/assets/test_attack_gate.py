@@ -10,10 +10,16 @@ import polars as pl
 import pytest
 from dagster._core.execution.api import create_execution_plan
 
-from dpsynth_assets.assets import attack_gate, attack_record
-from dpsynth_assets.assets.attack_record import (
-    MEDIANS,
-    RECONSTRUCTIONS,
+from dpsynth_assets.assets import attack_gate
+from dpsynth_assets.assets.published import publish_corpus, released_folder
+from dpsynth_assets.attacks.audits import AuditResult, latest_results
+from dpsynth_assets.attacks.catalogue import MEDIANS, RECONSTRUCTIONS
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report import attack_record
+from dpsynth_assets.report.attack_record import (
     attacks_on,
     attacks_on_cohort,
     attacks_on_release,
@@ -22,12 +28,6 @@ from dpsynth_assets.assets.attack_record import (
     settings_of_charge,
     settings_of_method,
 )
-from dpsynth_assets.assets.corpora import corpus_request
-from dpsynth_assets.assets.published import publish_corpus, released_folder
-from dpsynth_assets.attacks.audits import AuditResult, latest_results
-from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
@@ -65,8 +65,9 @@ def ledger(tmp_path):
 def charge(ledger, spec, plan, *, model=MODEL, release="first"):
     """Charges the only method as its asset does; returns the charge's entry."""
     (planned,) = plan.methods
-    inputs = {"language_model": model, "public_clusters": "c", "cluster_histogram": ""}
-    request = corpus_request(spec, planned, release=release, inputs=inputs)
+    (stage,) = planned.plan.stages
+    inputs = {"public_language_model": model, "public_clusters": "c"}
+    request = stage_request(spec, planned, stage, release=release, inputs=inputs)
     reservation = ledger.reserve(request, plan.budget)
     ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
     return next(e for e in ledger.entries() if e.reservation == reservation.id)

@@ -30,8 +30,8 @@ def graph(loaded):
     return loaded.resolve_asset_graph()
 
 
-def parted(home, monkeypatch):
-    """Two windows of a parted dataset, as their definitions load."""
+def partitioned(home, monkeypatch):
+    """Two windows of a partitioned dataset, as their definitions load."""
     monkeypatch.setenv("DPSYNTH_HOME", str(home))
     register_cohorts("letters", ["2026_01", "2026_02"])
     by_month = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
@@ -79,7 +79,7 @@ def test_everything_free_that_follows_from_a_paid_release_is_automated(graph):
 
 
 def test_cohorts_of_a_parted_dataset_keep_the_same_laws(tmp_path, monkeypatch):
-    graph = parted(tmp_path, monkeypatch).resolve_asset_graph()
+    graph = partitioned(tmp_path, monkeypatch).resolve_asset_graph()
     keys = automated(graph)
     assert {key.path[0] for key in keys} == {"letters_2026_01", "letters_2026_02"}
     for key in sorted(graph.get_all_asset_keys()):

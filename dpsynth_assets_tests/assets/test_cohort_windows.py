@@ -1,4 +1,4 @@
-"""Laws of parted datasets: disjoint cohorts, known from the calendar, each with its own account."""
+"""Laws of partitioned datasets: disjoint cohorts, known from the calendar, each with an account."""
 
 import json
 import os
@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.assets.corpora import corpus_request
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (
@@ -22,6 +21,7 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.cohort_registry import complete_cohorts, register_cohorts
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file, read_private_records
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -83,13 +83,13 @@ def source_of(tmp_path, days: list[str | None]):
 
 
 def by_month(path, **changes):
-    parted = {
+    partitioned = {
         "source": {"path": str(path)},
         "columns": {"id": "id"},
         "cohorts": BY_MONTH,
         "held_out_fraction": 0.0,
     }
-    return letters(**{**parted, **changes})
+    return letters(**{**partitioned, **changes})
 
 
 DAYS = [
@@ -168,10 +168,10 @@ def mail(tmp_path):
 
 
 def by_file(folder, **changes):
-    parted = {
+    partitioned = {
         "source": {"path": f"{folder}/*.jsonl"}, "cohorts": BY_FILE, "held_out_fraction": 0.0
     }  # fmt: skip
-    return letters(**{**parted, **changes})
+    return letters(**{**partitioned, **changes})
 
 
 def test_every_file_of_the_pattern_is_a_cohort_and_no_other_is(mail):
@@ -205,7 +205,7 @@ def test_names_of_files_and_keys_are_the_same_thing():
         ({"neighboring_relation": "replace-one"}, "A replaced record may move"),
         (
             {"neighboring_relation": "zero-out", "public_facts": {"records": 9}},
-            "add-remove where the source is parted",
+            "add-remove where the source is partitioned",
         ),
         (
             {"privacy_unit": {"column": "customer", "max_records": 2}},
@@ -410,7 +410,7 @@ def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_mem
 def charge(cohort, release="1") -> None:
     plan = plan_dataset(cohort)
     for planned in plan.methods:
-        request = corpus_request(cohort, planned, release=release)
+        request = stage_request(cohort, planned, planned.plan.stages[0], release=release)
         PrivacyLedger().open().reserve(request, plan.budget, plan.releases)
 
 
@@ -452,9 +452,9 @@ def test_another_rule_for_the_same_dataset_is_refused_by_the_ledger():
     register_cohorts("letters", ["2026_01"])
     charge(cohorts_of(letters(cohorts=BY_MONTH))[0])
     weekly = {**BY_MONTH, "period": "week", "first": "2026-01-05"}
-    with pytest.raises(PrivacyError, match="parted by month of created"):
+    with pytest.raises(PrivacyError, match="partitioned by month of created"):
         charge(CohortSpec.of(letters(cohorts=weekly), "2026_w03"))
-    with pytest.raises(PrivacyError, match="parted by month of created"):
+    with pytest.raises(PrivacyError, match="partitioned by month of created"):
         charge(letters())
 
 

@@ -4,10 +4,10 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.assets import public_generation
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.models.conditional_generator import training
 from dpsynth_assets.models.engines import Generation
+from dpsynth_assets.public_base import making
 
 DESCRIBER = {"kind": "openai", "base_url": "http://localhost:1/v1", "model": "describer"}
 
@@ -43,7 +43,7 @@ def trained(monkeypatch, tmp_path):
     def run(generator):
         spec = PublicDataSpec(name="base", conditional_generator=generator)
         models, documents = Models(), pl.DataFrame({"text": ["one", "two"]})
-        public_generation._trained(
+        making.trained_generator(
             spec, documents, [(), ()], "topics/1", models, lambda _share, _said: None
         )
         return models, seen

@@ -12,8 +12,8 @@ import torch
 from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.assets.evaluation import evaluation_definitions
 from dpsynth_assets.assets.scoring import report_table
-from dpsynth_assets.assets.staged import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.label_classifier import new_label_classifier, save_label_classifier
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.render import render_report
@@ -22,6 +22,12 @@ from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
 LABELS = ("billing", "delivery")
 MODEL = {"steps": 2, "expected_batch_size": 8, "task": "classification"}
+
+
+def request_of(spec, plan, **asked):
+    """What the training of the downstream model asks of the ledger."""
+    planned = plan.method("downstream_fine_tuning")
+    return stage_request(spec, planned, planned.plan.stages[0], **asked)
 
 
 @pytest.fixture
@@ -68,7 +74,10 @@ class HeldOut:
 def release(spec, plan, ledger, releases, tmp_path, name, weight):
     """A classifier that answers `billing` where weight * first coordinate is not negative."""
     request = stage_request(
-        spec, plan.method("downstream_fine_tuning"), "downstream_model", release=name
+        spec,
+        plan.method("downstream_fine_tuning"),
+        plan.method("downstream_fine_tuning").plan.stages[0],
+        release=name,
     )
     reservation = ledger.reserve(request, plan.budget, plan.releases)
     model = new_label_classifier(4, 2)
@@ -94,19 +103,26 @@ def test_the_latest_release_is_tested_on_held_out_records(spec, plan, ledger, re
 
 def test_an_unfinished_release_is_not_tested(spec, plan, ledger, releases):
     request = stage_request(
-        spec, plan.method("downstream_fine_tuning"), "downstream_model", release="open"
+        spec,
+        plan.method("downstream_fine_tuning"),
+        plan.method("downstream_fine_tuning").plan.stages[0],
+        release="open",
     )
     ledger.reserve(request, plan.budget, plan.releases)
     assert score_models(spec, plan, ledger, releases, HeldOut()) == []
 
 
 def test_what_a_training_rests_on_is_charged_with_it_and_no_part_of_its_identity(spec, plan):
-    stated = {"rests_on": {"embeddings": {"arithmetic": "int8"}}}
+    stated = {"embeddings": {"arithmetic": "int8"}}
     request, plain = (
         stage_request(
-            spec, plan.method("downstream_fine_tuning"), "downstream_model", release="1", **changes
+            spec,
+            plan.method("downstream_fine_tuning"),
+            plan.method("downstream_fine_tuning").plan.stages[0],
+            release="1",
+            **changes,
         )
-        for changes in ({"stated": stated}, {})
+        for changes in ({"rests_on": stated}, {})
     )
     facts = request.parameters["rests_on"]
     assert facts["embeddings"] == {"arithmetic": "int8"}

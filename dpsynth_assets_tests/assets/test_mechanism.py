@@ -1,10 +1,8 @@
 """A mechanism is paid for before it reads, runs once for its payment, and is reused for nothing."""
 
-import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.mechanism import Drawn, release_once
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
     LedgerIntegrityError,
@@ -15,6 +13,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
@@ -119,7 +118,7 @@ def test_what_cannot_be_opened_is_found_before_the_charge(ledger, store):
         raise FileNotFoundError("no such model")
 
     draw = Mechanism(ledger)
-    with pytest.raises(dg.Failure, match="no such model"):
+    with pytest.raises(PublicInputError, match="no such model"):
         run(ledger, store, draw, prepare=missing)
     assert (draw.draws, spent(ledger), len(ledger.entries())) == (0, 0, 0)
 
@@ -254,7 +253,7 @@ def test_what_a_continued_run_lacks_is_said_in_public_and_its_charge_is_kept(
     with pytest.raises(Killed):
         resumed(ledger, store, sensitive, killed)
     paid, draw = spent(ledger), Mechanism(ledger)
-    with pytest.raises(dg.Failure, match="no such model"):
+    with pytest.raises(PublicInputError, match="no such model"):
         resumed(ledger, store, sensitive, draw, prepare=missing)
     assert draw.draws == 0
     resumed(ledger, store, sensitive, draw)

@@ -4,13 +4,13 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dpsynth_assets.assets.corpora import corpus_definitions
-from dpsynth_assets.attacks.copying_model import CopyingModel
+from dpsynth_assets.assets.corpora import method_definitions
+from dpsynth_assets.attacks.worst_case_models import CopyingModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.io_managers import ArtifactIOManager
-from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -91,7 +91,7 @@ def failure_of(folder, method, settings, histogram):
     spec = declared(method, settings)
     plan = plan_dataset(spec)
     assert plan.methods[0].plan.refusal is None
-    candidate = corpus_definitions(spec, plan, plan.methods[0]).assets[0]
+    candidate = method_definitions(spec, plan, plan.methods[0]).assets[0]
     result = dg.materialize(
         [*upstream(histogram), candidate],
         resources={

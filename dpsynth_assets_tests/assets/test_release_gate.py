@@ -10,15 +10,12 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets.copied_spans import copied_spans_asset, spans_table
-from dpsynth_assets.assets.corpora import (
-    corpus_asset,
-    corpus_asset_checks,
-    corpus_request,
-)
+from dpsynth_assets.assets.corpora import corpus_asset, corpus_asset_checks
 from dpsynth_assets.assets.published import released_rows_path
 from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
 from dpsynth_assets.lineage import deciding_gates, verify_privacy_lineage
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -63,7 +60,13 @@ BLOCK = {"release_gate": {"copied_spans": "block"}}
 def candidate(ledger, spec, plan, texts, release="first"):
     """A paid candidate of these texts."""
     (planned,) = plan.methods
-    request = corpus_request(spec, planned, release=release, inputs={"language_model": "m"})
+    request = stage_request(
+        spec,
+        planned,
+        planned.plan.stages[0],
+        release=release,
+        inputs={"public_language_model": "m"},
+    )
     reservation = ledger.reserve(request, plan.budget)
     if not reservation.reused:
         ledger.commit(reservation, artifact_digest="d", artifact_uri="u")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.cli.plan import _facts as plan_facts
 from dpsynth_assets.datasets import PrivateDatasetSpec, parse_dataset_file
-from dpsynth_assets.datasets.cron import cron_problem
+from dpsynth_assets.datasets.schedule import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType

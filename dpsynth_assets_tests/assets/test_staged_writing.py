@@ -5,9 +5,9 @@ import json
 import dagster as dg
 import pytest
 
-from dpsynth_assets.assets import staged
+from dpsynth_assets.assets import written_corpus
+from dpsynth_assets.assets.corpora import method_definitions
 from dpsynth_assets.assets.published import released_folder
-from dpsynth_assets.assets.staged import staged_definitions
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
@@ -27,7 +27,7 @@ def assets_of(tmp_path, monkeypatch, settings=(), **changes):
         **changes,
     )
     plan = plan_dataset(spec)
-    defined = staged_definitions(spec, plan, plan.method("ctcl")).assets
+    defined = method_definitions(spec, plan, plan.method("ctcl")).assets
     return {asset.key.path[-1]: asset for asset in defined}
 
 
@@ -76,7 +76,7 @@ def test_rows_are_chosen_from_a_published_corpus_only_if_it_is_dp(tmp_path, monk
     if published is not None:
         publish(published)
     with pytest.raises(dg.Failure) as refused:
-        staged._reservation_behind(spec, "older")
+        written_corpus._reservation_behind(spec, "older")
     assert f"that is DP, got {published or 'none'}." in refused.value.description
     publish("dp")
-    assert staged._reservation_behind(spec, "older") == "r1"
+    assert written_corpus._reservation_behind(spec, "older") == "r1"

@@ -18,7 +18,8 @@ import pytest
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
-from dpsynth_assets.resources.release_store import ReleaseStore, StoreUnavailableError
+from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 RECORDS = pl.DataFrame(
@@ -224,7 +225,7 @@ def test_a_release_in_an_object_store_is_the_one_on_a_disk(bucket, tmp_path, mad
 
 def test_a_release_without_its_marker_is_not_there(bucket, monkeypatch):
     """What a run leaves that is killed between two files is taken for nothing, then replaced."""
-    from dpsynth_assets.resources.whole_folders import MARKER
+    from dpsynth_assets.storage.whole_folders import MARKER
 
     store = ReleaseStore.at(bucket)
     fs = store.base.fs

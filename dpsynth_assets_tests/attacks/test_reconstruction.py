@@ -12,8 +12,6 @@ import pytest
 from scipy import stats
 
 from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM
-from dpsynth_assets.attacks.copying_model import CopyingModel
-from dpsynth_assets.attacks.prefilled import PrefilledModel
 from dpsynth_assets.attacks.reconstruction import (
     KEYS,
     NULL_CHANCE,
@@ -29,6 +27,7 @@ from dpsynth_assets.attacks.reconstruction import (
     prove,
     read_keys,
 )
+from dpsynth_assets.attacks.worst_case_models import CopyingModel, PrefilledModel
 from dpsynth_assets.models.decoding import SamplingRules, sample_documents
 from dpsynth_assets.models.document_format import DocumentFormat
 

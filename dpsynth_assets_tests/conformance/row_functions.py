@@ -48,8 +48,8 @@ def sum_moves(total: Callable[[np.ndarray], np.ndarray], records: int) -> Moved:
 
 def nearest() -> dict[str, Moved]:
     from dpsynth_assets.clustering import nearest_center
+    from dpsynth_assets.methods.cluster_histogram import assign_clusters
     from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
-    from dpsynth_assets.methods.private_prediction.cluster_histogram import assign_clusters
     from dpsynth_assets.models.topic_model.nearest import nearest_topics
 
     records, public = near_ties(DIMENSION)
@@ -111,8 +111,8 @@ def histograms_and_sums() -> dict[str, Moved]:
     import polars as pl
     from dp_kmeans.noisy_kmeans import random_view
 
-    from dpsynth_assets.methods.base import PrivateInputs
     from dpsynth_assets.methods.epsvec.shots import count_votes
+    from dpsynth_assets.methods.inputs import PrivateInputs
     from dpsynth_assets.privacy.lattice import Lattice
     from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
 

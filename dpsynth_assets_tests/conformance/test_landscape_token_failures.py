@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.privacy.batch_terms import BatchTerms
@@ -190,10 +191,12 @@ def config_of(private, **changes):
 
 
 def observe(private, config):
-    method, public = MeanUniform(), PublicInputs(language_model=LetterModel(), salt="salt")
-    plan = method.plan(config, TERMS, target_epsilon=3.0)
+    public = PublicInputs(language_model=LetterModel(), salt="salt")
+    method = MeanUniform(config, TERMS)
+    plan = method.plan(3.0)
     assert plan.refusal is None
-    release = method.generate(plan, config, TERMS, private, public, lambda share, message: None)
+    (stage,) = plan.stages
+    release = method.release(stage, private, public, None, lambda share, message: None)
     facts = tuple(sorted(release.value.facts.items()))
     lengths = release.value.rows["n_tokens"]
     return Observable(release.cost.event, len(lengths), int(lengths.max()), facts)

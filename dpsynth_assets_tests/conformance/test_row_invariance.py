@@ -14,7 +14,7 @@ import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.models.packed_bert import int8_is_exact
-from dpsynth_assets.privacy.per_example.company import GRADIENT_SLACK
+from dpsynth_assets.privacy.per_example.shared_passes import GRADIENT_SLACK
 
 pytestmark = pytest.mark.slow
 

@@ -5,13 +5,13 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets.public import public_definitions
-from dpsynth_assets.assets.staged import stage_request
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods.epsvec import stages
 from dpsynth_assets.methods.epsvec.vectors import VECTORS_FILE, DatasetVectors
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import event_from_json
@@ -143,7 +143,7 @@ def test_more_rows_later_cost_nothing_and_vectors_stay_as_they_are(house):
     assert len(ledger().entries()) == entries + 2  # The rows are recorded, and charge nothing.
     metadata = house.metadata("diary", "epsvec", "candidate_corpus")
     assert metadata["dpsynth/epsilon_charged"] == 0.0
-    assert metadata["dpsynth/epsilon_with_inputs"] == pytest.approx(before, rel=1e-3)
+    assert metadata["dpsynth/epsilon"] == pytest.approx(before, rel=1e-3)
     assert 30 < metadata["dagster/row_count"] <= 40
     assert house.run(f'key:"diary/epsvec/*" and not {AUDITS}').success
     assert (spent(), vectors().read_bytes()) == (before, content)
@@ -171,7 +171,7 @@ def test_other_settings_of_writing_and_other_engines_ask_for_the_same_or_other_v
         fields["engine"] = engine or {}
         spec = type(house.spec).model_validate(fields)
         planned = plan_dataset(spec).method("epsvec")
-        request = stage_request(spec, planned, "dataset_vectors", release="1")
+        request = stage_request(spec, planned, planned.plan.stage("dataset_vectors"), release="1")
         return request.parameters, request.event
 
     free = {"rows": 500, "temperature": 0.7, "strengths": [2.0], "steering_layers": [1]}

@@ -10,11 +10,11 @@ import torch
 
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.assets.public_generation import generation_definitions
-from dpsynth_assets.assets.staged import stage_request
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.fine_tuning import generation
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
@@ -171,7 +171,7 @@ def test_more_rows_later_cost_nothing(house):
     assert len(ledger().entries()) == entries + 2  # The rows are recorded, and charge nothing.
     metadata = house.metadata("notes", "ctcl", "candidate_corpus")
     assert metadata["dpsynth/epsilon_charged"] == 0.0
-    assert metadata["dpsynth/epsilon_with_inputs"] > 0
+    assert metadata["dpsynth/epsilon"] > 0
     assert 45 < metadata["dagster/row_count"] <= 55
 
 
@@ -224,7 +224,7 @@ def test_other_settings_of_writing_ask_for_no_other_training(house):
         fields = house.spec.model_dump(mode="json") | {"methods": methods}
         spec = type(house.spec).model_validate(fields)
         planned = plan_dataset(spec).method("ctcl")
-        request = stage_request(spec, planned, "finetuned_generator", release="1")
+        request = stage_request(spec, planned, planned.plan.stages[0], release="1")
         return request.parameters, request.event
 
     assert requested() == requested(rows=500, temperature=0.7, top_p=0.8, micro_batch_records=4)

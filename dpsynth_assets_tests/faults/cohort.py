@@ -14,8 +14,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.dataset import ReleaseConfig, release_name
-from dpsynth_assets.assets.mechanism import Drawn, release_once
+from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
@@ -24,6 +23,7 @@ from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
 from dpsynth_assets.privacy.ledger import BudgetTerms, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.release_store import ReleaseStore

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.methods.base import PublicInputs
+from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.rejection_sampling import (
     RejectionSettings,
     open_judge,

@@ -107,7 +107,7 @@ def test_shares_beyond_the_whole_are_refused_and_no_other_method_is():
     one, two, other = plan_dataset(spec(*claims, small, epsilon=1.0)).methods
     for refused in (one, two):
         assert "at most 1 in all, got 1.2" in refused.plan.refusal
-        assert not refused.plan.stages
+        assert not refused.plan.charges
     assert other.plan.refusal is None
 
 

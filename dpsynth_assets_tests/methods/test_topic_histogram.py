@@ -6,17 +6,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods import topic_histogram as module
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.topic_histogram import (
     TopicHistogram,
     project_to_total,
-    release_topic_histogram,
-    topic_histogram_event,
+    topic_counting,
 )
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 LABELS = ("good", "bad", "mixed")
@@ -35,6 +34,11 @@ def terms(relation=NeighboringRelation.ADD_REMOVE, max_records=1, labels=LABELS)
         labels=labels,
         label_texts=labels,
     )
+
+
+def counting(of_terms, noise_std=10.0):
+    """The mechanism with the paper's noise."""
+    return topic_counting(noise_std, of_terms)
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +75,13 @@ def counts_of(model, monkeypatch):
     def clean_counts(private, of_terms=None):
         seen = []
 
-        def noiseless(counts, **settings):
+        def noted(self, counts):
             seen.append(list(counts))
-            return release_histogram(counts, **settings)
+            return release(self, counts)
 
-        monkeypatch.setattr(module, "release_histogram", noiseless)
-        release_topic_histogram(private, model, of_terms or terms())
+        release = NoisyHistogram.release
+        monkeypatch.setattr(NoisyHistogram, "release", noted)
+        counting(of_terms or terms()).release(private, model)
         (counts,) = seen
         return np.array(counts).reshape(-1, model.bins)
 
@@ -119,7 +124,7 @@ def test_without_labels_there_is_one_row_for_all(counts_of):
 
 
 def test_an_empty_cohort_still_gets_noise_on_every_cell(model):
-    release = release_topic_histogram(private_inputs([], []), model, terms())
+    release = counting(terms()).release(private_inputs([], []), model)
     assert np.shape(release.value.dp_counts) == (3, TOPICS + 1)
     assert any(count != 0 for row in release.value.dp_counts for count in row)
 
@@ -129,7 +134,7 @@ def test_noise_has_the_asked_size(model):
     noisy = [
         count
         for _ in range(40)
-        for count in release_topic_histogram(private, model, terms()).value.dp_counts[1]
+        for count in counting(terms()).release(private, model).value.dp_counts[1]
     ]
     assert 8 < np.std(noisy) < 12.5  # 200 draws of standard deviation 10: over 4 sigma each side
 
@@ -145,13 +150,11 @@ def test_noise_has_the_asked_size(model):
 )
 def test_the_price_follows_relation_and_unit(model, relation, max_records, sensitivity):
     declared = terms(relation, max_records)
-    event = topic_histogram_event(10.0, declared)
+    event = counting(declared).event()
     assert isinstance(event, DiscreteGaussianEvent)
     assert (event.noise_std, event.shift) == (10.0, max_records)
     assert float(event.rho) == pytest.approx(sensitivity**2 / 200)
-    release = release_topic_histogram(
-        private_inputs(["good"], [0]), model, declared, noise_std=10.0
-    )
+    release = counting(declared).release(private_inputs(["good"], [0]), model)
     assert release.cost.event == event
 
 
@@ -161,11 +164,11 @@ def test_inputs_that_do_not_fit_are_refused_without_private_facts(model):
     short = PrivateInputs(records=whole.records, embeddings=whole.embeddings[:1])
     for inputs in (without, short):
         with pytest.raises(ValueError, match="Expected") as caught:
-            release_topic_histogram(inputs, model, terms())
+            counting(terms()).release(inputs, model)
         assert "private words" not in str(caught.value)
         assert "2" not in str(caught.value)
     with pytest.raises(ValueError, match="scale"):
-        release_topic_histogram(whole, model, terms(), noise_std=0.5)
+        counting(terms(), noise_std=0.5)
 
 
 def histogram(dp_counts, labels=LABELS):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.energy import energy_distance
+from dpsynth_assets.metrics.embedding_distances import energy_distance
 
 DRAW = np.random.default_rng(0)
 

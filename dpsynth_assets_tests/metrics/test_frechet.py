@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.frechet import Moments, frechet_distance
+from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
 
 
 def rows(seed, count=400, dimension=6):

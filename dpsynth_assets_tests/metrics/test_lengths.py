@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from dpsynth_assets.metrics.lengths import length_distance, words_per_text
+from dpsynth_assets.metrics.text import length_distance, words_per_text
 
 COUNTS = st.lists(st.integers(0, 30), min_size=1, max_size=20)
 

@@ -20,7 +20,7 @@ from dpsynth_assets.models.decoding import (
     sample_documents,
     sampling,
 )
-from dpsynth_assets.models.decoding.attention import grouped_queries
+from dpsynth_assets.models.decoding.cached_attention import grouped_queries
 from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
 from dpsynth_assets.models.decoding.prefixes import prefix_groups
 

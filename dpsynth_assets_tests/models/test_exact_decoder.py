@@ -15,14 +15,14 @@ from dpsynth_assets.models.exact_decoder import (
     ExactDecoderError,
     LlamaShape,
 )
-from dpsynth_assets.models.exact_decoder.attention import (
+from dpsynth_assets.models.exact_decoder.cache import (
     MOST_COLUMNS,
     WEIGHT_TOTAL,
+    KeyValueCache,
     Window,
     attend,
     query_limit,
 )
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.integer_products import (
     EXACT_INTEGERS,
     KERNELS,

@@ -296,7 +296,7 @@ def test_passes_in_bfloat16_need_a_declared_slack_before_a_batch_is_drawn(noisel
     assert run.released_steps == 0
     half = bart().to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"declared gradient_slack .* in bfloat16"):
-        refuse_untrainable(half, examples(2), SEQUENCE, 1.0, in_company=True)
+        refuse_untrainable(half, examples(2), SEQUENCE, 1.0, shared_passes=True)
     declared = mechanism(steps=1, sampling_probability=1.0, most_in_company=9, gradient_slack=0.02)
     assert max(shapes_of_parts(declared, **low)) > 1
     alone = mechanism(steps=1, sampling_probability=1.0)
@@ -307,7 +307,7 @@ def test_positions_that_follow_the_longest_record_are_refused_in_company():
     model = bart()
     model.config.rope_parameters = {"rope_type": "longrope"}
     with pytest.raises(ValueError, match="do not follow the longest record"):
-        refuse_untrainable(model, examples(2), SEQUENCE, 1.0, in_company=True)
+        refuse_untrainable(model, examples(2), SEQUENCE, 1.0, shared_passes=True)
     refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
 
 
@@ -653,9 +653,9 @@ def test_layers_of_opacus_that_see_how_far_mates_pad_a_record_fail_the_trial_in_
     model.model.norm = Circular(16, 16, 3, padding=1, padding_mode="circular")
     refuse_untrainable(model, examples(4), CAUSAL, 1.0)
     with pytest.raises(ValueError, match=r"layers that Opacus works on.*exact_sums") as refusal:
-        refuse_untrainable(model, examples(4), CAUSAL, 1.0, in_company=True)
+        refuse_untrainable(model, examples(4), CAUSAL, 1.0, shared_passes=True)
     assert "\n" not in str(refusal.value)
-    refuse_untrainable(cohere(), examples(4), CAUSAL, 1.0, in_company=True)
+    refuse_untrainable(cohere(), examples(4), CAUSAL, 1.0, shared_passes=True)
 
 
 def test_weights_that_are_no_numbers_fail_the_trial():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpsynth_assets.models.sharded_gradients import open_shards, shares
-from dpsynth_assets.models.worker_threads import one_thread_each
+from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
 
 @pytest.fixture

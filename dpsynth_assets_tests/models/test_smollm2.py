@@ -11,9 +11,9 @@ import torch
 from gguf import GGUFWriter
 
 from dpsynth_assets.models import smollm2
+from dpsynth_assets.models.engines.exact_engine import TEXTS, calibration_ids
 from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
-from dpsynth_assets.models.exact_decoder.calibration import TEXTS, calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder

@@ -9,7 +9,7 @@ from dpsynth_assets.privacy.cpu_rows import (
     blocks_of_rows,
     is_plain,
     largest_columns,
-    side_by_side,
+    map_on_cpu_threads,
     sum_of_units,
 )
 from dpsynth_assets_tests.privacy.spread_logits import LATTICE, TOKENS, placed, spread_logits
@@ -87,14 +87,14 @@ def test_batches_are_mapped_in_order_on_as_many_threads_as_pytorch_has(monkeypat
         meeting.wait()  # passes only if two batches are worked on at the same moment
         return item * 10
 
-    assert side_by_side(met, [1, 2, 3, 4], entries=1 << 20) == [10, 20, 30, 40]
+    assert map_on_cpu_threads(met, [1, 2, 3, 4], entries=1 << 20) == [10, 20, 30, 40]
 
 
 @pytest.mark.parametrize(("threads", "entries"), [(1, 1 << 30), (8, 1000)])
 def test_small_work_starts_no_threads(monkeypatch, threads, entries):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     here = threading.get_ident()
-    assert side_by_side(lambda _: threading.get_ident(), [1, 2], entries) == [here, here]
+    assert map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries) == [here, here]
 
 
 def test_only_float32_on_a_cpu_is_plain():

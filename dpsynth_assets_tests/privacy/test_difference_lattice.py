@@ -51,7 +51,7 @@ def contribution(rows, row, public, **changes):
     """What one of (n, V) rows adds to the sums of a batch: exact integers, hence a difference."""
     tested = mechanism(**changes)
     support = tested.support(public, None)
-    law = difference_clipping._public_laws(public.unsqueeze(0), [support])[0]
+    law = difference_clipping._public_distributions(public.unsqueeze(0), [support])[0]
     others = [index for index in range(len(rows)) if index != row]
     every = tested._private_sums(rows, law, torch.arange(len(rows)), support)
     return every - tested._private_sums(rows, law, torch.tensor(others, dtype=torch.int64), support)

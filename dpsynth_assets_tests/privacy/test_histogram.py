@@ -8,6 +8,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplaceEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import (
+    NoisyHistogram,
     histogram_event,
     l1_sensitivity,
     l2_sensitivity,
@@ -94,3 +95,14 @@ def test_fractional_counts_are_refused_without_showing_them():
 def test_settings_outside_their_domain_are_refused(noise, scale):
     with pytest.raises(ValueError, match="Expected"):
         histogram_event(noise=noise, scale=scale, relation=ADD_REMOVE)
+    with pytest.raises(ValueError, match="Expected"):
+        NoisyHistogram(noise=noise, scale=scale, relation=ADD_REMOVE)
+
+
+def test_a_histogram_costs_what_it_was_planned_at():
+    planned = NoisyHistogram(
+        noise="gaussian", scale=2.0, relation=REPLACE_ONE, max_records_per_unit=3
+    )
+    released = planned.release(np.array([4, 0]))
+    assert released.value.shape == (2,)
+    assert released.cost.event == planned.event() == histogram_event(**vars(planned))

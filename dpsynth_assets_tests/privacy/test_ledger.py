@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
     LedgerIntegrityError,
@@ -19,7 +20,6 @@ from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, float_up
-from dpsynth_assets.privacy.rounded import rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,

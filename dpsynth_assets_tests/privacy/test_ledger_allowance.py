@@ -8,6 +8,7 @@ import pytest
 
 from dpsynth_assets.cli.ledger import show
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -15,7 +16,6 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, PlannedRelease
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.months import month_after, month_at
 from dpsynth_assets.privacy.ledger.statement import dataset_spend
-from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -246,14 +246,14 @@ def test_two_rules_may_not_part_one_dataset(ledger):
     ask("tickets_2026_01", "month of created")
     ask("tickets_2026_02", "month of created")
     for other in ("week of created", None):
-        with pytest.raises(PrivacyError, match="parted by month of created"):
+        with pytest.raises(PrivacyError, match="partitioned by month of created"):
             ask("tickets_2026_w05", other)
     assert ledger.dataset_spend("tickets").composition == "parallel"
 
 
 def test_a_dataset_charged_as_a_whole_may_not_be_parted_afterwards(ledger):
     charge(ledger, "1")
-    with pytest.raises(PrivacyError, match="parted by no rule"):
+    with pytest.raises(PrivacyError, match="partitioned by no rule"):
         charge(ledger, "1", terms(partition="month of created"), cohort="tickets_2026_01")
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from dpsynth_assets.privacy import renyi
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import (
     ComposedEvent,
@@ -13,7 +14,6 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.charges import float_up
-from dpsynth_assets.privacy.rounded import rounded_down
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     make_request,

@@ -27,9 +27,10 @@ KEPT = {
     # Text inside the parameters that identify a release: other text would be another release, and
     # would be paid for again. The exact number stands beside each.
     ("methods/fine_tuning/plan.py", "mechanism.noise_multiplier"),
-    ("methods/evolution/aug_pe_plan.py", "found['noise_std']"),
-    ("methods/evolution/secret_plan.py", "found['noise_std']"),
-    ("methods/private_prediction/few_shot_plan.py", "mechanism.noise_std"),
+    ("methods/fine_tuning/plan.py", "mechanism.sampling_probability"),
+    ("methods/evolution/aug_pe.py", "found['noise_std']"),
+    ("methods/evolution/secpe.py", "noise_std"),
+    ("methods/private_prediction/few_shot.py", "mechanism.noise_std"),
     ("methods/epsvec/plan.py", "noise.noise_multiplier"),
     ("methods/epsvec/plan.py", "noise.sampling_probability"),
     # The planted bug itself.

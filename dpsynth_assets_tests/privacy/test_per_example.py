@@ -10,7 +10,8 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from dpsynth_assets.privacy import side_by_side as side_by_side_module
+from dpsynth_assets.privacy import cpu_threads
+from dpsynth_assets.privacy.cpu_threads import shares_weights
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.per_example import (
@@ -19,13 +20,12 @@ from dpsynth_assets.privacy.per_example import (
     PerExampleGradients,
     Products,
     arithmetic,
+    bookkeeper,
     most_in_company,
     norms,
-    sums,
 )
 from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.uses import Factors, Product
-from dpsynth_assets.privacy.side_by_side import shares_weights
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 VOCABULARY, BATCH = 48, 5
@@ -410,7 +410,7 @@ def test_an_error_of_one_thread_is_the_error_of_all():
 
 
 def test_one_thread_takes_all_of_a_large_model(monkeypatch):
-    monkeypatch.setattr(side_by_side_module, "LARGE", 10)
+    monkeypatch.setattr(cpu_threads, "LARGE", 10)
     assert PerExampleGradients(built("GPT-2"), threads=4).threads == 1
 
 
@@ -530,7 +530,7 @@ def test_native_sums_are_off_by_less_than_the_margin_even_where_all_gradients_ag
     for part in torch.arange(4096).split(64):
         product = Product((left * shares[part]).contiguous(), right.expand(len(part), -1, -1))
         for products, total in totals.items():
-            sums.add_weighted(total, Factors(products=[product]), scales[part], products)
+            bookkeeper.add_weighted(total, Factors(products=[product]), scales[part], products)
     assert totals[Products.FLOAT64].norm() == pytest.approx(4096, rel=1e-4)
     error = (totals[Products.NATIVE] - totals[Products.FLOAT64]).norm()
     assert 0 < math.sqrt(2.0) * error < Products.NATIVE.clip_margin

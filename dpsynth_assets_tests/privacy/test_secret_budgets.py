@@ -15,7 +15,10 @@ from dpsynth_assets.privacy.secret_budgets import (
 )
 from dpsynth_assets.privacy.secret_noise import secret_noise_std, shift_event
 from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
-from dpsynth_assets.privacy.secret_sampling import dominating_law, secret_laws
+from dpsynth_assets.privacy.secret_sampling import (
+    dominating_distribution,
+    secret_count_distributions,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
@@ -23,9 +26,9 @@ BOUNDS = [(1e-4, 1e-3), (1e-2, 5e-2), (0.1, 0.5)]
 LAW = poisson_binomial([0.5, 0.3, 0.2])
 
 
-def shared(bounds, law=LAW, **changes):
+def shared(bounds, distribution=LAW, **changes):
     settings = {"steps": 1, "relation": ADD_REMOVE, "noise_floor": 1e-3, **changes}
-    return shared_noise_std(count_probabilities=law, bounds=bounds, **settings)
+    return shared_noise_std(count_probabilities=distribution, bounds=bounds, **settings)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -47,10 +50,10 @@ def test_the_noise_is_the_largest_that_a_bound_needs_alone():
 
 
 def test_one_pair_for_all_secrets_needs_no_less_noise_than_one_each():
-    laws = [poisson_binomial([0.9, 0.01]), poisson_binomial([0.2] * 6)]
+    distributions = [poisson_binomial([0.9, 0.01]), poisson_binomial([0.2] * 6)]
     bounds = [BOUNDS[0]] * 2
-    own = largest_own_noise(laws=laws, bounds=bounds, steps=1, noise_floor=1e-3)
-    assert shared(BOUNDS[:1], dominating_law(laws)) >= own > 0
+    own = largest_own_noise(distributions=distributions, bounds=bounds, steps=1, noise_floor=1e-3)
+    assert shared(BOUNDS[:1], dominating_distribution(distributions)) >= own > 0
 
 
 def test_posteriors_are_told_kind_by_kind():
@@ -83,8 +86,8 @@ def test_what_promises_nothing_is_refused(refused):
 
 def test_records_that_are_never_sampled_do_not_lengthen_a_law():
     chances = np.array([0.0, 0.5, 0.0, 1.0])
-    (law,) = secret_laws(chances, [np.arange(4)])
-    assert law == pytest.approx([0.0, 0.5, 0.5])
+    (distribution,) = secret_count_distributions(chances, [np.arange(4)])
+    assert distribution == pytest.approx([0.0, 0.5, 0.5])
 
 
 # ------------------------------------------------------------- the simulation of appendix B.1

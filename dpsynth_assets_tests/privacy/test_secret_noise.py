@@ -21,7 +21,7 @@ from dpsynth_assets.privacy.secret_protection import (
 )
 from dpsynth_assets.privacy.secret_sampling import (
     SecretSampling,
-    dominating_law,
+    dominating_distribution,
     sampling_probabilities,
     secret_weights,
 )
@@ -46,14 +46,14 @@ def toy_probabilities(toy, ratio, rule):
     return sampling_probabilities(weights, rule)
 
 
-def largest_noise(laws, ratio):
+def largest_noise(distributions, ratio):
     """σ of the most exposed secret, for one release of counts alone."""
     largest = 1e-3
-    for law in laws:
-        event = shift_event(count_probabilities=law, noise_std=largest, steps=1)
+    for distribution in distributions:
+        event = shift_event(count_probabilities=distribution, noise_std=largest, steps=1)
         if posterior_of_events([event], PRIOR) > ratio * PRIOR:
             largest = secret_noise_std(
-                count_probabilities=law,
+                count_probabilities=distribution,
                 prior=PRIOR,
                 posterior=ratio * PRIOR,
                 steps=1,
@@ -107,12 +107,12 @@ def test_noise_of_figure_3(toy, ratio, expected_records, noise, noise_if_all_use
     records, _ = toy
     printed = toy_probabilities(toy, ratio, "algorithm-1")
     assert printed.sum() == pytest.approx(expected_records, rel=1e-6)
-    laws = [poisson_binomial(printed[indices]) for indices in records]
-    assert largest_noise(laws, ratio) == pytest.approx(noise, rel=1e-5)
+    distributions = [poisson_binomial(printed[indices]) for indices in records]
+    assert largest_noise(distributions, ratio) == pytest.approx(noise, rel=1e-5)
     used = toy_probabilities(toy, ratio, "inclusion")
     assert used.sum() == pytest.approx(341, rel=1e-6)
-    laws = [poisson_binomial(used[indices]) for indices in records]
-    needed = largest_noise(laws, ratio)
+    distributions = [poisson_binomial(used[indices]) for indices in records]
+    needed = largest_noise(distributions, ratio)
     assert needed == pytest.approx(noise_if_all_used, rel=1e-5)
     # Once the data is used, secrets need the noise of a single record under Gaussian DP.
     assert needed == pytest.approx(1 / gaussian_budget(PRIOR, ratio * PRIOR), rel=1e-5)
@@ -184,20 +184,22 @@ def test_ten_rounds_of_a_certain_record_have_the_gaussian_noise(ratio, noise):
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_noise_is_the_smallest_that_meets_the_posterior(steps):
-    law = poisson_binomial(np.full(3, 0.3))
+    distribution = poisson_binomial(np.full(3, 0.3))
 
     def attained(noise_std):
-        event = shift_event(count_probabilities=law, noise_std=noise_std, steps=steps)
+        event = shift_event(count_probabilities=distribution, noise_std=noise_std, steps=steps)
         return posterior_of_events([event], PRIOR)
 
-    found = secret_noise_std(count_probabilities=law, prior=PRIOR, posterior=1e-3, steps=steps)
+    found = secret_noise_std(
+        count_probabilities=distribution, prior=PRIOR, posterior=1e-3, steps=steps
+    )
     assert attained(found) <= 1e-3 < attained(found * (1 - 2e-3))
 
 
 def test_nearly_certain_records_meet_the_posterior_too():
-    law = np.array([1e-12, 1 - 1e-12])
-    found = secret_noise_std(count_probabilities=law, prior=PRIOR, posterior=1e-3, steps=2)
-    event = shift_event(count_probabilities=law, noise_std=found, steps=2)
+    distribution = np.array([1e-12, 1 - 1e-12])
+    found = secret_noise_std(count_probabilities=distribution, prior=PRIOR, posterior=1e-3, steps=2)
+    event = shift_event(count_probabilities=distribution, noise_std=found, steps=2)
     assert posterior_of_events([event], PRIOR) <= 1e-3
 
 
@@ -222,15 +224,15 @@ def test_rarely_sampled_secrets_still_get_the_floor():
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_one_law_covers_all_secrets(coins):
-    laws = [poisson_binomial(chances) for chances in coins]
-    covering = dominating_law(laws)
+    distributions = [poisson_binomial(chances) for chances in coins]
+    covering = dominating_distribution(distributions)
     assert covering.sum() == pytest.approx(1.0, abs=1e-12)
     assert (covering >= 0).all()
-    for law in laws:
-        exceeded = covering[::-1].cumsum()[::-1][: len(law)]
-        assert (exceeded >= law[::-1].cumsum()[::-1] - 1e-12).all()
+    for distribution in distributions:
+        exceeded = covering[::-1].cumsum()[::-1][: len(distribution)]
+        assert (exceeded >= distribution[::-1].cumsum()[::-1] - 1e-12).all()
         settings = {"noise_std": 2.0, "steps": 1}
-        own = posterior_of_events([shift_event(count_probabilities=law, **settings)], 0.01)
+        own = posterior_of_events([shift_event(count_probabilities=distribution, **settings)], 0.01)
         assert own <= posterior_of_events(
             [shift_event(count_probabilities=covering, **settings)], 0.01
         ) * (1 + 1e-9)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.privacy import clipping, next_token_laws, sparse_vector
+from dpsynth_assets.privacy import clipping, next_token_distributions, sparse_vector
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PureEvent
 from dpsynth_assets.privacy.sparse_vector import (
@@ -264,7 +264,9 @@ def test_rounding_of_the_sums_is_within_the_steps_that_are_charged_for_it(rows, 
 def test_float32_sums_stop_where_their_rounding_is_no_longer_charged(monkeypatch):
     summed = []
     monkeypatch.setattr(
-        next_token_laws, "_sum_on_a_cpu", lambda logits, *_: summed.append(1) or logits[0].double()
+        next_token_distributions,
+        "_sum_on_a_cpu",
+        lambda logits, *_: summed.append(1) or logits[0].double(),
     )
     for rows in (16, 17):
         public_test().private_distances(

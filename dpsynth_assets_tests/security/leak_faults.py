@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 if TYPE_CHECKING:
     import polars as pl
 
-    from dpsynth_assets.methods.base import PrivateInputs
+    from dpsynth_assets.methods.inputs import PrivateInputs
 
 
 def quoting(records: "pl.DataFrame") -> NoReturn:

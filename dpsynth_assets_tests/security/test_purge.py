@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dpsynth_assets.assets.finished import finished_datasets
+from dpsynth_assets.assets.purge_after_run import finished_datasets
 from dpsynth_assets.cli import purge as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.resources.purging import PurgeRule, purge, purges_after_success

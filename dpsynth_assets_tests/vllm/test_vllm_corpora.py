@@ -6,7 +6,7 @@ import pytest
 from mailboxes import public_rows
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import scaffold_of
 from dpsynth_assets.methods.epsvec.shots import FixedShots
@@ -15,13 +15,11 @@ from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
 from dpsynth_assets.methods.fine_tuning import DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.generation import STAGE
+from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
-from dpsynth_assets.methods.staged import Released
 from dpsynth_assets.models.judging import EngineJudge, engine_judge
-from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
-PLAN = MethodPlan(guarantee=GuaranteeType.DP, event=None, parameters={})
 ROWS = 24
 LABELS = ("billing", "delivery")
 
@@ -61,7 +59,7 @@ def fine_tuned_corpus(folder, language_model, documents, engine, **changes):
         released={STAGE: Released(reservation="r", facts={}, folder=folder)},
         seed=5,
     )
-    return DpFineTuning().write(PLAN, config, terms, public, ROWS, silent)
+    return DpFineTuning(config, terms).write(public, ROWS, silent)
 
 
 VLLM = EngineSpec(kind="vllm", cache_gib=0.25, batch_rows=8)

@@ -20,6 +20,7 @@ from dpsynth_assets.attacks.audits.attained import (
 )
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.privacy.accounting import ACCOUNTANTS, epsilon_of, privacy_profile
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
@@ -29,7 +30,6 @@ from dpsynth_assets.privacy.events import (
     TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.histogram import histogram_event
-from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DELTA = 1e-5

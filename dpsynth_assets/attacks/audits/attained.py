@@ -1,4 +1,4 @@
-"""ε that explicit attacks attain, exactly: thresholds on numbers whose laws have closed forms.
+"""ε that explicit attacks attain, exactly: thresholds on numbers with distributions in closed form.
 
 For any event S, P(S) > e^ε Q(S) + δ refutes (ε, δ)-DP. Here S is "the number exceeds x" and both
 probabilities are computed, not sampled, so an attained ε is a proof.
@@ -16,7 +16,7 @@ THRESHOLDS = 20_001
 
 @dataclass(frozen=True)
 class Mixture:
-    """Σ_k weights_k · N(shifts_k, std²), the law of an attacker's number.
+    """Σ_k weights_k · N(shifts_k, std²), the distribution of an attacker's number.
 
     Attributes:
         shifts: (K,) means.
@@ -135,12 +135,12 @@ def counts_delta(noise_std: float, shifts: Sequence[int], epsilon: float) -> flo
     values = np.arange(-reach, reach + 1)
     noise = np.exp(-(values**2) / (2.0 * noise_std**2))
     noise /= noise.sum()
-    law = np.ones(1)
+    distribution = np.ones(1)
     for shift in shifts:
         spread = np.zeros(2 * reach * shift + 1)
         spread[::shift] = noise
-        law = np.convolve(law, spread)
-    products = np.arange(len(law)) - len(law) // 2
+        distribution = np.convolve(distribution, spread)
+    products = np.arange(len(distribution)) - len(distribution) // 2
     losses = (sum(shift**2 for shift in shifts) + 2.0 * products) / (2.0 * noise_std**2)
     kept = losses > epsilon
-    return float((law[kept] * -np.expm1(epsilon - losses[kept])).sum())
+    return float((distribution[kept] * -np.expm1(epsilon - losses[kept])).sum())

@@ -1,4 +1,4 @@
-"""What an audit is: a claim of the kernel, a measurement of it, and bugs it must notice."""
+"""The audit of a mechanism: a claim, a measurement of it, and bugs it must notice."""
 
 import importlib.metadata
 import time
@@ -52,8 +52,8 @@ class Bug(StrEnum):
     ROUNDED_BY_PLACE = "nearest row by sums that round by the row's place"
     SHARED_STATES = "hidden states of private records read in shared passes"
     TERMS_OF_THE_LONGEST = "norms rounded up by the length of the longest batch mate"
-    MATES_NOT_KEPT_BACK = "nothing kept back for what batch mates move"
-    MIXED_WITH_COMPANY = "embedding that follows the other texts of its call"
+    SHARED_PASSES_NOT_CHARGED = "nothing kept back for what batch mates move"
+    MIXED_WITH_OTHER_TEXTS = "embedding that follows the other texts of its call"
     TAKEN_IDS = "a replaced record takes an id that is in use, and two records go"
     PROMISE_UNCHECKED = "promise to secrets left out where no method protects them"
     ROUNDED_TO_NEAREST = "bounds written to the nearest digit"
@@ -64,7 +64,7 @@ class Bug(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one measurement says: it passes where `observed` is at most `claimed`.
+    """Result of one measurement: it passes where `observed` is at most `claimed`.
 
     Attributes:
         claimed: What the kernel promises, in the audit's measure.
@@ -78,7 +78,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether the claim survives."""
+        """Says whether the claim survives."""
         return self.observed <= self.claimed + ROUNDING * max(1.0, abs(self.claimed))
 
     @classmethod
@@ -122,9 +122,27 @@ class AuditResult:
     bug: str | None = None
     settings: str = ""
 
+    @classmethod
+    def of(
+        cls, name: str, kind: AuditKind, finding: Finding, started: float, bug: Bug | None = None
+    ) -> "AuditResult":
+        """Records a finding, now; `started` is what `time.perf_counter` said at the start."""
+        return cls(
+            name=name,
+            kind=str(kind),
+            claimed=float(finding.claimed),
+            observed=float(finding.observed),
+            note=finding.note,
+            passed=bool(finding.passed),
+            seconds=time.perf_counter() - started,
+            version=importlib.metadata.version("dpsynth_assets"),
+            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            bug=None if bug is None else str(bug),
+        )
+
     @property
     def good(self) -> bool:
-        """Whether all is well: real code passed, or code with a planted bug did not."""
+        """Says whether all is well: real code passed, or code with a planted bug did not."""
         return self.passed == (self.bug is None)
 
 
@@ -166,19 +184,7 @@ class Audit:
         """
         observe = self.observe if bug is None else self.planted[bug]
         started = time.perf_counter()
-        finding = observe()
-        return AuditResult(
-            name=self.name,
-            kind=str(self.kind),
-            claimed=float(finding.claimed),
-            observed=float(finding.observed),
-            note=finding.note,
-            passed=bool(finding.passed),
-            seconds=time.perf_counter() - started,
-            version=importlib.metadata.version("dpsynth_assets"),
-            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            bug=None if bug is None else str(bug),
-        )
+        return AuditResult.of(self.name, self.kind, observe(), started, bug)
 
 
 def event_types(event: Event | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Audit of tokens with the largest noisy probability: one record turns the public law around.
+"""Audit of tokens with the largest noisy probability: one record reverses the public distribution.
 
 Each trial is one step of the real mechanism over one record, or over nobody. Without a sampled
 record the prompt is the public one, sure of token 0; the record is sure of token 1. This pair

@@ -1,4 +1,4 @@
-"""Audit of the ledger's promise to declared secrets: no plan is charged that tells more than r.
+"""Audit of the ledger's promise to declared secrets: no plan is charged whose posterior exceeds r.
 
 A scratch ledger is asked for one Gaussian release under DP, of records of which fifty hold one
 secret. The best attack on it is known in closed form, whatever the ledger thinks of the release.
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -19,7 +20,6 @@ from dpsynth_assets.privacy.ledger import (
     ReleaseRequest,
     SecretTerms,
 )
-from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 PRIOR, POSTERIOR, HOLDERS = 1e-4, 1e-3, 50
@@ -50,8 +50,8 @@ def _request() -> ReleaseRequest:
     )
 
 
-def _told(terms: BudgetTerms) -> Finding:
-    """How often a secret is named once the ledger was asked: at the prior where it refused."""
+def _attained_posterior(terms: BudgetTerms) -> Finding:
+    """Measures how often a secret is named after asking the ledger: at the prior if it refused."""
     from scipy.special import ndtr, ndtri
 
     request = _request()
@@ -73,8 +73,8 @@ AUDITS = (
         claim="Whatever its methods, no cohort is charged for a plan that tells more than r.",
         measure="probability of naming a secret",
         kind=AuditKind.EXACT,
-        observe=lambda: _told(TERMS),
+        observe=lambda: _attained_posterior(TERMS),
         # A promise that counts only beside methods that protect secrets is none for this plan.
-        planted={Bug.PROMISE_UNCHECKED: lambda: _told(replace(TERMS, secret=None))},
+        planted={Bug.PROMISE_UNCHECKED: lambda: _attained_posterior(replace(TERMS, secret=None))},
     ),
 )

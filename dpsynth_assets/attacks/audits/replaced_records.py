@@ -16,7 +16,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.records.columns import IS_TEXT, READABLE
-from dpsynth_assets.records.set_aside import REASON, judge, refuse_repeated_ids
+from dpsynth_assets.records.record_filters import REASON, judge, refuse_repeated_ids
 
 RECORDS = 10
 SPEC = PrivateDatasetSpec.model_validate(

@@ -1,4 +1,4 @@
-"""Audit of the ledger's rule that a release is drawn once: a retry returns the stored value.
+"""Audit of the rule of the ledger that a release is drawn once: a retry returns the stored value.
 
 A scratch ledger and store in a temporary folder stand for the installation; the starts of a
 generator follow the order that every mechanism asset follows: reserve, draw, store, commit.

@@ -110,6 +110,6 @@ AUDITS = (
         measure="records moved",
         kind=AuditKind.EXACT,
         observe=_embeddings,
-        planted={Bug.MIXED_WITH_COMPANY: _padded_embeddings},
+        planted={Bug.MIXED_WITH_OTHER_TEXTS: _padded_embeddings},
     ),
 )

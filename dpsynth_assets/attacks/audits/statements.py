@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -21,7 +22,6 @@ from dpsynth_assets.privacy.ledger import (
     PlannedRelease,
     ReleaseRequest,
 )
-from dpsynth_assets.privacy.rounded import rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 FORMS = ("g", ".3g", ".4g", ".2f", ".4f", ".1e")
@@ -45,8 +45,8 @@ def _shortfall(write: Callable[[float, str], str]) -> Finding:
 def _two_rules(stated: Callable[[CohortSpend], float]) -> Finding:
     """Compares the δ stated after a switch of accountants with what two rules of δ each allow.
 
-    Each rule may spend its whole δ. Who stops where the plan told everything, and goes on under the
-    filter where it did not, meets the one or the other: 1 − (1 − δ)².
+    Each rule may spend its whole δ. Who stops where the plan told everything, and continues under
+    the filter where it did not, meets the one or the other: 1 − (1 − δ)².
     """
     with _ledger() as ledger:
         plan = [PlannedRelease("audit/plan", EVENT)]
@@ -56,7 +56,7 @@ def _two_rules(stated: Callable[[CohortSpend], float]) -> Finding:
 
 
 def _still_to_come(stated: Callable[[CohortSpend], float]) -> Finding:
-    """Compares the ε stated after one release with that of all that the filter goes on to admit."""
+    """Compares the ε stated after one release with that of all that the filter then admits."""
     with _ledger() as ledger:
         ledger.reserve(_request("audit/sum"), _terms("zcdp"))
         claimed = stated(ledger.spend("audit"))

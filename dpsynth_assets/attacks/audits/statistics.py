@@ -32,7 +32,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Separation:
-    """How well one threshold is proven to tell records apart.
+    """Proven power of one threshold to tell records apart.
 
     Attributes:
         true_positive_rate: Proven lower bound.
@@ -46,7 +46,7 @@ class Separation:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is false, up to the test's false alarm."""
+        """Says whether the claim is false, up to the test's false alarm."""
         return self.true_positive_rate > self.allowed
 
     @property

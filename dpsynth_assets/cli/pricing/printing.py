@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from dpsynth_assets.privacy.rounded import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 
 
 @contextmanager

@@ -26,10 +26,10 @@ from dpsynth_assets.privacy.accounting import (
     zcdp_rho,
 )
 from dpsynth_assets.privacy.calibration import largest_token_count, smallest_batch_size
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
 from dpsynth_assets.privacy.monotone_search import largest_count
 from dpsynth_assets.privacy.renyi import float_up
-from dpsynth_assets.privacy.rounded import declared
 
 
 @dataclass(frozen=True, kw_only=True)

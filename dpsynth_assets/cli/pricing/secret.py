@@ -14,9 +14,9 @@ from dpsynth_assets.cli.pricing.commands import Answer, command
 from dpsynth_assets.cli.pricing.gaussian import ROUNDING
 from dpsynth_assets.cli.pricing.options import at_least_one, exactly_one, numbers, positive
 from dpsynth_assets.cli.pricing.printing import down_significant, up_significant
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu
-from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.secret_noise import joint_factor, secret_noise_std, shift_event
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,

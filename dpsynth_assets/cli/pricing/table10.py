@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli.pricing.options import AsJson
+from dpsynth_assets.privacy.amin2025_table import AMIN_2025_TABLE_10, PublishedSetting
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count
-from dpsynth_assets.privacy.published import AMIN_2025_TABLE_10, PublishedSetting
-from dpsynth_assets.privacy.rounded import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

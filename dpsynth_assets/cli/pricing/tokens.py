@@ -15,9 +15,9 @@ from dpsynth_assets.cli.pricing.printing import say_epsilon, terms, up
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import BoundedRangeEvent, PureEvent
 from dpsynth_assets.privacy.renyi import float_up
-from dpsynth_assets.privacy.rounded import declared
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 
 if TYPE_CHECKING:

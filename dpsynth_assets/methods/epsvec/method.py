@@ -1,36 +1,37 @@
-"""EPSVec as a staged method: which stages there are, and what each reads and releases."""
+"""EPSVec as a method: which stages there are, and what each reads and releases."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
+from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.plan import SHOTS, VECTORS, plan_epsvec
-from dpsynth_assets.methods.epsvec.prompts import scaffold_of
+from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
     CANDIDATES,
     NEGATIVES,
-    draw_shots,
-    engine_of,
-    fixed_shots,
-    make_candidates,
-    make_negative_set,
-    release_dataset_vectors,
-    release_fixed_shots,
-    require_same_model,
+    SHOTS,
+    VECTORS,
+    StageWork,
 )
-from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
+from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
-from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
+from dpsynth_assets.methods.stages import (
+    Mechanism,
+    MethodPlan,
+    Stage,
+    StageRelease,
+    SyntheticCorpus,
+)
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.ledger.schema import STATES
 from dpsynth_assets.privacy.release import Release
 
 _WRITING = frozenset(
@@ -56,7 +57,7 @@ _LATER: Mapping[str, frozenset[str]] = {
 """Settings that only later stages depend on: with others, what a stage released is used again."""
 
 
-class EpsVec(StagedMethod):
+class EpsVec(Method[EpsVecConfig]):
     """Banayeeanzade et al. 2026: fixed shots and dataset vectors, then steered decoding."""
 
     name: ClassVar[str] = "epsvec"
@@ -65,19 +66,20 @@ class EpsVec(StagedMethod):
         "Banayeeanzade et al. 2026, EPSVec: efficient and private synthetic data generation via "
         "dataset vectors"
     )
+    arxiv: ClassVar[str] = "2602.21218"
     guarantee: ClassVar[GuaranteeType] = GuaranteeType.DP
     config_type = EpsVecConfig
-    needs_embeddings = True
     free_settings: ClassVar[frozenset[str]] = _WRITING
 
-    def uses_engine(self, config: Any) -> bool:
-        """Everything is written and read through the engine."""
-        del config
+    @property
+    def uses_engine(self) -> bool:
+        """Always: everything is written and read through the engine."""
         return True
 
-    def public_inputs(self, config: Any) -> frozenset[str]:
+    @property
+    def public_inputs(self) -> frozenset[str]:
         """The model, the embedder that votes are cast in, and public text for clip bounds."""
-        needed = {"public_language_model"}
+        config, needed = self.config, {"public_language_model"}
         if config.noisy_shots:
             needed.add("text_embedder")
         from_public = config.use_fixed_shots and config.candidate_source == "public_corpus"
@@ -85,17 +87,34 @@ class EpsVec(StagedMethod):
             needed.add("public_corpus")
         return frozenset(needed)
 
-    def writing_inputs(self, config: Any) -> frozenset[str]:
-        """What the judge of written rows reads."""
-        return frozenset() if config.rejection is None else config.rejection.public_inputs()
+    @property
+    def writing_inputs(self) -> frozenset[str]:
+        """Artifacts that the judge of written rows reads."""
+        rejection = self.config.rejection
+        return frozenset() if rejection is None else rejection.public_inputs()
 
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
+    def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which both releases cost at most `target_epsilon`."""
-        return plan_epsvec(config, terms, target_epsilon)
+        settings = self.config.model_dump(mode="json")
+        calibration = Calibration(
+            config=self.config, terms=self.terms, target_epsilon=target_epsilon
+        )
+        refusal = calibration.refusal()
+        if refusal is not None:
+            return self.refused(refusal, settings)
+        shots = calibration.shots()
+        vectors = calibration.vectors(None if shots is None else shots.event())
+        found: dict[str, Mechanism | None] = {SHOTS: shots, VECTORS: vectors}
+        return self.planned(
+            {stage: mechanism for stage, mechanism in found.items() if mechanism is not None},
+            {**settings, **noise_parameters(shots, vectors)},
+            epsilon=calibration.epsilon(shots, vectors),
+            rows_estimate=self.config.rows,
+            rests_on={VECTORS: {STATES: {"passes": "alone"}}},
+        )
 
-    def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """Candidates and fixed shots, negatives and vectors, as far as settings use them."""
-        del terms
         shots = [
             Stage(
                 name=CANDIDATES,
@@ -106,12 +125,12 @@ class EpsVec(StagedMethod):
                 name=SHOTS,
                 title="Candidates nearest to most records, by a noisy histogram.",
                 kinds=("python",),
-                needs_embeddings=config.private_histogram,
+                needs_embeddings=self.config.private_histogram,
                 after=(CANDIDATES,),
-                public=not config.private_histogram,
+                public=not self.config.private_histogram,
             ),
         ]
-        before = (SHOTS,) if config.use_fixed_shots else ()
+        before = (SHOTS,) if self.config.use_fixed_shots else ()
         vectors = [
             Stage(
                 name=NEGATIVES,
@@ -126,8 +145,8 @@ class EpsVec(StagedMethod):
             ),
         ]
         return (
-            *(shots if config.use_fixed_shots else []),
-            *(vectors if config.use_vectors else []),
+            *(shots if self.config.use_fixed_shots else []),
+            *(vectors if self.config.use_vectors else []),
         )
 
     def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,28 +154,21 @@ class EpsVec(StagedMethod):
         free = self.free_settings | _LATER[stage]
         return {name: value for name, value in parameters.items() if name not in free}
 
-    def prepare_stage(
-        self,
-        stage: str,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
-        public: PublicInputs,
-        folder: Path,
-        progress: ProgressCallback,
+    def make_public(
+        self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback
     ) -> StageRelease:
         """Writes candidates or negatives, or draws shots without a histogram."""
-        del plan
-        prepare = {CANDIDATES: make_candidates, SHOTS: draw_shots, NEGATIVES: make_negative_set}
-        facts = prepare[stage](config, terms, public, folder, progress)
-        return StageRelease(facts=facts, files=folder)
+        work = self._work(public)
+        make = {
+            CANDIDATES: work.make_candidates,
+            SHOTS: work.draw_shots,
+            NEGATIVES: work.make_negatives,
+        }
+        return StageRelease(facts=make[stage.name](folder, progress), files=folder)
 
-    def release_stage(
+    def release(
         self,
-        stage: str,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
+        stage: Stage,
         private: PrivateInputs,
         public: PublicInputs,
         checkpoint: Checkpoint,
@@ -169,19 +181,14 @@ class EpsVec(StagedMethod):
         to minutes and draw noise at the end, so a killed run starts its pass anew: nobody saw what
         it drew.
         """
-        if stage == SHOTS:
-            return release_fixed_shots(plan, terms, private, public, checkpoint)
-        return release_dataset_vectors(plan, config, terms, private, public, checkpoint, progress)
+        work = self._work(public)
+        if isinstance(stage.mechanism, NoisyHistogram):
+            return work.release_shots(stage.mechanism, private, checkpoint)
+        if isinstance(stage.mechanism, VectorNoise):
+            return work.release_vectors(stage.mechanism, private, checkpoint, progress)
+        raise TypeError("Expected a planned histogram or planned vectors, got none. Plan first.")
 
-    def write(
-        self,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
-        public: PublicInputs,
-        rows: int,
-        progress: ProgressCallback,
-    ) -> SyntheticCorpus:
+    def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Writes rows from released shots, steered along released vectors.
 
         **Privacy** Post-processing: any number and length of rows is free.
@@ -189,19 +196,17 @@ class EpsVec(StagedMethod):
         Raises:
             ValueError: If the vectors belong to another model than the engine runs.
         """
-        del plan
-        engine = engine_of(public)
-        vectors = None
-        if config.use_vectors:
-            vectors = DatasetVectors.load(public.released[VECTORS].folder)
-            require_same_model(vectors.model, engine)
+        work = self._work(public)
         writer = Writer(
-            engine=engine,
-            scaffold=scaffold_of(config, terms, engine),
-            shots=fixed_shots(config, terms, public),
-            vectors=vectors,
-            config=config,
-            labels=terms.labels,
+            engine=work.engine,
+            scaffold=work.scaffold,
+            shots=work.fixed_shots(),
+            vectors=work.released_vectors(),
+            config=self.config,
+            labels=self.terms.labels,
             seed=public.seed,
         )
         return write_corpus(writer, public, rows, progress)
+
+    def _work(self, public: PublicInputs) -> StageWork:
+        return StageWork(config=self.config, terms=self.terms, public=public)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.epsvec.candidates import (
     TextsByLabel,
     public_seed,
@@ -24,6 +23,7 @@ from dpsynth_assets.methods.epsvec.candidates import (
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.states import StateReader
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.models.engines import Provenance
 
 STATES_FILE = "negative_states.safetensors"
@@ -32,7 +32,7 @@ TEXTS_FILE = "negatives.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Negatives:
-    """What records are compared with. Released, at no cost.
+    """Texts that records are compared with. Released, at no cost.
 
     Attributes:
         texts: Y lists of M texts.
@@ -164,7 +164,7 @@ def public_clip_bounds(
 def references(
     negatives: Negatives, label: int, record_ids: Sequence[str], salt: str, config: EpsVecConfig
 ) -> np.ndarray:
-    """What is subtracted from each record's states, (N, L, d).
+    """Returns what is subtracted from each record's states, (N, L, d).
 
     **Privacy** A record's negative is chosen by a hash of its own id. Were records and negatives
     paired by their places, one record less would give all later ones other partners.

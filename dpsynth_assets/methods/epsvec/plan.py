@@ -1,149 +1,32 @@
 """Prices EPSVec from declared facts: one histogram of whole counts, one joint noisy mean."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.feasibility import refusal_of, sampling_probability_of
+from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier, integer_noise_std
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import (
-    POST_PROCESSING,
-    ComposedEvent,
-    Event,
-    GaussianEvent,
-    PoissonGaussianEvent,
-)
+from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.events import Event, GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event, l2_sensitivity
+from dpsynth_assets.privacy.histogram import NoisyHistogram, l2_sensitivity
 from dpsynth_assets.privacy.monotone_search import MIXED_TOLERANCE, least_noise
-from dpsynth_assets.privacy.rests_on import STATES
 from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity
-
-SHOTS = "fixed_shots"
-VECTORS = "dataset_vectors"
 
 _BELOW = 1.0 - 1e-9
 """Keeps two parts of a budget from overspending by a rounding error."""
 
-_UP = 1.0 + 2.0**-40
-"""Covers the roundings between a multiplier and the noise it becomes."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class VectorNoise:
-    """How much noise the dataset vectors get, and what they cost.
+class Calibration:
+    """Finds the least noise at which both releases together fit a target.
 
     Attributes:
-        noise_multiplier: σ over what one unit moves the stacked mean; under sampling over what one
-            record moves it, as the event of a sampled release counts units itself.
-        sampling_probability: q in (0, 1] with which each record is drawn.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one unit may contribute.
-
-    **Privacy** A record's difference stands in the blocks of its own label, layer by layer, each
-    clipped to the (public) bound that the block is measured in. So the stack over labels and
-    layers moves by √L for a record that enters or leaves, whatever its label: labels are disjoint
-    and share one price under every relation. A replaced record that also changes its label moves
-    two labels by √L each, √(2L) together, within the 2√L that replacing within a label is
-    charged (errata B-003.5). The divisor is public and never a count. With q < 1 every record
-    tosses its own coin, so that the sampled release is one step of a Poisson-sampled Gaussian;
-    the paper's subset of fixed size amplifies (ε, δ) under replace-one only (Theorem 4.2).
-
-    **Source** EPSVec, Theorems 4.1 and 4.2; docs/privacy.md for the joint release.
-    """
-
-    noise_multiplier: float
-    sampling_probability: float
-    relation: NeighboringRelation
-    max_records_per_unit: int
-
-    def event(self) -> Event:
-        """What the ledger is charged."""
-        if self.sampling_probability == 1:
-            return GaussianEvent(noise_multiplier=self.noise_multiplier)
-        return PoissonGaussianEvent(
-            sampling_probability=self.sampling_probability,
-            noise_multiplier=self.noise_multiplier,
-            steps=1,
-            max_records_per_unit=self.max_records_per_unit,
-            replaced=self.relation is NeighboringRelation.REPLACE_ONE,
-        )
-
-    def mean(self, *, layers: int, dimensions: int, records: int) -> VectorMean:
-        """Opens the mechanism: blocks of bound 1, with at least the noise that is charged.
-
-        Args:
-            layers: L.
-            dimensions: Entries of one block, Y d.
-            records: Public number that sums are divided by.
-
-        Raises:
-            UnaccountedReleaseError: If the mechanism would add less noise than is charged.
-        """
-        mean = VectorMean(
-            l2_bounds=(1.0,) * layers,
-            dimensions=dimensions,
-            noise_std=self.noise_std(layers=layers, records=records),
-            records=records,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-        )
-        if mean.event().noise_multiplier < self._of_a_unit:
-            raise UnaccountedReleaseError(
-                "Expected at least the noise that was charged, got less. Plan again."
-            )
-        return mean
-
-    def noise_std(self, *, layers: int, records: int) -> float:
-        """Standard deviation of the noise on each entry of the mean, in clip bounds."""
-        moved = stacked_l2_sensitivity(
-            l2_bounds=(1.0,) * layers,
-            records=records,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-        )
-        return self._of_a_unit * moved * _UP
-
-    @property
-    def _of_a_unit(self) -> float:
-        """σ over what one unit moves the stack, sampling forgotten."""
-        if self.sampling_probability == 1:
-            return self.noise_multiplier
-        return self.noise_multiplier / (self.relation.records_changed * self.max_records_per_unit)
-
-
-def vector_noise(plan: MethodPlan, terms: CohortTerms) -> VectorNoise:
-    """Reads the noise of the vectors off a plan.
-
-    Raises:
-        UnaccountedReleaseError: If the plan's event does not price it.
-    """
-    noise = VectorNoise(
-        noise_multiplier=float(plan.parameters["vector_noise_multiplier"]),
-        sampling_probability=float(plan.parameters["sampling_probability"]),
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
-    if noise.event() != plan.stages.get(VECTORS):
-        raise UnaccountedReleaseError(
-            "Expected the plan's event to price the vectors, got another. Plan again."
-        )
-    return noise
-
-
-def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float) -> MethodPlan:
-    """Plans both releases with the least noise that fits `target_epsilon` together.
-
-    Args:
         config: Settings; `shots_share` says how the two share it.
         terms: Declared facts; `terms.accountant` decides what the noise is calibrated to.
         target_epsilon: ε the method may cost alone at δ.
@@ -151,168 +34,211 @@ def plan_epsvec(config: EpsVecConfig, terms: CohortTerms, target_epsilon: float)
     **Source** EPSVec, Algorithm 2 and section 4.5, which adds ε by basic composition; μ² of two
     Gaussian releases adds up (errata B-003.2), but for what whole counts add to the histogram's.
     """
-    parameters: dict[str, Any] = config.model_dump(mode="json")
-    refusal = refusal_of(config, terms, target_epsilon)
-    if refusal is not None:
-        return MethodPlan.refused(GuaranteeType.DP, parameters, refusal)
-    stages: dict[str, Event] = {}
-    words = []
-    room = _squared_mu(target_epsilon, terms) * _BELOW
-    if config.noisy_shots:
-        std = shots_noise_std(config, terms, target_epsilon, room)
-        stages[SHOTS] = shots_event(std, terms)
-        parameters["shots_noise_std"] = std
-        words.append(f"discrete Gaussian of standard deviation {std:.3g} on each candidate's count")
-    if config.use_vectors:
-        noise = _planned_noise(config, terms, target_epsilon, room, stages.get(SHOTS))
-        stages[VECTORS] = noise.event()
-        parameters["vector_noise_multiplier"] = noise.noise_multiplier
-        parameters["sampling_probability"] = noise.sampling_probability
-        words.append(_words(noise))
-    event = ComposedEvent(events=tuple(stages.values())) if stages else POST_PROCESSING
-    return MethodPlan(
-        guarantee=GuaranteeType.DP,
-        event=event,
-        stages=stages,
-        parameters=parameters | {"noise": "; ".join(words)},
-        epsilon=_epsilon(event, parameters, terms) if stages else 0.0,
-        rows_estimate=config.rows,
-        rests_on={VECTORS: {STATES: {"passes": "alone"}}} if VECTORS in stages else {},
-    )
 
+    config: EpsVecConfig
+    terms: CohortTerms
+    target_epsilon: float
 
-def _epsilon(event: Event, parameters: Mapping[str, Any], terms: CohortTerms) -> float:
-    """ε of both releases, for people who plan; the ledger composes the event itself."""
-    noise = ("shots_noise_std", "vector_noise_multiplier", "sampling_probability")
-    key = {
-        "epsilon": "epsvec",
-        "noise": [parameters.get(name) for name in noise],
-        "delta": terms.delta,
-        "accountant": terms.accountant,
-        "relation": str(terms.relation),
-        "max_records_per_unit": terms.unit.max_records,
-    }
-    return float(remembered(key, lambda: epsilon_of([event], terms.delta, terms.accountant)))
+    def shots(self) -> NoisyHistogram | None:
+        """Finds the histogram of candidates: a record moves one bin, of its own label, by one.
 
+        Alone it takes the target; beside vectors its share of μ², as continuous noise would.
+        """
+        if not self.config.noisy_shots:
+            return None
+        if not self.config.use_vectors and self.terms.accountant == "tight":
+            noise_std = integer_noise_std(
+                lambda noise_std: [self._histogram(noise_std).event()],
+                target_epsilon=self.target_epsilon,
+                delta=self.terms.delta,
+                accountant=self.terms.accountant,
+            )
+            return self._histogram(noise_std)
+        share = self.config.shots_share if self.config.use_vectors else 1.0
+        moved = l2_sensitivity(self.terms.relation, self.terms.unit.max_records)
+        return self._histogram(max(1.0, moved / math.sqrt(self._room * share)))
 
-def shots_event(noise_std: float, terms: CohortTerms) -> Event:
-    """Prices the histogram of candidates: a record moves one bin, of its own label, by one."""
-    return histogram_event(
-        noise="gaussian",
-        scale=noise_std,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
+    def vectors(self, shots: Event | None) -> VectorNoise | None:
+        """Finds the noise of the vectors beside the histogram's event."""
+        if not self.config.use_vectors:
+            return None
+        left = self._room - (2.0 * float(shots.rho) if shots is not None else 0.0)
+        multiplier = 1.0 / math.sqrt(left)
+        if self.sampling_probability < 1:
+            multiplier = remembered(self._key(left), lambda: self._sampled_multiplier(left, shots))
+        elif shots is not None and self.terms.accountant == "tight":
+            multiplier = remembered(
+                self._key(left), lambda: self._multiplier_beside(shots, multiplier)
+            )
+        return VectorNoise(
+            noise_multiplier=multiplier,
+            sampling_probability=self.sampling_probability,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+        )
 
+    def epsilon(self, shots: NoisyHistogram | None, vectors: VectorNoise | None) -> float:
+        """Computes ε of both, for people who plan; the ledger composes the events itself."""
+        events = [each.event() for each in (shots, vectors) if each is not None]
+        if not events:
+            return 0.0
+        key = {
+            "epsilon": "epsvec",
+            "noise": [
+                None if shots is None else shots.scale,
+                None if vectors is None else vectors.noise_multiplier,
+                None if vectors is None else vectors.sampling_probability,
+            ],
+            "delta": self.terms.delta,
+            "accountant": self.terms.accountant,
+            "relation": str(self.terms.relation),
+            "max_records_per_unit": self.terms.unit.max_records,
+        }
+        delta, accountant = self.terms.delta, self.terms.accountant
+        return float(remembered(key, lambda: epsilon_of(events, delta, accountant)))
 
-def shots_noise_std(
-    config: EpsVecConfig, terms: CohortTerms, target_epsilon: float, room: float
-) -> float:
-    """Standard deviation of a count's noise (records), at least 1.
+    @property
+    def sampling_probability(self) -> float:
+        """Chance q of a record, from declared facts; 1 where all records are used."""
+        if self.config.vector_records is None or self.terms.public_records is None:
+            return 1.0
+        return min(1.0, self.config.vector_records / self.terms.public_records)
 
-    Alone it takes the target; beside vectors its share of μ² = `room`, as continuous noise would.
-    """
-    if not config.use_vectors and terms.accountant == "tight":
-        return integer_noise_std(
-            lambda noise_std: [shots_event(noise_std, terms)],
-            target_epsilon=target_epsilon,
+    def refusal(self) -> str | None:
+        """Says in one line why the method cannot run, from public facts; None where it can."""
+        config, terms = self.config, self.terms
+        found = _endpoint_refusal(config, terms) or _records_refusal(config, terms)
+        if found is not None:
+            return found
+        replaced = terms.relation is NeighboringRelation.REPLACE_ONE
+        if self.sampling_probability < 1 and replaced and terms.accountant == "zcdp":
+            return (
+                "Expected accountant tight or neighbours that add or remove for a sample of "
+                "records, got zcdp and replace-one, whose bound forgets the sampling. Drop "
+                "vector_records, or set budget.accountant: tight."
+            )
+        if (config.use_vectors or config.noisy_shots) and self.target_epsilon <= 0:
+            return (
+                f"Expected target_epsilon > 0 for epsvec, got {rounded_up(self.target_epsilon)}. "
+                "Give it a share."
+            )
+        return None
+
+    def _histogram(self, noise_std: float) -> NoisyHistogram:
+        return NoisyHistogram(
+            noise="gaussian",
+            scale=noise_std,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+        )
+
+    @property
+    def _room(self) -> float:
+        """μ² of Gaussian releases that cost ε together: exact, or 2 ρ under the filter."""
+        epsilon, delta = self.target_epsilon, self.terms.delta
+        if self.terms.accountant == "tight":
+            key = {"calibration": "mu", "target_epsilon": epsilon, "delta": delta}
+            mu = float(remembered(key, lambda: gaussian_mu(epsilon, delta)))
+            return mu**2 * _BELOW
+        return 2.0 * zcdp_rho(epsilon, delta) * _BELOW
+
+    def _multiplier_beside(self, shots: Event, continuous: float) -> float:
+        """Finds the least multiplier beside integer noise: a little above the continuous one."""
+
+        def fits(multiplier: float) -> bool:
+            events = [shots, GaussianEvent(noise_multiplier=multiplier)]
+            return epsilon_of(events, self.terms.delta, "tight") <= self.target_epsilon
+
+        return least_noise(fits, continuous, tolerance=MIXED_TOLERANCE)
+
+    def _sampled_multiplier(self, left: float, shots: Event | None) -> float:
+        terms = self.terms
+        replaced = terms.relation is NeighboringRelation.REPLACE_ONE
+        if terms.accountant == "tight":
+            return dp_sgd_noise_multiplier(
+                sampling_probability=self.sampling_probability,
+                steps=1,
+                target_epsilon=self.target_epsilon,
+                delta=terms.delta,
+                other_events=() if shots is None else (shots,),
+                max_records_per_unit=terms.unit.max_records,
+                replaced=replaced,
+            )
+        return training_noise_multiplier(
+            sampling_probability=self.sampling_probability,
+            steps=1,
+            target_epsilon=zcdp_epsilon(left / 2.0, terms.delta),
+            budget_epsilon=terms.epsilon,
             delta=terms.delta,
             accountant=terms.accountant,
-        )
-    share = config.shots_share if config.use_vectors else 1.0
-    moved = l2_sensitivity(terms.relation, terms.unit.max_records)
-    return max(1.0, moved / math.sqrt(room * share))
-
-
-def _planned_noise(
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    target_epsilon: float,
-    room: float,
-    shots: Event | None,
-) -> VectorNoise:
-    """The least noise of the vectors beside the histogram."""
-    left = room - (2.0 * float(shots.rho) if shots is not None else 0.0)
-    chance = sampling_probability_of(config, terms)
-    multiplier = 1.0 / math.sqrt(left)
-    if chance == 1 and shots is not None and terms.accountant == "tight":
-        multiplier = remembered(
-            _cache_key(terms, chance, target_epsilon, left),
-            lambda: _multiplier_beside(shots, multiplier, target_epsilon, terms.delta),
-        )
-    if chance < 1:
-        multiplier = remembered(
-            _cache_key(terms, chance, target_epsilon, left),
-            lambda: _sampled_multiplier(terms, chance, target_epsilon, left, shots),
-        )
-    return VectorNoise(
-        noise_multiplier=multiplier,
-        sampling_probability=chance,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
-
-
-def _multiplier_beside(
-    shots: Event, continuous: float, target_epsilon: float, delta: float
-) -> float:
-    """The least multiplier beside integer noise: a little above the one beside continuous noise."""
-
-    def fits(multiplier: float) -> bool:
-        events = [shots, GaussianEvent(noise_multiplier=multiplier)]
-        return epsilon_of(events, delta, "tight") <= target_epsilon
-
-    return least_noise(fits, continuous, tolerance=MIXED_TOLERANCE)
-
-
-def _sampled_multiplier(
-    terms: CohortTerms, chance: float, target_epsilon: float, left: float, shots: Event | None
-) -> float:
-    replaced = terms.relation is NeighboringRelation.REPLACE_ONE
-    if terms.accountant == "tight":
-        return dp_sgd_noise_multiplier(
-            sampling_probability=chance,
-            steps=1,
-            target_epsilon=target_epsilon,
-            delta=terms.delta,
-            other_events=() if shots is None else (shots,),
             max_records_per_unit=terms.unit.max_records,
             replaced=replaced,
         )
-    return training_noise_multiplier(
-        sampling_probability=chance,
-        steps=1,
-        target_epsilon=zcdp_epsilon(left / 2.0, terms.delta),
-        budget_epsilon=terms.epsilon,
-        delta=terms.delta,
-        accountant=terms.accountant,
-        max_records_per_unit=terms.unit.max_records,
-        replaced=replaced,
-    )
+
+    def _key(self, left: float) -> dict[str, Any]:
+        terms = self.terms
+        return {
+            "calibration": "sampled vectors",
+            "sampling_probability": self.sampling_probability,
+            "target_epsilon": self.target_epsilon,
+            "left": left,
+            "budget_epsilon": terms.epsilon if terms.accountant == "zcdp" else None,
+            "delta": terms.delta,
+            "accountant": terms.accountant,
+            "relation": str(terms.relation),
+            "max_records_per_unit": terms.unit.max_records,
+        }
 
 
-def _squared_mu(target_epsilon: float, terms: CohortTerms) -> float:
-    """μ² of Gaussian releases that cost ε together: exact, or 2 ρ under the filter."""
-    if terms.accountant == "tight":
-        key = {"calibration": "mu", "target_epsilon": target_epsilon, "delta": terms.delta}
-        return float(remembered(key, lambda: gaussian_mu(target_epsilon, terms.delta))) ** 2
-    return 2.0 * zcdp_rho(target_epsilon, terms.delta)
+def _endpoint_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
+    if terms.engine.kind != "openai":
+        return None
+    if config.use_vectors:
+        return (
+            "Expected an engine that runs the model on this machine for epsvec's dataset vectors, "
+            "which read private text inside it, got an OpenAI-compatible endpoint, which never "
+            "gets private text. Set engine.kind to transformers or vllm, or use_vectors: false."
+        )
+    if config.prompt == "document" and terms.prompts is None:
+        return (
+            "Expected prompts as text for an OpenAI-compatible endpoint, got prompt: document, "
+            "which is written in the tokens of a local model. Set prompt to base or instruction."
+        )
+    return None
 
 
-def _cache_key(
-    terms: CohortTerms, chance: float, target_epsilon: float, left: float
-) -> dict[str, Any]:
-    return {
-        "calibration": "sampled vectors",
-        "sampling_probability": chance,
-        "target_epsilon": target_epsilon,
-        "left": left,
-        "budget_epsilon": terms.epsilon if terms.accountant == "zcdp" else None,
-        "delta": terms.delta,
-        "accountant": terms.accountant,
-        "relation": str(terms.relation),
-        "max_records_per_unit": terms.unit.max_records,
-    }
+def _records_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
+    if terms.public_records is not None or not config.use_vectors:
+        return None
+    if config.vector_records is not None:
+        return (
+            "Expected a declared number of records, from which epsvec computes the probability of "
+            "drawing a record, got none. Declare public_facts.records if the number is public, or "
+            "drop vector_records."
+        )
+    if config.strength_unit == "difference" and not config.noisy_shots:
+        return (
+            "Expected a number of records, declared or counted with the fixed shots, from which "
+            "epsvec tells how far they lie from public text, got neither. Declare "
+            "public_facts.records if the number is public, or set strength_unit: clip_bound."
+        )
+    return None
+
+
+def noise_parameters(shots: NoisyHistogram | None, vectors: VectorNoise | None) -> dict[str, Any]:
+    """Writes the noise as the ledger keeps it: numbers, and a sentence for people."""
+    parameters: dict[str, Any] = {}
+    words = list[str]()
+    if shots is not None:
+        parameters["shots_noise_std"] = shots.scale
+        words.append(
+            f"discrete Gaussian of standard deviation {shots.scale:.3g} on each candidate's count"
+        )
+    if vectors is not None:
+        parameters["vector_noise_multiplier"] = vectors.noise_multiplier
+        parameters["sampling_probability"] = vectors.sampling_probability
+        words.append(_words(vectors))
+    return parameters | {"noise": "; ".join(words)}
 
 
 def _words(noise: VectorNoise) -> str:

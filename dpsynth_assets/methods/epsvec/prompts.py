@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.models.engines.protocol import Prompt
 
 CLOSING = "</end>"
-"""What closes a document of the paper's prompts."""
+"""Closes a document of the paper's prompts."""
 
 _PREFACE = (
     "Below are several diverse examples of {domain}. Each example is human-written and enclosed "

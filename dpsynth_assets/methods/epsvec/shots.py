@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs
 from dpsynth_assets.methods.counted_labels import counted_labels
 from dpsynth_assets.methods.epsvec.candidates import TextsByLabel, public_seed
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.plan import shots_event
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.nearest import NO_ROW, PublicRows, nearest_rows_of_labels
-from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.release import Release
 
 if TYPE_CHECKING:
     import polars as pl
@@ -95,21 +93,20 @@ class FixedShots:
 
 
 def release_shots(
+    histogram: NoisyHistogram,
     private: PrivateInputs,
     candidates: "pl.DataFrame",
     candidate_embeddings: np.ndarray,
-    terms: CohortTerms,
-    *,
-    noise_std: float,
+    labels: Sequence[str],
 ) -> Release[FixedShots]:
     """Lets every record vote for the nearest candidate of its label; ranks candidates by votes.
 
     Args:
+        histogram: Noise on each count, and its price.
         private: Records with `text` and `label`, and their embeddings.
         candidates: Columns `label` and `text`; public.
         candidate_embeddings: (M, d) float32, unit length, of the same embedder.
-        terms: Declared labels, unit and relation.
-        noise_std: Standard deviation of discrete Gaussian noise on each count (records).
+        labels: Declared labels.
 
     Raises:
         ValueError: There are no embeddings, or they do not match the records.
@@ -122,24 +119,17 @@ def release_shots(
 
     **Source** EPSVec, section 4.4; Algorithm 2, line 2. The paper states neither relation nor δ.
     """
-    votes = count_votes(private, candidates["label"].to_numpy(), candidate_embeddings, terms.labels)
-    release = release_histogram(
-        votes,
-        noise="gaussian",
-        scale=noise_std,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
-    dp_counts = release.value
-    ranks = _ranks(candidates, dp_counts, len(terms.labels))
+    votes = count_votes(private, candidates["label"].to_numpy(), candidate_embeddings, labels)
+    made = histogram.release(votes)
+    dp_counts = made.value
+    ranks = _ranks(candidates, dp_counts, len(labels))
     chosen = FixedShots(
         ranked=_texts(candidates, ranks),
         weights=tuple(tuple(np.maximum(dp_counts[rows], 0.5).tolist()) for rows in ranks),
-        dp_records=_dp_records(candidates, dp_counts, len(terms.labels), noise_std),
-        noise_std=noise_std,
+        dp_records=_dp_records(candidates, dp_counts, len(labels), histogram.scale),
+        noise_std=histogram.scale,
     )
-    cost = Cost(guarantee=GuaranteeType.DP, event=shots_event(noise_std, terms))
-    return Release(value=chosen, cost=cost)
+    return Release(value=chosen, cost=made.cost)
 
 
 def count_votes(
@@ -184,7 +174,7 @@ def _texts(candidates: "pl.DataFrame", ranks: Sequence[np.ndarray]) -> TextsByLa
 def _dp_records(
     candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int, noise_std: float
 ) -> tuple[float, ...]:
-    """How many records each label has, by the noisy counts of its candidates.
+    """Estimates the records of each label by the noisy counts of its candidates.
 
     Too many rather than too few: a sum below its own noise counts as that noise.
     """

@@ -14,7 +14,7 @@ from dpsynth_assets.models.engines import Capability, Engine, EngineError, Prove
 from dpsynth_assets.models.engines.protocol import ShareCallback
 
 BLOCK_START = 18 / 32
-"""Where EPSVec's block of layers begins in Llama-3.1-8B, as a share of the depth."""
+"""Begin of EPSVec's block of layers in Llama-3.1-8B, as a share of the depth."""
 
 BLOCK_SHARE = 4 / 32
 """Its four layers, as a share of the depth."""

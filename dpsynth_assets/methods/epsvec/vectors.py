@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, ProgressCallback
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives, references
-from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.states import StateReader
+from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.privacy.events import event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
@@ -123,7 +124,7 @@ class VectorTask:
 
     @property
     def records(self) -> int:
-        """What sums are divided by: the declared number of records, or 1 where none is declared."""
+        """Divisor of the sums: the declared number of records, or 1 where none is declared."""
         return self.terms.public_records or 1
 
 
@@ -173,7 +174,7 @@ def release_vectors(
 def expected_records(
     terms: CohortTerms, dp_records: Sequence[float], sampling_probability: float
 ) -> np.ndarray | None:
-    """How many records of each label are summed, from public and released numbers: (Y,) or None.
+    """Expects a number of records of each label, by public and released numbers: (Y,) or None.
 
     The noisy counts of the fixed shots tell; without them labels share the declared number alike.
     """

@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.methods.base import ProgressCallback, PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.epsvec.candidates import public_seed
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
 from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import open_judge, round_seed, write_accepted
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.engines import (
     Engine,
     Generation,
@@ -86,7 +87,7 @@ class Writer:
 
     @property
     def provenance(self) -> Provenance:
-        """What prompts are made of: fixed shots that records chose are released text."""
+        """Provenance of prompts: fixed shots that records chose are released text."""
         return Provenance.RELEASED if self.shots.noisy else Provenance.PUBLIC
 
     @contextmanager
@@ -106,7 +107,7 @@ class Writer:
 def steering_strengths(
     config: EpsVecConfig, vectors: DatasetVectors, label: int
 ) -> dict[int, float]:
-    """How much of each layer's direction is added, in units of the residual stream.
+    """Computes how much of each layer's direction is added, in units of the residual stream.
 
     Raises:
         ValueError: If a layer was not released, strengths are as many as neither one nor layers,
@@ -130,7 +131,7 @@ def steering_strengths(
 
 
 def _units(config: EpsVecConfig, vectors: DatasetVectors, label: int, steered: int) -> list[float]:
-    """What strength 1 is at each released layer.
+    """Computes what strength 1 is at each released layer.
 
     What is added to a residual stream stays in it, so layers share a difference between them.
     """
@@ -183,7 +184,7 @@ def write_corpus(
 def _judged(
     writer: Writer, public: PublicInputs, rows: int, progress: ProgressCallback
 ) -> tuple[Sequence[Generation | None], dict[str, Any]]:
-    """What was written for each place, and what the judge says of it, where there is one."""
+    """Writes each place, and returns what the judge says of it, where there is one."""
     rejection = writer.config.rejection
     if rejection is None:
         return writer(range(rows), 0, progress), {}

@@ -4,11 +4,11 @@
 `apis` (what writes: `engine_api`, `public_model_api`, `infilling` with `causal_infilling` and
 `masked_models`), `votes` (which candidate a record votes for), `selection`, `population`,
 `evolution` (the loop, its checkpoints), `generations` (what is released), `writing` (free rows),
-`method` (what evolving methods share), `aug_pe_plan` (what is charged) and `aug_pe`.
+`method` (what evolving methods share), `aug_pe_votes` (what is charged) and `aug_pe`.
 
 `secpe` (Wang et al. 2025) runs the same loop under votes of released clusters: `secret_config`,
-`secret_incidence` and `secret_plan` (what is charged), `secret_clusters` (the one paid release),
-`secret_votes`.
+`secret_incidence`, `secret_clusters` (what is charged and released), `secret_plan` (its noise),
+`secret_votes`, `secpe`.
 """
 
 from dpsynth_assets.methods.evolution.aug_pe import AugPe

@@ -3,10 +3,10 @@
 from typing import Any
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR
-from dpsynth_assets.methods.base import CohortTerms, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.engine_api import EngineApi
-from dpsynth_assets.methods.evolution.infilling import InfillingApi, open_infilling
+from dpsynth_assets.methods.evolution.infilling import open_infilling
 from dpsynth_assets.methods.evolution.prompts import (
     MASKED_SAMPLE,
     SAMPLE,
@@ -16,19 +16,8 @@ from dpsynth_assets.methods.evolution.prompts import (
     read_prompt,
 )
 from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
-from dpsynth_assets.methods.evolution.text_api import RandomApi, TextApi, VariationApi
-
-__all__ = [
-    "EngineApi",
-    "InfillingApi",
-    "PublicModelApi",
-    "RandomApi",
-    "TextApi",
-    "VariationApi",
-    "label_variables",
-    "open_api",
-    "read_prompts",
-]
+from dpsynth_assets.methods.evolution.text_api import TextApi
+from dpsynth_assets.methods.inputs import PublicInputs
 
 
 def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) -> TextApi:
@@ -51,7 +40,7 @@ def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) 
 
 
 def label_variables(config: EvolutionConfig, terms: CohortTerms) -> dict[str, dict[str, str]]:
-    """What prompt files may say about each label.
+    """Lists what prompt files may say about each label.
 
     Raises:
         PromptError: There are more or fewer `prompt_variables` than label columns.

@@ -1,39 +1,42 @@
 """Aug-PE: a population of texts evolves under noisy nearest-neighbour votes of the records."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
+from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
+from dpsynth_assets.methods.evolution.aug_pe_votes import (
+    VOTES_PER_RECORD,
+    PrivateVotes,
+    VotingRounds,
+)
+from dpsynth_assets.methods.evolution.config import AugPeConfig
+from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
-from dpsynth_assets.methods.evolution.aug_pe_plan import (
-    LABEL_STAGE,
-    label_event,
-    plan_aug_pe,
-    planned_voting,
-)
-from dpsynth_assets.methods.evolution.config import AugPeConfig
-from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
-from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
-from dpsynth_assets.methods.staged import Checkpoint, Stage, StageRelease
+from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
 from dpsynth_assets.methods.topic_histogram import project_to_total
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import gaussian_noise_multiplier
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram, l2_sensitivity
+from dpsynth_assets.privacy.monotone_search import FINE_TOLERANCE, MIXED_TOLERANCE, least_noise
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.voting import GaussianVoting
+from dpsynth_assets.privacy.voting import voting_noise_std
+
+LABEL_STAGE = "label_histogram"
+"""Name of the stage that releases noisy label counts."""
 
 
-class AugPe(EvolutionMethod):
+class AugPe(EvolutionMethod[AugPeConfig]):
     """Xie et al. 2024: random texts, private votes, survivors, variations; T times."""
 
     name: ClassVar[str] = "aug_pe"
@@ -41,18 +44,13 @@ class AugPe(EvolutionMethod):
     paper: ClassVar[str] = (
         "Xie et al. 2024, Differentially private synthetic data via foundation model APIs 2: text"
     )
+    arxiv: ClassVar[str] = "2403.01749"
     guarantee = GuaranteeType.DP
     config_type = AugPeConfig
-    needs_embeddings = True
 
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
-        """Finds the least noise at which all rounds of votes cost at most `target_epsilon`."""
-        return plan_aug_pe(config, terms, target_epsilon)
-
-    def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """The histogram of labels, where shares are released, and the population."""
-        del terms
-        released = config.label_shares == "released"
+        released = self.config.label_shares == "released"
         labels = Stage(
             name=LABEL_STAGE,
             title="Noisy numbers of records of each label, which share out the population.",
@@ -67,29 +65,53 @@ class AugPe(EvolutionMethod):
         )
         return (labels, population) if released else (population,)
 
+    def plan(self, target_epsilon: float) -> MethodPlan:
+        """Finds the least noise at which all rounds of votes cost at most `target_epsilon`.
+
+        T rounds of integer noise σ on a histogram are one block whose privacy loss is known
+        exactly, so no budget is lost to composition and none is left over. Beside a histogram of
+        labels their losses are composed, and σ is at most 1e-4 larger than needed, relative.
+
+        **Source** Xie et al. 2024, section 3 and appendix; docs/privacy.md.
+        """
+        refusal = self.refusal(target_epsilon)
+        if refusal is not None:
+            return self.refused(refusal, self.config.model_dump(mode="json"))
+        found = remembered(
+            self._cache_key(target_epsilon), lambda: self._calibrated(target_epsilon)
+        )
+        epsilon = float(found.pop("epsilon"))
+        noise = (
+            f"Gaussian of {found['noise_std']:.4g} votes on each candidate in each of "
+            f"{self.config.iterations} rounds"
+        )
+        return self.planned(
+            self._mechanisms(found),
+            {**self.settings(), **found, "noise": noise},
+            epsilon=epsilon,
+            rows_estimate=self.config.rows,
+        )
+
     def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The histogram of labels depends on no setting of the evolution."""
+        """Selects what a stage depends on; the label histogram depends on no other setting."""
         if stage == LABEL_STAGE:
             return {name: parameters[name] for name in ("method", "label_noise_std")}
         return super().stage_settings(stage, parameters)
 
-    def label_shares(self, config: Any, terms: CohortTerms, public: PublicInputs) -> np.ndarray:
-        """Equal ones, or those of the released histogram, denoised.
+    def label_shares(self, public: PublicInputs) -> np.ndarray:
+        """Computes equal shares, or those of the released histogram, denoised.
 
         **Privacy** True counts of labels are never read here: they are private, whatever a
         published implementation assumes.
         """
-        if config.label_shares == "equal":
-            return np.ones(len(terms.labels))
+        if self.config.label_shares == "equal":
+            return np.ones(len(self.terms.labels))
         dp_counts = np.asarray(public.released[LABEL_STAGE].facts["dp_counts"], dtype=np.float64)
         return project_to_total(dp_counts, dp_counts.sum())
 
-    def release_stage(
+    def release(
         self,
-        stage: str,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
+        stage: Stage,
         private: PrivateInputs,
         public: PublicInputs,
         checkpoint: Checkpoint,
@@ -102,95 +124,103 @@ class AugPe(EvolutionMethod):
 
         **Source** Xie et al. 2024, Algorithm 1.
         """
-        if stage == LABEL_STAGE:
-            made = _label_counts(plan, terms, private)
-        else:
-            votes = PrivateVotes(plan, config, terms, private)
-            made = self.evolve(
-                config,
-                terms,
-                public,
-                votes,
-                identity=_identity(plan, self.stage_settings(stage, plan.parameters)),
-                checkpoint=checkpoint,
-                progress=progress,
-            )
-        cost = Cost(guarantee=self.guarantee, event=plan.stages[stage])
-        return Release(value=made, cost=cost)
-
-
-class PrivateVotes:
-    """Releases one round of votes after another under one charge.
-
-    **Privacy** Each record votes once in a round, for a candidate of its own label: records under
-    an undeclared label, null records and labels without candidates give no vote. Neither noise nor
-    number of rounds can change after the charge, and rounds that a killed run stored count as
-    released.
-    """
-
-    def __init__(
-        self, plan: MethodPlan, config: AugPeConfig, terms: CohortTerms, private: PrivateInputs
-    ) -> None:
-        if private.embeddings is None or len(private.embeddings) != private.records.height:
-            raise ValueError("Expected one embedding for each private record. Embed them again.")
-        self._plan, self._config, self._terms = plan, config, terms
-        labels = counted_labels(private.records, terms.labels)
-        self._records = VotingRecords.in_label_order(private.embeddings, labels)
-        self._voting: GaussianVoting | None = None
-
-    def __call__(self, rounds: int, population: Population, embeddings: np.ndarray) -> np.ndarray:
-        """Counts and releases the votes of one round.
-
-        Args:
-            rounds: Rounds released before, by this run or by a killed one.
-            population: C candidates.
-            embeddings: float32 (C, d).
-
-        Returns:
-            (C,) int64 noisy votes.
-
-        Raises:
-            UnaccountedReleaseError: All planned rounds were released, or this one was.
-        """
-        if self._voting is None:
-            self._voting = planned_voting(self._plan, self._config, self._terms, rounds)
-        if self._voting.iterations - self._voting.remaining != rounds:
-            raise UnaccountedReleaseError(
-                "Expected the round after the last released one, got another. Go on from the last "
-                "checkpoint."
-            )
-        records = self._records
-        choices = nearest_candidates(
-            records.vectors, records.labels, embeddings, population.labels, norms=records.norms
+        if isinstance(stage.mechanism, NoisyHistogram):
+            return self._label_counts(stage.mechanism, private)
+        if not isinstance(stage.mechanism, VotingRounds):
+            raise TypeError("Expected planned rounds of votes, got none. Plan first.")
+        event = stage.mechanism.event()
+        made = self.evolve(
+            public,
+            PrivateVotes(stage.mechanism, self.terms.labels, private),
+            identity={"event": event_to_json(event), "settings": dict(stage.settings)},
+            checkpoint=checkpoint,
+            progress=progress,
         )
-        private_votes = self._voting.count(choices[:, None], population.size)
-        return self._voting.release(private_votes).value
+        return Release(value=made, cost=Cost(guarantee=self.guarantee, event=event))
 
-
-def _label_counts(plan: MethodPlan, terms: CohortTerms, private: PrivateInputs) -> StageRelease:
-    """Releases the number of records of every declared label with noise."""
-    noise_std = float(plan.parameters["label_noise_std"])
-    if label_event(noise_std, terms) != plan.stages.get(LABEL_STAGE):
-        raise UnaccountedReleaseError(
-            "Expected the plan's event to price the histogram of labels, got another. Plan again."
-        )
-    numbers = counted_labels(private.records, terms.labels)
-    counts = np.bincount(numbers[numbers != UNCOUNTED], minlength=len(terms.labels))
-    release = release_histogram(
-        [int(count) for count in counts],
-        noise="gaussian",
-        scale=noise_std,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
-    return StageRelease(
-        facts={
-            "labels": list(terms.labels),
-            "dp_counts": release.value.tolist(),
-            "noise_std": noise_std,
+    def _label_counts(
+        self, histogram: NoisyHistogram, private: PrivateInputs
+    ) -> Release[StageRelease]:
+        """Releases the number of records of every declared label with noise."""
+        numbers = counted_labels(private.records, self.terms.labels)
+        counts = np.bincount(numbers[numbers != UNCOUNTED], minlength=len(self.terms.labels))
+        made = histogram.release(counts)
+        facts = {
+            "labels": list(self.terms.labels),
+            "dp_counts": made.value.tolist(),
+            "noise_std": histogram.scale,
         }
-    )
+        return Release(value=StageRelease(facts=facts), cost=made.cost)
 
+    def _mechanisms(self, noise: Mapping[str, float]) -> dict[str, NoisyHistogram | VotingRounds]:
+        """Makes what is released from the noise on votes, and on label counts if there are any."""
+        terms = self.terms
+        mechanisms: dict[str, NoisyHistogram | VotingRounds] = {}
+        if self.config.label_shares == "released":
+            mechanisms[LABEL_STAGE] = NoisyHistogram(
+                noise="gaussian",
+                scale=noise["label_noise_std"],
+                relation=terms.relation,
+                max_records_per_unit=terms.unit.max_records,
+            )
+        mechanisms[STAGE] = VotingRounds(
+            noise_std=noise["noise_std"],
+            iterations=self.config.iterations,
+            relation=terms.relation,
+            max_records_per_unit=terms.unit.max_records,
+        )
+        return mechanisms
 
-def _identity(plan: MethodPlan, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {"event": event_to_json(plan.stages[STAGE]), "settings": dict(settings)}
+    def _epsilon(self, noise: Mapping[str, float]) -> float:
+        events = [mechanism.event() for mechanism in self._mechanisms(noise).values()]
+        return epsilon_of(events, self.terms.delta, self.terms.accountant)
+
+    def _calibrated(self, target_epsilon: float) -> dict[str, float]:
+        """Finds the noise of the votes, and of the label counts if they are released."""
+        if self.config.label_shares == "released":
+            found = self._noise_of_both(target_epsilon)
+        else:
+            noise_std = voting_noise_std(
+                target_epsilon=target_epsilon,
+                delta=self.terms.delta,
+                accountant=self.terms.accountant,
+                iterations=self.config.iterations,
+                votes_per_record=VOTES_PER_RECORD,
+                relation=self.terms.relation,
+                max_records_per_unit=self.terms.unit.max_records,
+            )
+            found = {"noise_std": noise_std}
+        return {**found, "epsilon": self._epsilon(found)}
+
+    def _noise_of_both(self, target_epsilon: float) -> dict[str, float]:
+        """Divides ρ: a share s of it is worth √s of the whole release's μ."""
+        terms, share = self.terms, self.config.label_budget_share
+        whole = l2_sensitivity(terms.relation, terms.unit.max_records) * gaussian_noise_multiplier(
+            target_epsilon=target_epsilon, delta=terms.delta, accountant=terms.accountant
+        )
+        rounds = math.sqrt(self.config.iterations / (1.0 - share))
+
+        def noise(scale: float) -> dict[str, float]:
+            return {
+                "label_noise_std": max(1.0, scale * whole / math.sqrt(share)),
+                "noise_std": max(1.0, scale * whole * rounds),
+            }
+
+        def fits(scale: float) -> bool:
+            return self._epsilon(noise(scale)) <= target_epsilon
+
+        tolerance = MIXED_TOLERANCE if terms.accountant == "tight" else FINE_TOLERANCE
+        return noise(least_noise(fits, 1.0, tolerance=tolerance))
+
+    def _cache_key(self, target_epsilon: float) -> dict[str, Any]:
+        released = self.config.label_shares == "released"
+        return {
+            "calibration": "votes",
+            "iterations": self.config.iterations,
+            "label_budget_share": self.config.label_budget_share if released else None,
+            "target_epsilon": target_epsilon,
+            "delta": self.terms.delta,
+            "accountant": self.terms.accountant,
+            "relation": str(self.terms.relation),
+            "max_records_per_unit": self.terms.unit.max_records,
+        }

@@ -11,7 +11,7 @@ from dpsynth_assets.models.engines import Sampling
 
 
 class EvolutionConfig(MethodConfig):
-    """What every evolution is told. Defaults suit the embedded model and demo cohorts."""
+    """Settings of every evolution. Defaults suit the embedded model and demo cohorts."""
 
     iterations: int = Field(
         default=5,
@@ -224,7 +224,7 @@ class EvolutionConfig(MethodConfig):
         return self.first_degree + min(max(way, 0.0), 1.0) * (self.last_degree - self.first_degree)
 
     def sampling(self, seed: int, limits: int | tuple[int, ...]) -> Sampling:
-        """How texts of at most `limits` tokens are drawn; the seed is public."""
+        """Settings of drawing texts of at most `limits` tokens; the seed is public."""
         return Sampling(
             temperature=self.temperature, top_p=self.top_p, max_new_tokens=limits, seed=seed
         )

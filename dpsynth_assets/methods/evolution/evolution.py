@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.generations import no_generations, voted_frame
 from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.evolution.selection import select, vote_entropy
 from dpsynth_assets.methods.evolution.text_api import TextApi
-from dpsynth_assets.methods.staged import Checkpoint
+from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _STATE, _POPULATION, _GENERATIONS = "state.json", "population.parquet", "generat
 
 
 class Phase(StrEnum):
-    """Which step of a round was last."""
+    """Last step of a round."""
 
     WRITTEN = "written"
     """The population is the round's candidates."""
@@ -57,7 +56,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class EvolutionState:
-    """Where an evolution stands. Released but for the round that is not voted on yet.
+    """State of an evolution. Released but for the round that is not voted on yet.
 
     Attributes:
         rounds: Rounds whose votes were released.
@@ -272,7 +271,7 @@ class Evolution:
 
 
 def _about_last_round(state: EvolutionState) -> str:
-    """What stored votes say; public, for they are on disk and released."""
+    """Says what stored votes say; public, for they are on disk and released."""
     if not state.rounds:
         return ""
     last = state.generations.filter(state.generations["iteration"] == state.rounds)

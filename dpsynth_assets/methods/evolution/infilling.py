@@ -99,7 +99,7 @@ def open_infilling(public_model: "PublicModelApi", config: EvolutionConfig) -> I
 
 
 def infilling_refusal(config: EvolutionConfig) -> str | None:
-    """Why the named model cannot be there, in one line, before anything is charged."""
+    """Says in one line why the named model cannot be there, before anything is charged."""
     source = config.infilling_model
     if source is None or Path(source).is_dir():
         return None

@@ -1,18 +1,12 @@
-"""What Aug-PE and SecPE share as methods: one stage that ends with a population, then free rows."""
+"""The common part of Aug-PE and SecPE: a stage that ends with a population, then free rows."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
+from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.evolution.apis import open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
@@ -26,63 +20,56 @@ from dpsynth_assets.methods.evolution.infilling import infilling_refusal
 from dpsynth_assets.methods.evolution.population import shared_out
 from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.writing import write_rows
-from dpsynth_assets.methods.staged import Checkpoint, StagedMethod, StageRelease
-from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 STAGE = "population"
 
+EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
-class EvolutionMethod(StagedMethod):
+
+class EvolutionMethod(Method[EvolutionT]):
     """A population evolves under released votes; rows are its survivors and their variations."""
 
     free_settings: ClassVar[frozenset[str]] = frozenset({"rows", "rows_per_forward"})
 
     @abstractmethod
-    def label_shares(self, config: Any, terms: CohortTerms, public: PublicInputs) -> np.ndarray:
-        """(L,) shares of the labels, public or released."""
+    def label_shares(self, public: PublicInputs) -> np.ndarray:
+        """Computes (L,) shares of the labels, public or released."""
 
-    def public_inputs(self, config: Any) -> frozenset[str]:
+    @property
+    def public_inputs(self) -> frozenset[str]:
         """The records' embedder, and the public language model where it writes."""
-        model = {"public_language_model"} if config.api == "public_model" else set()
+        model = {"public_language_model"} if self.config.api == "public_model" else set()
         return frozenset({"text_embedder", *model})
 
-    def uses_engine(self, config: Any) -> bool:
-        """Where prompt files say what is written."""
-        return bool(config.api == "engine")
+    @property
+    def uses_engine(self) -> bool:
+        """Whether prompt files say what is written."""
+        return self.config.api == "engine"
 
-    def open_models(
-        self, stage: str, config: Any, terms: CohortTerms, public: PublicInputs
-    ) -> None:
+    def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Loads the model that writes and the one that fills in."""
-        if stage != STAGE:
+        if stage.name != STAGE:
             return
-        if public.language_model is not None and config.api == "public_model":
+        if public.language_model is not None and self.config.api == "public_model":
             _ = public.language_model.model
-        open_api(config, terms, public)
+        open_api(self.config, self.terms, public)
 
-    def write(
-        self,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
-        public: PublicInputs,
-        rows: int,
-        progress: ProgressCallback,
-    ) -> SyntheticCorpus:
+    def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Writes the last survivors and variations of them.
 
         **Privacy** Post-processing of released votes: any number of rows is free.
         """
-        del plan
         survivors = last_survivors(read_generations(public.released[STAGE].folder))
-        sizes = shared_out(rows, self.label_shares(config, terms, public), least=0)
-        api = open_api(config, terms, public)
-        return write_rows(survivors, sizes, terms.labels, api, config, public.seed, progress)
+        sizes = shared_out(rows, self.label_shares(public), least=0)
+        api = open_api(self.config, self.terms, public)
+        labels, seed = self.terms.labels, public.seed
+        return write_rows(survivors, sizes, labels, api, self.config, seed, progress)
 
     def evolve(
         self,
-        config: Any,
-        terms: CohortTerms,
         public: PublicInputs,
         vote: VoteFunction,
         *,
@@ -93,68 +80,65 @@ class EvolutionMethod(StagedMethod):
         """Runs the rounds under a function that releases votes, and writes the released files.
 
         Args:
-            config: Settings.
-            terms: Declared facts.
             public: Public and released inputs.
             vote: Releases one round's votes.
-            identity: JSON values of this plan.
+            identity: JSON values that tell this plan's checkpoints from another's.
             checkpoint: Where steps are kept.
             progress: Told the share done.
         """
         if public.text_embedder is None:
             raise ValueError("Expected the public text embedder, got none. Materialise it first.")
         evolution = Evolution(
-            config=config,
-            labels=terms.labels,
-            sizes=shared_out(config.population, self.label_shares(config, terms, public)),
-            api=open_api(config, terms, public),
+            config=self.config,
+            labels=self.terms.labels,
+            sizes=shared_out(self.config.population, self.label_shares(public)),
+            api=open_api(self.config, self.terms, public),
             embedder=public.text_embedder,
             seed=public.seed,
         )
         state = evolution.run(vote, identity=identity, checkpoint=checkpoint, progress=progress)
         folder = checkpoint.scratch()
         write_generations(folder, state.generations)
-        facts = {**generation_facts(state.generations), "labels": list(terms.labels)}
+        facts = {**generation_facts(state.generations), "labels": list(self.terms.labels)}
         return StageRelease(facts=facts, files=folder)
 
+    def settings(self) -> dict[str, Any]:
+        """Writes the settings as the ledger keeps them: prompt files by a digest of their content.
 
-def evolution_parameters(config: EvolutionConfig, terms: CohortTerms) -> dict[str, Any]:
-    """Settings as the ledger keeps them: prompt files by the digest of their content.
+        Raises:
+            PromptError: A prompt file is missing or wrong.
+        """
+        parameters = self.config.model_dump(mode="json")
+        if self.config.api == "engine":
+            prompts = read_prompts(self.config, self.terms)
+            parameters |= {
+                "random_prompt": prompts[0].digest,
+                "variation_prompt": prompts[1].digest,
+            }
+        return parameters
 
-    Raises:
-        PromptError: A prompt file is missing or wrong.
-    """
-    parameters = config.model_dump(mode="json")
-    if config.api == "engine":
-        prompts = read_prompts(config, terms)
-        parameters |= {
-            "random_prompt": prompts[0].digest,
-            "variation_prompt": prompts[1].digest,
-        }
-    return parameters
-
-
-def refusal_of(config: EvolutionConfig, terms: CohortTerms, target_epsilon: float) -> str | None:
-    """Why an evolution cannot run, in one line, from public facts; None if it can."""
-    if target_epsilon <= 0:
-        return (
-            f"Expected target_epsilon > 0 for votes, got {rounded_up(target_epsilon)}. Give it "
-            "a share."
-        )
-    if config.population < len(terms.labels):
-        return (
-            f"Expected population >= {len(terms.labels)}, one for each label, got "
-            f"{config.population}. Raise it."
-        )
-    if config.api != "engine":
-        return infilling_refusal(config)
-    if terms.engine.model is None:
-        return (
-            "Expected engine.model in the dataset file for api: engine, got none. Name a model, or "
-            "let api: public_model write."
-        )
-    try:
-        read_prompts(config, terms)
-    except PromptError as error:
-        return str(error)
-    return None
+    def refusal(self, target_epsilon: float) -> str | None:
+        """Says in one line why the evolution cannot run, from public facts; None if it can."""
+        config, terms = self.config, self.terms
+        if target_epsilon <= 0:
+            return (
+                f"Expected target_epsilon > 0 for votes, got {rounded_up(target_epsilon)}. Give it "
+                "a share."
+            )
+        if config.population < len(terms.labels):
+            return (
+                f"Expected population >= {len(terms.labels)}, one for each label, got "
+                f"{config.population}. Raise it."
+            )
+        if config.api != "engine":
+            return infilling_refusal(config)
+        if terms.engine.model is None:
+            return (
+                "Expected engine.model in the dataset file for api: engine, got none. Name a "
+                "model, or let api: public_model write."
+            )
+        try:
+            read_prompts(config, terms)
+        except PromptError as error:
+            return str(error)
+        return None

@@ -41,7 +41,7 @@ class PublicModelApi:
 
     @property
     def device(self) -> str:
-        """Where the model runs."""
+        """Device on which the model runs."""
         return self.language_model.device
 
     def prompt(self, label: str) -> list[int]:

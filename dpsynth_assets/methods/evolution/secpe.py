@@ -7,60 +7,38 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
+from dpsynth_assets.methods.evolution.config import EvolutionConfig
+from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
+from dpsynth_assets.methods.evolution.population import shared_out
+from dpsynth_assets.methods.evolution.secret_clusters import (
+    ClusterReleases,
+    Representatives,
+    promise_of,
+    public_clusters,
+)
+from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
+from dpsynth_assets.methods.evolution.secret_incidence import IncidenceError, incidence_digest
+from dpsynth_assets.methods.evolution.secret_plan import SecretCalibration
+from dpsynth_assets.methods.evolution.secret_votes import RepresentativeVotes
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
-from dpsynth_assets.methods.evolution.population import shared_out
-from dpsynth_assets.methods.evolution.secret_clusters import (
-    Representatives,
-    public_clusters,
-    release_representatives,
-)
-from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
-from dpsynth_assets.methods.evolution.secret_plan import CLUSTER_STAGE, plan_secpe
-from dpsynth_assets.methods.evolution.secret_votes import RepresentativeVotes
-from dpsynth_assets.methods.staged import Checkpoint, Stage, StageRelease
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 
-_OF_EVOLUTION = frozenset(
-    {
-        "iterations",
-        "population",
-        "variations",
-        "lookahead",
-        "selection",
-        "vote_threshold",
-        "api",
-        "variation",
-        "infilling_model",
-        "infilling_proposals",
-        "random_prompt",
-        "variation_prompt",
-        "prompt_variables",
-        "chat",
-        "word_count_std",
-        "tokens_per_word",
-        "first_degree",
-        "last_degree",
-        "max_new_tokens",
-        "temperature",
-        "top_p",
-        "voting",
-        "label_shares",
-        "rows",
-        "rows_per_forward",
-    }
-)
+CLUSTER_STAGE = "secret_clusters"
+"""Name of the one paid stage."""
+
+_OF_EVOLUTION = frozenset(EvolutionConfig.model_fields) | {"voting", "label_shares"}
 """Settings that the paid stage does not depend on."""
 
 
-class SecPe(EvolutionMethod):
+class SecPe(EvolutionMethod[SecPeConfig]):
     """Wang et al. 2025: noisy centres and counts of clusters vote in place of the records."""
 
     name: ClassVar[str] = "secpe"
@@ -69,24 +47,17 @@ class SecPe(EvolutionMethod):
         "Wang et al. 2025, Secret-protected evolution for differentially private synthetic text "
         "generation"
     )
+    arxiv: ClassVar[str] = "2510.10990"
     guarantee = GuaranteeType.SECRET
     config_type = SecPeConfig
-    needs_embeddings = True
 
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
-        """Finds the least noise at which every kind of secret keeps its (p, r).
-
-        Takes no ε, unless `record_level` asks for the protection of records too.
-        """
-        return plan_secpe(config, terms, target_epsilon)
-
-    def public_inputs(self, config: Any) -> frozenset[str]:
+    @property
+    def public_inputs(self) -> frozenset[str]:
         """Documents that are clustered, beside what every evolution reads."""
-        return super().public_inputs(config) | {"public_corpus"}
+        return super().public_inputs | {"public_corpus"}
 
-    def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """The paid clusters, and the population, which follows from them."""
-        del config, terms
         clusters = Stage(
             name=CLUSTER_STAGE,
             title=(
@@ -106,24 +77,84 @@ class SecPe(EvolutionMethod):
         )
         return (clusters, population)
 
+    def plan(self, target_epsilon: float) -> MethodPlan:
+        """Finds the least noise at which every kind of secret keeps its (p, r).
+
+        Takes no ε, unless `record_level` asks for the protection of records too; see
+        `SecretCalibration`.
+        """
+        refusal = self.refusal(target_epsilon)
+        calibration = SecretCalibration(config=self.config, terms=self.terms)
+        try:
+            mechanism = None if refusal else calibration.mechanism(target_epsilon)
+        except IncidenceError as error:
+            refusal, mechanism = str(error), None
+        if mechanism is None:
+            return self.refused(refusal or "", self.config.model_dump(mode="json"))
+        return self.planned(
+            {CLUSTER_STAGE: mechanism},
+            {**self.settings(), **self._parameters(mechanism, calibration.share)},
+            guarantee=self._guarantee,
+            epsilon=(
+                epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant)
+                if self.config.record_level
+                else None
+            ),
+            rows_estimate=self.config.rows,
+        )
+
+    def _parameters(self, mechanism: ClusterReleases, share: float) -> dict[str, Any]:
+        promise, noise_std = promise_of(self.terms), mechanism.noise_std
+        return {
+            "noise_std": noise_std,
+            "secret_share": share,
+            "count_probabilities": list(mechanism.count_probabilities),
+            "public_incidence": incidence_digest(promise),
+            "secret_adjacency": str(promise.relation),
+            "secrets": [vars(budget) for budget in promise.budgets],
+            "posteriors": mechanism.posteriors(),
+            "noise": (
+                f"Gaussian of {noise_std:.4g} records on every count, and of as many "
+                f"unit vectors on every sum, in each of {self.config.releases} releases"
+            ),
+        }
+
+    @property
+    def _guarantee(self) -> GuaranteeType:
+        """DP where every record is protected too."""
+        return GuaranteeType.DP if self.config.record_level else self.guarantee
+
+    def refusal(self, target_epsilon: float) -> str | None:
+        """Says in one line why the evolution cannot run, from public facts; None if it can."""
+        if self.terms.secrets is None:
+            return (
+                "Expected secrets in the dataset file for secpe, got none. Declare kinds of "
+                "secrets, each with prior, posterior and max_records."
+            )
+        if self.terms.secret_share == 0:
+            return (
+                "Expected a share of the secrets' bound for secpe, got none: the other releases "
+                "take it whole. Lower their secret_share or budget.epsilon, or drop the DP "
+                "releases."
+            )
+        # Without record_level it is given no share of any ε, and needs none.
+        return super().refusal(target_epsilon if self.config.record_level else 1.0)
+
     def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The clusters depend on no setting of the evolution."""
+        """Selects what a stage depends on; the clusters depend on no setting of the evolution."""
         if stage == CLUSTER_STAGE:
             return {name: v for name, v in parameters.items() if name not in _OF_EVOLUTION}
         return super().stage_settings(stage, parameters)
 
-    def label_shares(self, config: Any, terms: CohortTerms, public: PublicInputs) -> np.ndarray:
-        """Equal ones, or those of the released counts."""
-        if config.label_shares == "equal":
-            return np.ones(len(terms.labels))
-        return _representatives(public).label_counts(len(terms.labels))
+    def label_shares(self, public: PublicInputs) -> np.ndarray:
+        """Computes equal shares, or those of the released counts."""
+        if self.config.label_shares == "equal":
+            return np.ones(len(self.terms.labels))
+        return _representatives(public).label_counts(len(self.terms.labels))
 
-    def release_stage(
+    def release(
         self,
-        stage: str,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
+        stage: Stage,
         private: PrivateInputs,
         public: PublicInputs,
         checkpoint: Checkpoint,
@@ -137,29 +168,24 @@ class SecPe(EvolutionMethod):
 
         **Source** SecPE, Algorithms 1 and 2.
         """
+        if not isinstance(stage.mechanism, ClusterReleases):
+            raise TypeError("Expected planned releases of clusters, got none. Plan first.")
         progress(0.0, "clustering public documents")
-        clusters = public_clusters(config, terms, public)
+        clusters = public_clusters(self.config, self.terms, public)
         progress(0.3, f"drawing noise for {len(clusters.counts)} clusters")
-        released = release_representatives(clusters, plan, config, terms, private)
+        released = stage.mechanism.release(clusters, private)
         folder = checkpoint.scratch()
         released.save(folder)
         made = StageRelease(
-            facts=_cluster_facts(released, plan, config),
+            facts=_cluster_facts(released, stage.mechanism),
             files=folder,
             internal=_most_records(private),
         )
-        cost = Cost(guarantee=plan.guarantee, event=plan.stages[stage])
+        cost = Cost(guarantee=self._guarantee, event=stage.mechanism.event())
         return Release(value=made, cost=cost)
 
-    def prepare_stage(
-        self,
-        stage: str,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
-        public: PublicInputs,
-        folder: Path,
-        progress: ProgressCallback,
+    def make_public(
+        self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback
     ) -> StageRelease:
         """Evolves the population under the votes of the released clusters.
 
@@ -167,14 +193,14 @@ class SecPe(EvolutionMethod):
 
         **Source** SecPE, Algorithm 3.
         """
-        sizes = shared_out(config.population, self.label_shares(config, terms, public))
-        votes = RepresentativeVotes(_representatives(public), voting=config.voting, sizes=sizes)
+        sizes = shared_out(self.config.population, self.label_shares(public))
+        votes = RepresentativeVotes(
+            _representatives(public), voting=self.config.voting, sizes=sizes
+        )
         return self.evolve(
-            config,
-            terms,
             public,
             votes,
-            identity={"stage": stage, "noise_std": plan.parameters["noise_std"]},
+            identity={"stage": stage.name},
             checkpoint=Unkept(folder),
             progress=progress,
         )
@@ -202,24 +228,22 @@ def _representatives(public: PublicInputs) -> Representatives:
     return Representatives.load(public.released[CLUSTER_STAGE].folder)
 
 
-def _cluster_facts(
-    released: Representatives, plan: MethodPlan, config: SecPeConfig
-) -> dict[str, Any]:
-    """What may be said of released clusters: functions of them and of the plan."""
+def _cluster_facts(released: Representatives, mechanism: ClusterReleases) -> dict[str, Any]:
+    """Says what may be said of released clusters: functions of them and of the plan."""
     dp_counts = released.counts - released.public_counts
     return {
         "clusters": len(released.labels),
-        "releases": config.releases,
-        "noise_std": plan.parameters["noise_std"],
-        "posteriors": plan.parameters["posteriors"],
-        "dp_guarantee": "of records too" if config.record_level else "none",
+        "releases": mechanism.config.releases,
+        "noise_std": mechanism.noise_std,
+        "posteriors": mechanism.posteriors(),
+        "dp_guarantee": "of records too" if mechanism.config.record_level else "none",
         "dp_counts": np.round(dp_counts, 3).tolist(),
-        "counts_above_noise": float((dp_counts > 2 * plan.parameters["noise_std"]).mean()),
+        "counts_above_noise": float((dp_counts > 2 * mechanism.noise_std).mean()),
     }
 
 
 def _most_records(private: PrivateInputs) -> dict[str, Any]:
-    """How many records the most frequent detected secret is in; internal."""
+    """Counts the records of the most frequent detected secret; internal."""
     if private.secrets is None or not private.secrets.height:
         return {"most_records_of_a_detected_secret": 0}
     held = private.secrets.group_by("secret").len()["len"].to_list()

@@ -4,29 +4,29 @@ Shape letters: L labels, K clusters of each at most, R releases, d dimensions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from dpsynth_assets.clustering import fit_centers, nearest_center
-from dpsynth_assets.methods.base import CohortTerms, MethodPlan, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import (
     aligned_probabilities,
     read_public_incidence,
     solved_sampling,
 )
-from dpsynth_assets.methods.evolution.secret_plan import (
-    CLUSTER_STAGE,
-    capped_sampling,
-    charged_event,
-)
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.secret_budgets import SecretPromise
+from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
+from dpsynth_assets.privacy.secret_budgets import SecretPromise, posteriors_of_round
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
+from dpsynth_assets.privacy.secret_noise import joint_factor, shift_event
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 L2_BOUND = 1.0
 """R: embeddings have unit length, so that distances are cosines ([secpe Rem. 3.4])."""
@@ -120,50 +120,131 @@ def _clustered(
     return centres, np.maximum(members * config.public_weight, 1.0)
 
 
-def release_representatives(
-    clusters: PublicClusters,
-    plan: MethodPlan,
-    config: SecPeConfig,
-    terms: CohortTerms,
-    private: PrivateInputs,
-) -> Representatives:
-    """Releases all R noisy clusterings.
+@dataclass(frozen=True, kw_only=True)
+class ClusterReleases:
+    """R releases of noisy clusters, all of them charged.
+
+    Attributes:
+        config: Settings.
+        terms: Declared facts, with what is promised to secrets.
+        noise_std: σ of every count and of every unit vector, in records.
+        count_probabilities: Law of how many records of one secret take part in a release.
+    """
+
+    config: SecPeConfig
+    terms: CohortTerms
+    noise_std: float
+    count_probabilities: tuple[float, ...]
+
+    def event(self) -> Event:
+        """Prices all R releases: for the neighbours of a secret, or for those of a record as well.
+
+        **Privacy** A record that comes or goes moves counts and sums together by at most √2, so the
+        same noise is √2 times smaller beside it. What this tells of a secret in m records follows
+        by group privacy (`secret_event`) and is the very mixture that would be charged for secrets
+        alone.
+        """
+        if not self.config.record_level:
+            return self._secret_event()
+        return PoissonGaussianEvent(
+            sampling_probability=largest_probability(self.config, promise_of(self.terms)),
+            noise_multiplier=self.noise_std / joint_factor(NeighboringRelation.ADD_REMOVE),
+            steps=self.config.releases,
+            max_records_per_unit=self.terms.unit.max_records,
+            replaced=self.terms.relation is NeighboringRelation.REPLACE_ONE,
+        )
+
+    def posteriors(self) -> dict[str, float]:
+        """Computes r of these releases alone, kind by kind; the ledger's is of all releases."""
+        promise = promise_of(self.terms)
+        found: dict[str, float] = remembered(
+            {
+                "posteriors": {
+                    "noise_std": self.noise_std,
+                    "count_probabilities": list(self.count_probabilities),
+                },
+                "releases": self.config.releases,
+                "relation": str(promise.relation),
+                "kinds": [vars(budget) for budget in promise.budgets],
+            },
+            lambda: posteriors_of_round(
+                count_probabilities=np.array(self.count_probabilities),
+                noise_std=self.noise_std,
+                steps=self.config.releases,
+                promise=replace(promise, public_incidence=""),
+            ),
+        )
+        return found
+
+    def release(self, clusters: PublicClusters, private: PrivateInputs) -> Representatives:
+        """Releases all R noisy clusterings.
+
+        Raises:
+            UnaccountedReleaseError: If the declared incidence is not the one that was planned.
+
+        **Privacy** The event and no more, whatever the records and their secrets. A record goes to
+        the nearest centre of its own label; one under an undeclared label to none.
+
+        **Source** SecPE, Algorithm 2.
+        """
+        if private.embeddings is None:
+            raise ValueError("Expected embeddings of the records, got none. Embed them first.")
+        promise = promise_of(self.terms)
+        mechanism = SecretClustering(
+            public_centres=clusters.centres,
+            public_counts=clusters.counts,
+            l2_bound=L2_BOUND,
+            sampling=_sampling(self.config, promise, private),
+            noise_std=self.noise_std,
+            iterations=self.config.releases,
+            relation=promise.relation,
+            centre_groups=clusters.labels,
+        )
+        if mechanism.event != self._secret_event() and not self.config.record_level:
+            raise UnaccountedReleaseError(
+                "Expected the public incidence that was planned, got another. Plan again."
+            )
+        groups = label_numbers(private, self.terms.labels)
+        rounds = [
+            mechanism.release(private.embeddings, groups).value for _ in range(self.config.releases)
+        ]
+        return Representatives(
+            centres=np.stack([each.centres for each in rounds]).astype(np.float32),
+            counts=np.stack([each.counts for each in rounds]),
+            labels=clusters.labels,
+            public_counts=clusters.counts,
+        )
+
+    def _secret_event(self) -> Event:
+        return shift_event(
+            count_probabilities=np.array(self.count_probabilities),
+            noise_std=self.noise_std,
+            steps=self.config.releases,
+            relation=promise_of(self.terms).relation,
+        )
+
+
+def promise_of(terms: CohortTerms) -> SecretPromise:
+    """Returns what the cohort promises to secrets.
 
     Raises:
-        UnaccountedReleaseError: If the plan's event does not price these settings.
-
-    **Privacy** The planned event, whatever the records and their secrets. A record goes to the
-    nearest centre of its own label; one under an undeclared label to none.
-
-    **Source** SecPE, Algorithm 2.
+        ValueError: If it promises nothing.
     """
-    if private.embeddings is None or terms.secrets is None:
-        raise ValueError("Expected embeddings of the records and declared secrets, got none.")
-    mechanism = SecretClustering(
-        public_centres=clusters.centres,
-        public_counts=clusters.counts,
-        l2_bound=L2_BOUND,
-        sampling=_sampling(config, terms.secrets, private),
-        noise_std=float(plan.parameters["noise_std"]),
-        iterations=config.releases,
-        relation=terms.secrets.relation,
-        centre_groups=clusters.labels,
+    if terms.secrets is None:
+        raise ValueError("Expected secrets in the dataset file, got none.")
+    return terms.secrets
+
+
+def capped_sampling(config: SecPeConfig, promise: SecretPromise) -> SecretSampling:
+    """Draws every record alike; the law is that of the most records one secret may have."""
+    return SecretSampling.capped(
+        probability=config.sampling_probability, max_occurrences=promise.max_records
     )
-    charged = charged_event(plan.parameters, config, terms)
-    if charged != plan.stages.get(CLUSTER_STAGE) or not (
-        config.record_level or charged == mechanism.event
-    ):
-        raise UnaccountedReleaseError(
-            "Expected the plan's event to price these settings, got another. Plan again."
-        )
-    groups = label_numbers(private, terms.labels)
-    rounds = [mechanism.release(private.embeddings, groups).value for _ in range(config.releases)]
-    return Representatives(
-        centres=np.stack([each.centres for each in rounds]).astype(np.float32),
-        counts=np.stack([each.counts for each in rounds]),
-        labels=clusters.labels,
-        public_counts=clusters.counts,
-    )
+
+
+def largest_probability(config: SecPeConfig, promise: SecretPromise) -> float:
+    """Bounds a record's chance: the linear program always draws some; else all have the same."""
+    return 1.0 if promise.public_incidence else config.sampling_probability
 
 
 def label_numbers(private: PrivateInputs, labels: Sequence[str]) -> np.ndarray:

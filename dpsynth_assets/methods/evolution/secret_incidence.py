@@ -1,4 +1,4 @@
-"""Which record holds which secret, where a dataset file declares that public, and its sampling.
+"""Public incidence: which record holds which secret, where declared public, and its sampling.
 
 Only then may records be drawn in dependence on secrets (errata B-004.7): the linear program gives
 a record more weight the fewer secrets it shares with others.
@@ -15,7 +15,6 @@ from dpsynth_assets.privacy.secret_protection import gaussian_budget
 from dpsynth_assets.privacy.secret_sampling import (
     SecretSampling,
     sampling_probabilities,
-    secret_laws,
     secret_weights,
 )
 
@@ -111,8 +110,3 @@ def aligned_probabilities(
     chances = np.broadcast_to(np.asarray(sampling.probabilities), (len(incidence.record_ids),))
     known = dict(zip(incidence.record_ids, chances.tolist(), strict=True))
     return np.array([known.get(one, 1.0) for one in record_ids], dtype=np.float64)
-
-
-def laws_of(incidence: PublicIncidence, sampling: SecretSampling) -> list[np.ndarray]:
-    """Each secret's own law of sampled records, for comparison with the dominating one."""
-    return secret_laws(np.asarray(sampling.probabilities), incidence.records_of_secret)

@@ -1,4 +1,4 @@
-"""Which candidates survive a generation: the best of each label, or a draw in proportion to votes.
+"""Survivors of a generation: the best of each label, or a draw in proportion to votes.
 
 Everything here is post-processing of released votes. Noise makes votes negative: a negative vote is
 a weight of zero, never a probability, and never a reason to stop.

@@ -1,4 +1,4 @@
-"""What writes texts: at random for a label, or as a variation of a text. All of it is public.
+"""Writers of texts: at random for a label, or as a variation of a text. All of it is public.
 
 **Privacy** Random texts come from public words alone; variations from texts that released votes
 chose. Prompts are marked `PUBLIC` or `RELEASED` accordingly, so that an endpoint may see them; a

@@ -1,4 +1,4 @@
-"""Which candidate each private record votes for: the nearest one of its own label, exactly.
+"""Votes of private records: each for the nearest candidate of its own label, exactly.
 
 Letters: N records, C candidates, d dimensions. A vote is a function of the record's embedding and
 of the candidates alone: it depends neither on the block a record falls into nor on how a matrix

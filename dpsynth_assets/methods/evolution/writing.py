@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback, SyntheticCorpus
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.generations import Survivors
 from dpsynth_assets.methods.evolution.text_api import TextApi
+from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.methods.stages import SyntheticCorpus
 
 _WRITING = 2**31
 """Keeps the stream of written rows apart from those of the rounds."""

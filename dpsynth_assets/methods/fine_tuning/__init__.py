@@ -3,14 +3,14 @@
 `ctcl` (Tan et al. 2025) and what its tables compare it with: `dp_fine_tuning` (Yue et al. 2023),
 `resampled` (Yu et al. 2024) and `downstream_fine_tuning`, which trains the downstream model itself.
 
-Read in this order: `config`, `plan` (what is charged), `conditions` (what a record's pair is),
-`training` (one charged run), `generators`, `generation` (stage and rows of a generator),
-`ctcl` and `vanilla`, `resampling` and `resampled`, `downstream`.
+Read in this order: `config`, `plan` (what is charged), `private_training` (the paid stage and its
+run), `conditions` (what a record's pair is), `generators`, `generation` (stage and rows of a
+generator), `ctcl` and `dp_fine_tuning`, `resampled`, `downstream`.
 """
 
 from dpsynth_assets.methods.fine_tuning.ctcl import Ctcl
 from dpsynth_assets.methods.fine_tuning.downstream import DownstreamFineTuning
+from dpsynth_assets.methods.fine_tuning.dp_fine_tuning import DpFineTuning
 from dpsynth_assets.methods.fine_tuning.resampled import Resampled
-from dpsynth_assets.methods.fine_tuning.vanilla import DpFineTuning
 
 __all__ = ["Ctcl", "DownstreamFineTuning", "DpFineTuning", "Resampled"]

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.conditional_generator import condition_text
 
 if TYPE_CHECKING:

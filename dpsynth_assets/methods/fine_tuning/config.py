@@ -16,7 +16,7 @@ at 0.05 .53 are right; of AG News .80 and .87."""
 
 
 class PrivateTrainingConfig(MethodConfig):
-    """What every private training is told. Defaults suit the embedded models and demo cohorts."""
+    """Settings of every private training. Defaults suit the embedded models and demo cohorts."""
 
     steps: int = Field(
         default=40,
@@ -136,7 +136,7 @@ class PrivateTrainingConfig(MethodConfig):
 
 
 class GeneratorConfig(PrivateTrainingConfig):
-    """What a method that fine-tunes a generator is told besides."""
+    """Settings of every method that fine-tunes a generator."""
 
     max_document_tokens: int = Field(
         default=128,

@@ -1,24 +1,18 @@
-"""What the two methods that fine-tune a generator share: one paid stage, then free rows."""
+"""Methods that fine-tune a generator: one paid stage, then any number of free rows."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     conditioning,
     training_pairs,
 )
+from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.generators import (
     PairLoss,
     encode_pairs,
@@ -29,64 +23,67 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     trainable,
     trial_pairs,
 )
-from dpsynth_assets.methods.fine_tuning.plan import plan_training, takes_slack_of_float32
-from dpsynth_assets.methods.fine_tuning.serving import open_writer
-from dpsynth_assets.methods.fine_tuning.training import (
-    TrainingTask,
+from dpsynth_assets.methods.fine_tuning.private_training import (
+    TrainingMethod,
+    TrainingStart,
     refuse_without_rate,
-    train_privately,
 )
+from dpsynth_assets.methods.fine_tuning.serving import open_writer
 from dpsynth_assets.methods.fine_tuning.writing import write_rows
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
 from dpsynth_assets.methods.rejection_sampling import open_judge
-from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
+from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
 from dpsynth_assets.models.conditional_generator import ConditionalGenerator
-from dpsynth_assets.models.fine_tuning import refuse_untrainable
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.models.fine_tuning import TokenExample
+from dpsynth_assets.privacy.release import Release
 
 STAGE = "finetuned_generator"
 
+GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
 
-class GeneratorMethod(StagedMethod):
+
+class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     """DP-Adam on (condition, document) pairs, then sampling from what came out."""
 
-    guarantee = GuaranteeType.DP
-
+    @property
     @abstractmethod
-    def has_keywords(self, config: Any) -> bool:
+    def has_keywords(self) -> bool:
         """Whether conditions carry the keywords of a record's topic."""
 
     @abstractmethod
-    def starts_from(self, config: Any, public: PublicInputs) -> Any:
+    def starts_from(self, public: PublicInputs) -> Any:
         """The loaded public model whose weights training starts from; only its name is used."""
 
-    def writing_inputs(self, config: Any) -> frozenset[str]:
-        """What the judge of written rows reads."""
-        return frozenset() if config.rejection is None else config.rejection.public_inputs()
-
     @abstractmethod
-    def cells(
-        self, config: Any, public: PublicInputs, known: Conditioning, rows: int
-    ) -> np.ndarray:
+    def cells(self, public: PublicInputs, known: Conditioning, rows: int) -> np.ndarray:
         """Label and topic of each row to be written: int64 (rows, 2)."""
 
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
-        """Finds the least noise at which all steps cost at most `target_epsilon`."""
-        return plan_training(STAGE, config, terms, target_epsilon)
+    @property
+    def pretrained(self) -> bool:
+        """Whether training starts from the public weights, or from random ones of their shape."""
+        return True
 
-    def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
+    @property
+    def writing_inputs(self) -> frozenset[str]:
+        """What the judge of written rows reads."""
+        rejection = self.config.rejection
+        return frozenset() if rejection is None else rejection.public_inputs()
+
+    def stages(self) -> tuple[Stage, ...]:
         """The fine-tuned generator."""
-        del terms
         stage = Stage(
             name=STAGE,
             title="Generator fine-tuned on the private records by DP-Adam.",
-            needs_embeddings=self.has_keywords(config),
+            needs_embeddings=self.has_keywords,
         )
         return (stage,)
 
-    def open_models(
-        self, stage: str, config: Any, terms: CohortTerms, public: PublicInputs
-    ) -> None:
+    def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Takes the public model through half a step: one that cannot be trained costs nothing.
 
         Its weights are dropped afterwards, and read again once the stage is charged.
@@ -96,22 +93,15 @@ class GeneratorMethod(StagedMethod):
             ValueError: If an artifact is missing, or no learning rate can be chosen.
         """
         del stage
-        refuse_without_rate(config, len(public_texts(public)))
-        known, generator = self._conditioning(config, terms, public), self._fresh(config, public)
-        longest = config.max_document_tokens
-        examples = encode_pairs(generator, trial_pairs(known, longest), longest)
-        model = trainable(generator, config.lora_rank)
-        company = takes_slack_of_float32(config, terms)
-        refuse_untrainable(
-            model, examples, PairLoss(generator), config.clip_bound, in_company=company
-        )
+        refuse_without_rate(self.config, len(public_texts(public)))
+        known, generator = self._conditioning(public), self._fresh(public)
+        pairs = trial_pairs(known, self.config.max_document_tokens)
+        examples = encode_pairs(generator, pairs, self.config.max_document_tokens)
+        self.check_trainable(self._start(generator), examples)
 
-    def release_stage(
+    def release(
         self,
-        stage: str,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
+        stage: Stage,
         private: PrivateInputs,
         public: PublicInputs,
         checkpoint: Checkpoint,
@@ -125,63 +115,52 @@ class GeneratorMethod(StagedMethod):
 
         **Source** CTCL, section 3.3 (DP finetuning) and 4.1.3.
         """
-        known = self._conditioning(config, terms, public)
-        generator = self._fresh(config, public)
-        task = TrainingTask(
-            stage=stage,
-            plan=plan,
-            config=config,
-            terms=terms,
-            loss=PairLoss(generator),
-            start=generator.name,
-            public_examples=encode_pairs(
-                generator, public_pairs(public, known), config.max_document_tokens
-            ),
+        known, generator = self._conditioning(public), self._fresh(public)
+        longest = self.config.max_document_tokens
+        start = self._start(
+            generator, encode_pairs(generator, public_pairs(public, known), longest)
         )
-        private_examples = encode_pairs(
-            generator, training_pairs(private, known), config.max_document_tokens
-        )
-        model = trainable(generator, config.lora_rank)
-        facts = train_privately(task, model, private_examples, checkpoint, progress)
+        private_examples = encode_pairs(generator, training_pairs(private, known), longest)
+        trained = self.train(stage, start, private_examples, checkpoint, progress)
         folder = checkpoint.scratch()
-        save_generator(generator, model, config.lora_rank, folder)
-        return Release(
-            value=StageRelease(facts=facts, files=folder),
-            cost=Cost(guarantee=self.guarantee, event=plan.stages[stage]),
-        )
+        save_generator(generator, start.model, self.config.lora_rank, folder)
+        return Release(value=StageRelease(facts=trained.value, files=folder), cost=trained.cost)
 
-    def write(
-        self,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
-        public: PublicInputs,
-        rows: int,
-        progress: ProgressCallback,
-    ) -> SyntheticCorpus:
+    def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Samples rows from the released generator, through the dataset's engine.
 
         **Privacy** Post-processing of released weights and counts: any number of rows is free.
         """
-        del plan
-        known = self._conditioning(config, terms, public)
-        cells = self.cells(config, public, known, rows)
+        config, kind = self.config, self.terms.engine.kind
+        known = self._conditioning(public)
+        cells = self.cells(public, known, rows)
         judge = None if config.rejection is None else open_judge(config.rejection, public)
         with open_writer(
             public.released[STAGE].folder,
-            terms.engine,
-            device=self.starts_from(config, public).device,
+            self.terms.engine,
+            device=self.starts_from(public).device,
             batch_rows=config.rows_per_forward,
         ) as (writer, engine):
-            if engine != terms.engine.kind:
-                progress(0.0, f"written by {engine}: {terms.engine.kind} cannot serve this model")
+            if engine != kind:
+                progress(0.0, f"written by {engine}: {kind} cannot serve this model")
             corpus = write_rows(writer, known, cells, config, public.seed, progress, judge)
         return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
 
-    def _fresh(self, config: Any, public: PublicInputs) -> ConditionalGenerator:
-        start = self.starts_from(config, public)
-        pretrained = getattr(config, "pretrained", True)
-        return fresh_generator(start.source, start.device, pretrained=pretrained)
+    def _start(
+        self, generator: ConditionalGenerator, public_examples: Sequence[TokenExample] = ()
+    ) -> TrainingStart:
+        return TrainingStart(
+            model=trainable(generator, self.config.lora_rank),
+            loss=PairLoss(generator),
+            name=generator.name,
+            public_examples=public_examples,
+        )
 
-    def _conditioning(self, config: Any, terms: CohortTerms, public: PublicInputs) -> Conditioning:
-        return conditioning(terms, config.document_type, public, keywords=self.has_keywords(config))
+    def _fresh(self, public: PublicInputs) -> ConditionalGenerator:
+        start = self.starts_from(public)
+        return fresh_generator(start.source, start.device, pretrained=self.pretrained)
+
+    def _conditioning(self, public: PublicInputs) -> Conditioning:
+        return conditioning(
+            self.terms, self.config.document_type, public, keywords=self.has_keywords
+        )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import PublicInputs
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning, TrainingPairs
+from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     condition_text,

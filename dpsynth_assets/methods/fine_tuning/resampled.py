@@ -1,97 +1,66 @@
-"""Post-generation resampling: another method's rows, chosen to match the released histogram."""
+"""Post-generation resampling: another method's rows, chosen to match the released histogram.
 
-from typing import Any, ClassVar
+Letters: M cells (label and topic), S rows of a corpus, N rows kept.
+"""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
+from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
 from dpsynth_assets.methods.fine_tuning.generators import required
-from dpsynth_assets.methods.fine_tuning.resampling import choose_rows, quotas
 from dpsynth_assets.methods.fine_tuning.writing import released_histogram
-from dpsynth_assets.methods.staged import Checkpoint, Stage, StagedMethod, StageRelease
-from dpsynth_assets.privacy.events import POST_PROCESSING
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan, Stage, SyntheticCorpus
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NEGLIGIBLE = 1e-12
+"""A share of the whole below this is none."""
 
 
-class Resampled(StagedMethod):
+class Resampled(Method[ResampledConfig]):
     """Yu et al. 2024: no release of its own; rows of a published corpus, by topic."""
 
-    name: ClassVar[str] = "resampled"
-    title: ClassVar[str] = "Resampled by topic (Yu et al. 2024)"
-    paper: ClassVar[str] = (
-        "Yu et al. 2024, Privacy-preserving instructions for aligning large language models"
-    )
-    guarantee = GuaranteeType.DP
+    name = "resampled"
+    title = "Resampled by topic (Yu et al. 2024)"
+    paper = "Yu et al. 2024, Privacy-preserving instructions for aligning large language models"
+    arxiv = "2402.13659"
     config_type = ResampledConfig
     spends = False
 
-    def uses_topics(self, config: Any) -> bool:
+    @property
+    def uses_topics(self) -> bool:
         """The released histogram says how many rows of each topic are kept."""
-        del config
         return True
 
-    def builds_on(self, config: Any) -> tuple[str, ...]:
+    @property
+    def builds_on(self) -> tuple[str, ...]:
         """The corpus that rows are chosen from."""
-        return (config.corpus,)
+        return (self.config.corpus,)
 
-    def public_inputs(self, config: Any) -> frozenset[str]:
+    @property
+    def public_inputs(self) -> frozenset[str]:
         """Topics of rows come from the public topic model."""
-        del config
         return frozenset({"topic_model", "text_embedder"})
 
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
+    def plan(self, target_epsilon: float) -> MethodPlan:
         """Plans no charge: everything it reads was released or is public."""
-        del terms, target_epsilon
-        return MethodPlan(
-            guarantee=GuaranteeType.DP,
-            event=POST_PROCESSING,
-            parameters=config.model_dump(mode="json")
-            | {"noise": f"none of its own: rows of {config.corpus} by the topic histogram"},
-            rows_estimate=config.rows,
+        del target_epsilon
+        noise = f"none of its own: rows of {self.config.corpus} by the topic histogram"
+        return self.planned(
+            {},
+            {**self.config.model_dump(mode="json"), "noise": noise},
+            rows_estimate=self.config.rows,
         )
 
-    def stages(self, config: Any, terms: CohortTerms) -> tuple[Stage, ...]:
-        """No paid stage."""
-        del config, terms
+    def stages(self) -> tuple[Stage, ...]:
+        """No stage."""
         return ()
 
-    def release_stage(
-        self,
-        stage: str,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
-        """Refuses: there is nothing to release.
-
-        Raises:
-            ValueError: Always.
-        """
-        del plan, config, terms, private, public, checkpoint, progress
-        raise ValueError(f"Expected no paid stage of {self.name}, got {stage!r}.")
-
-    def write(
-        self,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
-        public: PublicInputs,
-        rows: int,
-        progress: ProgressCallback,
-    ) -> SyntheticCorpus:
+    def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Keeps rows of the other corpus so that labels and topics follow the histogram.
 
         **Privacy** Post-processing of a published corpus and of a released histogram; a row's topic
@@ -106,22 +75,12 @@ class Resampled(StagedMethod):
         """
         import polars as pl
 
-        del plan
-        corpus = _other_corpus(config, public)
-        histogram = released_histogram(public, terms.labels)
+        corpus = self._other_corpus(public)
+        histogram = released_histogram(public, self.terms.labels)
         progress(0.0, f"topics of {corpus.height} rows")
-        topic_model = required(public.topic_model, "topic_model")
-        embedder = required(public.text_embedder, "text_embedder")
-        topics = topic_model.assign(embedder.embed(corpus["text"].to_list(), public=True))
-        index = {label: place for place, label in enumerate(terms.labels)}
-        labels = np.array([index.get(label, -1) for label in corpus["label"].to_list()])
+        labels, topics = self._labels(corpus), _topics(corpus, public)
         declared = np.flatnonzero(labels >= 0)
-        if rows >= len(declared):  # Whole, it would be the other corpus under another name.
-            raise ValueError(
-                f"Expected fewer rows than the corpus of {config.corpus} holds "
-                f"({len(declared)}), to choose among them, got {rows}. Ask for fewer, or write "
-                f"more rows of {config.corpus}: both are free."
-            )
+        self._refuse_no_choice(rows, len(declared))
         cells = (labels * histogram.bins + topics)[declared]
         shares = histogram.proportions().ravel()
         available = np.bincount(cells, minlength=len(shares))
@@ -141,14 +100,103 @@ class Resampled(StagedMethod):
             },
         )
 
+    def _other_corpus(self, public: PublicInputs) -> "pl.DataFrame":
+        name = self.config.corpus
+        if name not in public.corpora:
+            raise ValueError(
+                f"Expected the published corpus of {name}, got none. Publish it first, or "
+                "name another method's folder as `corpus`."
+            )
+        return public.corpora[name]
 
-def _other_corpus(config: ResampledConfig, public: PublicInputs) -> Any:
-    if config.corpus not in public.corpora:
-        raise ValueError(
-            f"Expected the published corpus of {config.corpus}, got none. Publish it first, or "
-            "name another method's folder as `corpus`."
-        )
-    return public.corpora[config.corpus]
+    def _labels(self, corpus: "pl.DataFrame") -> np.ndarray:
+        """Index of each row's label; -1 for one that is not declared."""
+        index = {label: place for place, label in enumerate(self.terms.labels)}
+        return np.array([index.get(label, -1) for label in corpus["label"].to_list()])
+
+    def _refuse_no_choice(self, rows: int, available: int) -> None:
+        """Refuses to keep all rows: whole, it would be the other corpus under another name."""
+        if rows >= available:
+            name = self.config.corpus
+            raise ValueError(
+                f"Expected fewer rows than the corpus of {name} holds ({available}), to choose "
+                f"among them, got {rows}. Ask for fewer, or write more rows of {name}: both are "
+                "free."
+            )
+
+
+def quotas(shares: np.ndarray, available: np.ndarray, rows: int) -> np.ndarray:
+    """Shares out N rows over cells in proportion, where no cell gives more rows than it has.
+
+    What a cell lacks goes to the others in their own proportions: the largest λ x share, cut to
+    what is there, that sums to N. Cells of share zero are used only where all others are empty.
+
+    Args:
+        shares: float (M,), non-negative, of the released histogram.
+        available: int (M,), rows of the corpus in each cell.
+        rows: N, at most the sum of `available`.
+
+    Returns:
+        int64 (M,), summing to N.
+
+    Raises:
+        ValueError: If N is negative or more than there is.
+    """
+    total = int(available.sum())
+    if not 0 <= rows <= total:
+        raise ValueError(f"Expected rows in [0, {total}], got {rows}. Write more rows first.")
+    shares = np.where(shares > NEGLIGIBLE * shares.sum(), shares, 0.0)
+    wanted = np.minimum(_water_level(shares, available, rows) * shares, available)
+    kept = np.minimum(np.floor(wanted).astype(np.int64), available)
+    reachable = min(rows, int(available[shares > 0].sum()))
+    open_cells = np.flatnonzero((shares > 0) & (kept < available))
+    by_remainder = np.lexsort((-shares[open_cells], (kept - wanted)[open_cells]))
+    kept[open_cells[by_remainder[: reachable - int(kept.sum())]]] += 1
+    for cell in np.flatnonzero(available > kept):  # Only where every wanted cell is used up.
+        kept[cell] += min(int(available[cell] - kept[cell]), rows - int(kept.sum()))
+    return kept
+
+
+def _water_level(shares: np.ndarray, available: np.ndarray, rows: int) -> float:
+    """Finds λ with Σ min(λ share, available) = N by filling cells in the order they run dry."""
+    used = np.flatnonzero((shares > 0) & (available > 0))
+    dry = available[used] / shares[used]
+    order = used[np.argsort(dry, kind="stable")]
+    open_shares = np.cumsum(shares[order][::-1])[::-1]  # Of a cell and those after it.
+    left = float(rows)
+    for cell, open_share in zip(order, open_shares, strict=True):
+        level = left / open_share
+        if level * shares[cell] <= available[cell]:
+            return level
+        left -= float(available[cell])
+    return float(dry.max(initial=0.0))
+
+
+def choose_rows(cells: np.ndarray, kept: np.ndarray, seed: int) -> np.ndarray:
+    """Draws the rows to keep: of each cell its quota, uniformly and without replacement.
+
+    Args:
+        cells: int (S,), cell of each row in [0, M).
+        kept: int (M,), rows to keep of each cell.
+        seed: Public seed.
+
+    Returns:
+        int64 (N,) indices of rows, in their order in the corpus.
+    """
+    order = np.random.default_rng(seed).permutation(len(cells))
+    ordered = cells[order]
+    by_cell = np.argsort(ordered, kind="stable")
+    sizes = np.bincount(cells, minlength=len(kept))
+    ranks = np.arange(len(cells)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rows = order[by_cell]
+    return np.sort(rows[ranks < kept[cells[rows]]])
+
+
+def _topics(corpus: "pl.DataFrame", public: PublicInputs) -> np.ndarray:
+    """Topic of each row, read off its synthetic text."""
+    topic_model = required(public.topic_model, "topic_model")
+    embedder = required(public.text_embedder, "text_embedder")
+    return np.asarray(topic_model.assign(embedder.embed(corpus["text"].to_list(), public=True)))
 
 
 def _distance(counts: np.ndarray, shares: np.ndarray) -> float:

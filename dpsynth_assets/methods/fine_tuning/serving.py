@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     load_conditional_generator,

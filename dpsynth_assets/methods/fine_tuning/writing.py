@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback, PublicInputs, SyntheticCorpus
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.serving import DocumentWriter
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import RowWriter, round_seed, write_accepted
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.judging import Judge
 

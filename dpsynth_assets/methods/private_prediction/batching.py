@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.privacy.forward_passes import row_key
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""From a cohort to a corpus: the steps that mean and median share around the loop."""
+"""From placed records to a corpus: passes of the loop, then rows and facts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -7,31 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
-    PassStore,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
-from dpsynth_assets.methods.private_prediction.batching import (
-    PrivateBatch,
-    assign_records,
-    fill_slots,
-)
-from dpsynth_assets.methods.private_prediction.cells import (
-    hashed_cells,
-    released_centers,
-    slot_cells,
-)
-from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-    assign_clusters,
-    label_indices,
-)
-from dpsynth_assets.methods.private_prediction.completion import completed
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.loop import (
     Document,
     GenerationRules,
@@ -44,14 +24,14 @@ from dpsynth_assets.methods.private_prediction.passes import (
     parts_of,
     run_passes,
 )
-from dpsynth_assets.methods.private_prediction.plan import largest_pass
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
     public_prompt,
 )
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
-from dpsynth_assets.models.decoding import public_prefix
+from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.models.decoding import SamplingRules, public_prefix, sample_documents
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,12 +42,21 @@ SelectorFactory = Callable[[Sequence[int]], TokenSelector]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationTask:
-    """One run of a method: settings and inputs, public but for `batches`."""
+    """One run of a method: its batches and its inputs, all public."""
 
-    config: PrivatePredictionConfig
-    terms: CohortTerms
+    declared: DeclaredBatches
     public: PublicInputs
     tokens_per_batch: int
+
+    @property
+    def config(self) -> PrivatePredictionConfig:
+        """The method's settings."""
+        return self.declared.config
+
+    @property
+    def terms(self) -> CohortTerms:
+        """The cohort's declared terms."""
+        return self.declared.terms
 
     @cached_property
     def rules(self) -> GenerationRules:
@@ -86,31 +75,8 @@ class GenerationTask:
                 config.max_example_tokens,
             ),
             max_tokens_per_batch=getattr(config, "max_tokens_per_batch", None),
-            rows_per_pass=largest_pass(config, self.terms),
+            rows_per_pass=self.declared.facts.rows_per_pass,
         )
-
-
-def clustered_batches(task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
-    """Batches within (label, public cluster), in numbers read off the released histogram.
-
-    Raises:
-        ValueError: If centres, histogram or embeddings are missing, or the histogram's labels are
-            not the declared ones.
-    """
-    centers, kept = released_centers(task.terms, task.public)
-    if private.embeddings is None:
-        raise ValueError(
-            "Expected embeddings of the private records, got none. Materialise private_embeddings."
-        )
-    labels = label_indices(private.records["label"].to_list(), task.terms.labels)
-    clusters = assign_clusters(private.embeddings, labels, centers, kept)
-    return _batches(task, private.records, labels, clusters)
-
-
-def uniform_batches(task: GenerationTask, private: PrivateInputs) -> list[PrivateBatch]:
-    """Batches within the label, in a public, declared or released number."""
-    labels = label_indices(private.records["label"].to_list(), task.terms.labels)
-    return _batches(task, private.records, labels, None)
 
 
 def generate_corpus(
@@ -149,7 +115,7 @@ def generate_corpus(
     unfinished = sum(not document.finished for document in documents)
     internal = {} if costs is None else {"token_cost_by_position": costs.by_position(documents)}
     labels = [batches[document.batch].label for document in documents]
-    written = completed(task.config, task.terms, task.public, documents, labels)
+    written = completed(task, documents, labels)
     rows = _rows(task, batches, written)
     facts = {
         "rows": len(rows),
@@ -214,32 +180,6 @@ def _run_pass(
     return documents, drawn
 
 
-def _batches(
-    task: GenerationTask, records: "pl.DataFrame", labels: np.ndarray, clusters: np.ndarray | None
-) -> list[PrivateBatch]:
-    """Puts records into the batches of public cells, each by itself."""
-    config, terms, public, clustered = task.config, task.terms, task.public, clusters is not None
-    if config.batching == "slots":
-        return fill_slots(
-            records,
-            labels,
-            clusters,
-            slot_cells(terms, public, clustered=clustered),
-            expected_batch_size=config.expected_batch_size,
-            examples_per_context=config.examples_per_context,
-            max_batches=config.max_batches,
-        )
-    return assign_records(
-        records,
-        labels,
-        clusters,
-        hashed_cells(config, terms, public, clustered=clustered),
-        expected_batch_size=config.expected_batch_size,
-        examples_per_context=config.examples_per_context,
-        salt=public.salt,
-    )
-
-
 def _prompts(task: GenerationTask, batch: PrivateBatch, columns: int) -> list[list[int]]:
     return context_prompts(
         task.public.language_model,
@@ -266,6 +206,43 @@ def _public_prefixes(task: GenerationTask) -> list[list[int]]:
         return ids
 
     return [public_prefix(partial(prompt_of, text)) for text in task.terms.label_texts]
+
+
+def completed(
+    task: GenerationTask, documents: Sequence[Document], labels: Sequence[int]
+) -> list[Document]:
+    """Finishes unfinished documents from public text, in place, or drops them.
+
+    The continuation is sampled at the method's temperature. Every one fits the model's attention
+    where a public prompt and a document of full length do (`preconditions`).
+
+    Args:
+        task: Settings and public inputs.
+        documents: All documents of a run.
+        labels: Index of each document's label.
+
+    **Privacy** The continuation reads a label and tokens that are already released.
+    """
+    config, model = task.config, task.public.language_model
+    if config.on_exhaustion == "drop":
+        return [document for document in documents if document.finished]
+    starts = [public_prompt(model, text) for text in task.terms.label_texts]
+    unfinished = [
+        (document, starts[label])
+        for document, label in zip(documents, labels, strict=True)
+        if not document.finished
+    ]
+    continued = sample_documents(
+        model.model,
+        [start + document.tokens for document, start in unfinished],
+        end_token_id=model.end_token_id,
+        pad_token_id=model.pad_token_id,
+        max_new_tokens=[config.max_document_tokens - len(d.tokens) for d, _ in unfinished],
+        rules=SamplingRules(temperature=config.temperature, seed=task.public.seed),
+    )
+    for (document, _), continuation in zip(unfinished, continued, strict=True):
+        document.tokens += continuation.tokens
+    return list(documents)
 
 
 def _rows(
@@ -310,10 +287,3 @@ def corpus_rows(
         },
     )
     return rows.filter(pl.col("text") != "")
-
-
-def planned_tokens(plan: MethodPlan) -> int:
-    """Reads r off a plan. Raises ValueError if the plan refused."""
-    if plan.refusal is not None or plan.tokens_per_batch is None:
-        raise ValueError(f"Expected a plan that can run, got a refusal: {plan.refusal}")
-    return plan.tokens_per_batch

@@ -2,43 +2,52 @@
 
 The baseline that private prediction is compared with: it protects whole distributions where
 softmax sampling protects one draw, and computes every prompt anew for every token. `few_shot_plan`
-prices it, `few_shot_writer` writes the demonstrations.
+sizes the noise, `few_shot_writer` writes the demonstrations.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    GenerationMethod,
-    MethodPlan,
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
-    SyntheticCorpus,
 )
-from dpsynth_assets.methods.private_prediction.checked import check_few_shot
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
-from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
 from dpsynth_assets.methods.private_prediction.few_shot_plan import (
-    plan_few_shot,
-    planned_mechanism,
+    input_refusal,
+    least_noise,
+    noise_refusal,
 )
 from dpsynth_assets.methods.private_prediction.few_shot_writer import (
-    Demonstration,
     FewShotTask,
+    few_shot_corpus,
     texts_by_label,
     write_demonstrations,
 )
-from dpsynth_assets.methods.private_prediction.prompts import context_prompts, prompt_columns
-from dpsynth_assets.models.decoding import SamplingRules, attention_limit, sample_documents
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.methods.private_prediction.method import PrivatePrediction, released
+from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_shot_fitted
+from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
+from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
+    MethodPlan,
+    Stage,
+    StageRelease,
+)
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.events import PoissonGaussianEvent
+from dpsynth_assets.privacy.noisy_probabilities import (
+    NoisyProbabilities,
+    noisy_probabilities_event,
+)
 from dpsynth_assets.privacy.release import Cost, Release
 
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.reconstruction import KeysWritten
 
-class FewShot(GenerationMethod):
+
+class FewShot(PrivatePrediction[FewShotConfig]):
     """Tang et al. 2024: argmax of noisy mean next-token probabilities."""
 
     name = "few_shot"
@@ -47,33 +56,116 @@ class FewShot(GenerationMethod):
         "Tang et al. 2024, Privacy-preserving in-context learning with differentially private "
         "few-shot generation"
     )
-    guarantee = GuaranteeType.DP
+    arxiv = "2309.11765"
     config_type = FewShotConfig
 
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
-        """Finds the least noise at which all tokens of a label cost at most `target_epsilon`."""
-        return plan_few_shot(config, terms, target_epsilon)
+    @property
+    def sampling_probability(self) -> float | None:
+        """Chance of each record in each step, M N / (declared records of a label), at most 1.
 
-    def check_public(
-        self, plan: MethodPlan, config: Any, terms: CohortTerms, public: PublicInputs
-    ) -> None:
+        The labels are taken to share the declared records equally: where they do not, subsets of a
+        rare label hold fewer examples than N. What private records there are does not matter. None
+        if no number of records is declared.
+        """
+        if self.terms.public_records is None:
+            return None
+        config = self.config
+        expected = config.subsets * config.examples_per_subset * len(self.terms.labels)
+        return min(1.0, expected / max(1, self.terms.public_records))
+
+    def plan(self, target_epsilon: float) -> MethodPlan:
+        """Plans the least noise at which all tokens of a label cost at most `target_epsilon`.
+
+        T = documents x greatest length steps of each label, all of them charged.
+        """
+        chance, settings = self.sampling_probability, self.config.model_dump(mode="json")
+        refusal = input_refusal(chance, target_epsilon)
+        if chance is None or refusal is not None:
+            return self.refused(refusal or "", settings)
+        noise = least_noise(self._event, chance, self.terms, target_epsilon)
+        refusal = noise_refusal(self._mechanism(noise), target_epsilon)
+        if refusal is not None:
+            return self.refused(refusal, settings)
+        return self.plan_at_noise(noise)
+
+    def plan_at_noise(self, noise_multiplier: float) -> MethodPlan:
+        """Plans all steps of each label at this noise, whatever they cost.
+
+        Raises:
+            ValueError: If no number of records is declared.
+        """
+        mechanism, chance = self._mechanism(noise_multiplier), self._declared_chance()
+        return self.planned(
+            {CANDIDATE_CORPUS: mechanism},
+            self.config.model_dump(mode="json")
+            | {
+                "sampling_probability": chance,
+                "noise_multiplier": noise_multiplier,
+                "noise_std": mechanism.noise_std,
+                "steps_per_label": mechanism.steps,
+                "noise": (
+                    f"Gaussian of std {mechanism.noise_std:.3g} on mean probabilities, "
+                    f"{mechanism.steps} steps a label, each record sampled with {chance:.3g}"
+                ),
+            },
+            epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
+            rows_estimate=len(self.terms.labels) * self.config.documents_per_label
+            + self.config.extra_documents,
+        )
+
+    def _event(self, noise_multiplier: float) -> PoissonGaussianEvent:
+        """Prices all steps, of each label in parallel."""
+        return noisy_probabilities_event(
+            sampling_probability=self._declared_chance(),
+            noise_multiplier=noise_multiplier,
+            steps=self._steps,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+        )
+
+    def _mechanism(self, noise_multiplier: float) -> NoisyProbabilities:
+        return NoisyProbabilities(
+            subsets=self.config.subsets,
+            examples_per_subset=self.config.examples_per_subset,
+            sampling_probability=self._declared_chance(),
+            noise_multiplier=noise_multiplier,
+            steps=self._steps,
+            top_k=self.config.top_k,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+            logit_slack=self.config.logit_slack,
+        )
+
+    def _declared_chance(self) -> float:
+        chance = self.sampling_probability
+        if chance is None:
+            raise ValueError("Expected a declared number of records, got none.")
+        return chance
+
+    @property
+    def _steps(self) -> int:
+        return self.config.documents_per_label * self.config.max_document_tokens
+
+    def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Asks for room for prompts with their documents.
 
         **Privacy** Reads settings and the public model only.
         """
-        planned_mechanism(plan, config, terms)
-        check_few_shot(config, terms, public)
+        del stage
+        check_few_shot(self.config, self.terms, public)
 
-    def generate(
+    def release(
         self,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
+        stage: Stage,
         private: PrivateInputs,
         public: PublicInputs,
+        checkpoint: Checkpoint,
         progress: ProgressCallback,
-    ) -> Release[SyntheticCorpus]:
+    ) -> Release[StageRelease]:
         """Writes every label's demonstrations, then extra documents after them.
+
+        Each label opens the planned mechanism afresh and draws its T steps, no more; the planned
+        object itself draws none.
 
         **Privacy** T Poisson-sampled Gaussian steps for each label, labels in parallel: the
         planned event, all of it charged. Extra documents read demonstrations alone.
@@ -81,102 +173,32 @@ class FewShot(GenerationMethod):
         **Source** Tang et al. 2024, Algorithm 1, with Poisson samples (see
         `noisy_probabilities_event`).
         """
-        mechanisms = [planned_mechanism(plan, config, terms) for _ in terms.labels]
-        task = FewShotTask(config=config, terms=terms, public=public)
-        texts = texts_by_label(private.records, terms.labels)
+        del checkpoint
+        planned = self.mechanism_of(stage, NoisyProbabilities)
+        mechanisms = [replace(planned) for _ in self.terms.labels]
+        task = FewShotTask(config=self.config, terms=self.terms, public=public)
+        texts = texts_by_label(private.records, self.terms.labels)
         written = write_demonstrations(task, texts, mechanisms, progress, private.passes)
-        demonstrations = list(written)
-        corpus = _corpus(task, demonstrations, progress)
-        return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=plan.event))
+        corpus = few_shot_corpus(task, list(written), progress)
+        cost = Cost(guarantee=self.guarantee, event=planned.event())
+        return Release(value=released(corpus), cost=cost)
 
+    def key_task(self, plan: MethodPlan, model: Any) -> KeyTask:
+        """Fits the method to keys, at the noise of its plan on fewer steps."""
+        noise = self.mechanism_of(plan.stage(CANDIDATE_CORPUS), NoisyProbabilities)
+        fitted, keys = few_shot_fitted(self, model)
+        return KeyTask(
+            method=fitted,
+            plan=fitted.plan_at_noise(noise.noise_multiplier),
+            public=PublicInputs(language_model=model),
+            expected_keys=keys,
+        )
 
-def _corpus(
-    task: FewShotTask, demonstrations: Sequence[Demonstration], progress: ProgressCallback
-) -> SyntheticCorpus:
-    """Builds rows: `batch` numbers the demonstrations and is empty for extra documents.
-
-    **Privacy** Rows and facts are functions of released tokens and public settings.
-    """
-    import polars as pl
-
-    extra = _extra_documents(task, demonstrations, progress)
-    labels = [demonstration.label for demonstration in demonstrations] + [e[0] for e in extra]
-    rows = corpus_rows(
-        task.model,
-        tokens=[demonstration.tokens for demonstration in demonstrations] + [e[1] for e in extra],
-        labels=[task.terms.labels[label] for label in labels],
-        batches=[*range(len(demonstrations)), *(None for _ in extra)],
-        clusters=[None] * len(labels),
-    ).with_columns(
-        pl.when(pl.col("batch").is_null())
-        .then(pl.lit("extra"))
-        .otherwise(pl.lit("demonstration"))
-        .alias("origin")
-    )
-    facts = {
-        "rows": len(rows),
-        "tokens": int(rows["n_tokens"].sum()),
-        "demonstrations": len(demonstrations),
-        "extra_documents": len(extra),
-        "private_tokens": sum(demonstration.steps for demonstration in demonstrations),
-    }
-    return SyntheticCorpus(rows=rows, facts=facts)
-
-
-def _extra_documents(
-    task: FewShotTask, demonstrations: Sequence[Demonstration], progress: ProgressCallback
-) -> list[tuple[int, list[int]]]:
-    """Samples (label, tokens) pairs after demonstrations of the label: free post-processing."""
-    config, model, terms = task.config, task.model, task.terms
-    labels = [index % len(terms.labels) for index in range(config.extra_documents)]
-    if not labels:
-        return []
-    draw = np.random.default_rng(task.public.seed)
-    prompts = [
-        _extra_prompt(task, label, _some_texts(task, label, demonstrations, draw))
-        for label in labels
-    ]
-    sampled = sample_documents(
-        model.model,
-        prompts,
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
-        max_new_tokens=config.max_document_tokens,
-        rules=SamplingRules(temperature=config.temperature, seed=task.public.seed),
-        progress=lambda share: progress(1.0, f"{share:.0%} of {len(labels)} extra documents"),
-    )
-    return [(label, each.tokens) for label, each in zip(labels, sampled, strict=True)]
-
-
-def _extra_prompt(task: FewShotTask, label: int, texts: Sequence[str]) -> list[int]:
-    """Writes the prompt of an extra document, its examples cut where they leave no room for it.
-
-    N examples fit at the cut of the private ones, for which `check_few_shot` found room.
-    """
-    config, model, label_texts = task.config, task.model, task.terms.label_texts
-    longest, count = config.max_document_tokens, config.examples_per_subset
-    ids: list[int] = model.prompt_ids(label_texts[label], texts, longest)
-    limit = attention_limit(model.model)
-    if limit is None or len(ids) + longest <= limit:
-        return ids
-    columns = limit - longest
-    frame = prompt_columns(model, label_texts, count, 1) - count
-    cut = max(1, (columns - frame) // count)
-    return context_prompts(
-        model, label_texts[label], [texts], max_example_tokens=cut, columns=columns
-    )[0]
-
-
-def _some_texts(
-    task: FewShotTask,
-    label: int,
-    demonstrations: Sequence[Demonstration],
-    draw: np.random.Generator,
-) -> list[str]:
-    """Picks up to N released texts of a label, in random order."""
-    texts = [
-        task.model.decode(each.tokens).strip() for each in demonstrations if each.label == label
-    ]
-    texts = [text for text in texts if text]
-    chosen = draw.permutation(len(texts))[: task.config.examples_per_subset]
-    return [texts[index] for index in chosen]
+    def reconstruct(
+        self,
+        plan: MethodPlan,
+        target_epsilon: float,  # noqa: ARG002 - noise is the plan's
+        model: Any,
+    ) -> "KeysWritten":
+        """Runs the method on planted keys (`planted_keys`)."""
+        return self.key_task(plan, model).run()

@@ -1,66 +1,138 @@
 """Median aggregation of clipped logits: no planned cost, an ex-post bound for what was drawn."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    MethodPlan,
+from dpsynth_assets.attacks.catalogue import Attack
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
-    SyntheticCorpus,
 )
-from dpsynth_assets.methods.private_prediction.checked import PrivatePrediction
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
-from dpsynth_assets.methods.private_prediction.corpus import (
-    GenerationTask,
-    SelectorFactory,
-    clustered_batches,
-    generate_corpus,
-    planned_tokens,
-)
+from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory, generate_corpus
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
-from dpsynth_assets.methods.private_prediction.plan import plan_median
+from dpsynth_assets.methods.private_prediction.median_attack import audit_median
+from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan, Stage, StageRelease
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.median_audit import MedianAudit
 
-class MedianClustered(PrivatePrediction):
+
+@dataclass(frozen=True, kw_only=True)
+class MedianTokens:
+    """Private tokens drawn from the median of clipped logits.
+
+    Attributes:
+        tokens: r, private tokens of a batch.
+        mechanism: Draws a token and bounds what it cost; one record toggles one context.
+    """
+
+    tokens: int
+    mechanism: MedianTokenMechanism
+
+    def event(self) -> None:
+        """Has no price beforehand: the bound depends on the data and on what is drawn."""
+
+    def selector(self, costs: RealisedCosts) -> SelectorFactory:
+        """Binds the mechanism to a meter of r tokens for each batch of a pass.
+
+        Args:
+            costs: Realised costs of the run, to which each draw's is added.
+        """
+
+        def for_pass(batches: Sequence[int]) -> TokenSelector:
+            meter = PrivateTokenMeter(self.tokens, len(batches))
+            indices = np.asarray(batches, dtype=np.int64)
+
+            def select(logits: Any, batch_of_row: Any, active: np.ndarray, _public: Any) -> Draws:
+                draw = meter.spent[active]
+                tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter)
+                costs.by_batch[indices[active]] += gamma
+                costs.by_draw[indices[active], draw] = gamma
+                return Draws.all_private(tokens)
+
+            return select
+
+        return for_pass
+
+
+class MedianClustered(BatchPrediction[MedianClusteredConfig]):
     """Amin et al. 2025, median aggregation, in batches of label and public cluster."""
 
     name = "median_clustered"
     title = "Private prediction, clustered batches, median"
     paper = "Amin et al. 2025, Clustering improves differentially private inference"
+    arxiv = "2506.04566"
     guarantee = GuaranteeType.EX_POST
     config_type = MedianClusteredConfig
-
-    def uses_histogram(self, config: Any, terms: CohortTerms) -> bool:  # noqa: ARG002
-        """Batch counts of every cell come from the released histogram."""
-        return True
-
+    attacks = (Attack.RECONSTRUCTION, Attack.MEDIAN_AUDIT)
     needs_embeddings = True
 
-    def plan(self, config: Any, terms: CohortTerms, *, target_epsilon: float) -> MethodPlan:
-        """Matches the mean's tokens; refuses unless the dataset accepts ex-post releases."""
-        return plan_median(config, terms, target_epsilon)
+    def plan(self, target_epsilon: float) -> MethodPlan:
+        """Plans as many tokens as the mean would get, and no event.
 
-    def generate(
+        The cost depends on the data and the drawn tokens and is known only afterwards, so it cannot
+        be planned; quantity is matched to the mean instead, as in the paper's comparison. Refuses
+        unless the dataset accepts ex-post releases.
+
+        **Source** Amin et al. 2025, section 6.1, "Privacy budget".
+        """
+        parameters = {"eta": self.mean_mechanism.eta}
+        matched = self.config.matched_epsilon or target_epsilon
+        if (refusal := self._ex_post_refusal(matched)) is not None:
+            return self.refused_plan(refusal, parameters)
+        tokens = self.mean_tokens(matched)
+        if (refused := self.refused_tokens(tokens, parameters, matched)) is not None:
+            return refused
+        return self.planned(
+            {CANDIDATE_CORPUS: MedianTokens(tokens=tokens, mechanism=self.median_mechanism)},
+            self.settings(tokens, {**parameters, "matched_epsilon": matched}),
+            tokens_per_batch=tokens,
+            rows_estimate=self.declared.rows_estimate(tokens),
+        )
+
+    def _ex_post_refusal(self, matched: float) -> str | None:
+        if not self.terms.accepts_ex_post:
+            return (
+                "median_clustered gives an ex-post guarantee only, not (ε, δ)-DP; cohort "
+                f"{self.terms.cohort!r} does not accept it. Set budget.accepts_ex_post: true, or "
+                "use mean_clustered."
+            )
+        if matched <= 0:
+            return "Expected matched_epsilon for median_clustered without a budget share, got none."
+        return None
+
+    @property
+    def median_mechanism(self) -> MedianTokenMechanism:
+        """Draws from medians, at the settings and terms of this method."""
+        return MedianTokenMechanism(
+            clip_bound=self.config.clip_bound,
+            temperature=self.config.temperature,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+            logit_slack=self.config.logit_slack,
+        )
+
+    def release(
         self,
-        plan: MethodPlan,
-        config: Any,
-        terms: CohortTerms,
+        stage: Stage,
         private: PrivateInputs,
         public: PublicInputs,
+        checkpoint: Checkpoint,
         progress: ProgressCallback,
-    ) -> Release[SyntheticCorpus]:
+    ) -> Release[StageRelease]:
         """Draws every private token from softmax(median of clipped logits / temperature).
 
         **Privacy** Data- and output-dependent ex-post bound (Amin et al. 2025, Theorem 2), not
@@ -69,65 +141,35 @@ class MedianClustered(PrivatePrediction):
         depends on private data and is internal. It never stops generation: that would release it
         (errata B-000.8).
         """
-        if not terms.accepts_ex_post:
+        del checkpoint
+        drawn = self.mechanism_of(stage, MedianTokens)
+        if not self.terms.accepts_ex_post:
             raise UnaccountedReleaseError(
                 "Expected a cohort that accepts ex-post releases, got one that does not."
             )
-        tokens = planned_tokens(plan)
-        task = GenerationTask(config=config, terms=terms, public=public, tokens_per_batch=tokens)
-        batches = clustered_batches(task, private)
-        mechanism = median_mechanism(config, terms)
-        costs = RealisedCosts.of_nothing(len(batches), tokens)
-        selector = median_selector(task, mechanism, costs.by_batch, costs.by_draw)
+        batches = self.declared.place(private, public)
+        costs = RealisedCosts.of_nothing(len(batches), drawn.tokens)
         corpus = generate_corpus(
-            task, batches, selector, progress, passes=private.passes, costs=costs
+            self.task(public, drawn.tokens),
+            batches,
+            drawn.selector(costs),
+            progress,
+            passes=private.passes,
+            costs=costs,
         )
-        bound = mechanism.realised_epsilon(costs.by_batch)
+        bound = drawn.mechanism.realised_epsilon(costs.by_batch)
         internal = {"ex_post_epsilon_by_batch": costs.by_batch, "ex_post_epsilon": bound}
         return Release(
-            value=replace(corpus, internal={**corpus.internal, **internal}),
+            value=released(replace(corpus, internal={**corpus.internal, **internal})),
             cost=Cost(guarantee=self.guarantee, ex_post_epsilon=bound),
         )
 
-
-def median_mechanism(config: MedianClusteredConfig, terms: CohortTerms) -> MedianTokenMechanism:
-    """Builds the token mechanism; one record toggles one context, as for the mean."""
-    return MedianTokenMechanism(
-        clip_bound=config.clip_bound,
-        temperature=config.temperature,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-        logit_slack=config.logit_slack,
-    )
-
-
-def median_selector(
-    task: GenerationTask,
-    mechanism: MedianTokenMechanism,
-    costs: np.ndarray,
-    draw_costs: np.ndarray | None = None,
-) -> SelectorFactory:
-    """Binds the mechanism to a meter of r tokens and adds what each token cost to `costs`.
-
-    Args:
-        task: Settings and public inputs.
-        mechanism: Draws tokens and bounds what they cost.
-        costs: (batches,) float64, ex-post ε of each batch so far; updated in place.
-        draw_costs: (batches, r) float64, ex-post ε of each draw in drawn order; filled in place.
-    """
-
-    def for_pass(batches: Sequence[int]) -> TokenSelector:
-        meter = PrivateTokenMeter(task.tokens_per_batch, len(batches))
-        indices = np.asarray(batches, dtype=np.int64)
-
-        def select(logits: Any, batch_of_row: Any, active: np.ndarray, _public: Any) -> Draws:
-            draw = meter.spent[active]
-            tokens, gamma = mechanism.select(logits, batch_of_row, active, meter)
-            costs[indices[active]] += gamma
-            if draw_costs is not None:
-                draw_costs[indices[active], draw] = gamma
-            return Draws.all_private(tokens)
-
-        return select
-
-    return for_pass
+    def audit_median(
+        self,
+        target_epsilon: float,
+        documents: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> "MedianAudit":
+        """Audits every token drawn from batches of public documents (`median_attack`)."""
+        return audit_median(self, target_epsilon, documents, public, progress)

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
-from dpsynth_assets.models.worker_threads import one_thread_each
+from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
 SMALL_MODEL_PARAMETERS = 20_000_000
 """Operations of a model up to this size are too short for threads to share."""

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpsynth_assets.methods.base import (
-    CohortTerms,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-    SyntheticCorpus,
-)
-from dpsynth_assets.methods.private_prediction.cluster_histogram import label_indices
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.cluster_histogram import label_indices
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.decoding import SamplingRules, sample_documents
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release

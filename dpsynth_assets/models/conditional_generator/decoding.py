@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.models.conditional_generator.writing_rows import start_rows
-from dpsynth_assets.models.worker_threads import one_thread_each
-from dpsynth_assets.privacy.side_by_side import useful_threads
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +30,7 @@ _COMPACT_BELOW = 0.85
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """How documents are drawn.
+    """Settings by which documents are drawn.
 
     Attributes:
         top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].

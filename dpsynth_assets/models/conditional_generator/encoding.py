@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 IGNORED = -100
 """Label of a position that no loss counts: padding, condition, tokens that are always the same."""
 PREFIX_SEPARATOR = "\n\n"
-"""What stands between condition and document where one prompt holds both."""
+"""Separator of condition and document where one prompt holds both."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Where a checkpoint wants its begin and end tokens.
+    """Places of a checkpoint's begin and end tokens.
 
     Attributes:
         checkpoint: Tokenizer and configuration.
@@ -243,7 +243,7 @@ class PairEncoder:
 
 
 def _special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the tokenizer puts before and after a text."""
+    """Finds the tokens that the tokenizer puts before and after a text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     first = whole.index(plain[0])

@@ -67,7 +67,7 @@ class ConditionalGenerator:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether conditions go through an encoder; False for decoder-only models."""
+        """Says whether conditions go through an encoder; False for decoder-only models."""
         return bool(getattr(self.config, "is_encoder_decoder", False))
 
     @cached_property
@@ -86,7 +86,7 @@ class ConditionalGenerator:
 
     @cached_property
     def written_format(self) -> dict[str, Any]:
-        """What the folder says about its conditions; empty for foreign checkpoints."""
+        """Description of the folder's conditions; empty for foreign checkpoints."""
         file = Path(self.source) / FORMAT_FILE
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 

@@ -31,7 +31,7 @@ POOL_BATCHES = 24
 
 @dataclass(frozen=True)
 class ConditionSource:
-    """What is known of N public documents, and how often each aspect is shown.
+    """Aspects of N public documents, and how often each aspect is shown.
 
     Attributes:
         own_keywords: Most telling words of each document.

@@ -1,4 +1,4 @@
-"""How well a generator explains public documents under their conditions."""
+"""Perplexity of public documents under their conditions."""
 
 import math
 from collections.abc import Sequence

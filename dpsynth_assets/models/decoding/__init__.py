@@ -1,7 +1,7 @@
 """Packed, key/value-cached decoding over any causal language model of transformers.
 
 Many contexts run as the rows of one forward pass. Each row writes its own cache column, so a
-document that ends makes its rows start again from the cached prompt while other rows go on: no
+document that ends makes its rows start again from the cached prompt while other rows continue: no
 second prefill, no idle rows. Public text that prompts share is read once. On CUDA the decoding
 pass is captured as a graph.
 
@@ -9,9 +9,9 @@ Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V v
 L layers, G key/value heads, H query heads, D head width.
 """
 
+from dpsynth_assets.models.decoding.context_window import attention_limit, require_room
 from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
 from dpsynth_assets.models.decoding.prefixes import public_prefix
-from dpsynth_assets.models.decoding.room import attention_limit, require_room
 from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
 
 __all__ = [

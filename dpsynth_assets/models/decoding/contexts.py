@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.decoding.attention import grouped_queries
-from dpsynth_assets.models.decoding.cache import RowwiseCache
+from dpsynth_assets.models.decoding.cached_attention import RowwiseCache, grouped_queries
+from dpsynth_assets.models.decoding.context_window import require_room
 from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
 from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
-from dpsynth_assets.models.decoding.room import require_room
 
 if TYPE_CHECKING:
     import torch

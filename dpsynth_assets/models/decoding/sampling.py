@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.models.decoding.context_window import attention_limit
 from dpsynth_assets.models.decoding.contexts import PackedContexts
-from dpsynth_assets.models.decoding.room import attention_limit
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ _COMPACT_BELOW = 0.75
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingRules:
-    """How tokens are drawn.
+    """Settings by which tokens are drawn.
 
     Attributes:
         temperature: Divides the logits; > 0.

@@ -91,7 +91,7 @@ class AnswerTokens:
         return sorted(node) if node else [self.end]
 
     def mask(self, written: Sequence[Sequence[int]], width: int) -> Any:
-        """What is added to the logits (R, V) of R answers: 0 where a token may follow, else -inf.
+        """Mask to add to the logits (R, V) of R answers: 0 where a token may follow, else -inf.
 
         Args:
             written: The tokens of each answer so far.
@@ -118,6 +118,6 @@ def _trie(sequences: Any) -> Trie:
 
 
 def response_format(form: AnswerForm) -> Mapping[str, Any]:
-    """What an OpenAI-compatible endpoint is told about the form."""
+    """Writes the form for an OpenAI-compatible endpoint."""
     schema = {"name": "answer", "strict": True, "schema": form.schema()}
     return {"type": "json_schema", "json_schema": schema}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _COMPACT_BELOW = 0.75
 """Finished rows leave the pass once fewer than this share of its rows still write."""
 _STEPS_BETWEEN_LOOKS = 8
-"""How often a loop on a GPU asks which rows are done: each look waits for the device."""
+"""Steps between two checks of which rows are done on a GPU: each check waits for the device."""
 
 
 class Contexts(Protocol):
@@ -29,7 +29,7 @@ class Contexts(Protocol):
 
 @dataclass(frozen=True)
 class EndRules:
-    """What ends a row before its limit.
+    """Conditions that end a row before its limit.
 
     Attributes:
         token_ids: Tokens that end a row.
@@ -44,7 +44,7 @@ class EndRules:
     answer: AnswerTokens | None = None
 
     def is_stopped(self, tokens: Sequence[int], fresh: int) -> bool:
-        """Whether a stop text came to its end within the last `fresh` tokens."""
+        """Says whether a stop text came to its end within the last `fresh` tokens."""
         longest = max(len(item.encode()) for item in self.stop)  # a token has a byte or more
         text = self.decode(tokens[-(longest + fresh) :])
         return any(item in text for item in self.stop)
@@ -96,7 +96,7 @@ def decode_rows(
 
 
 class _Rows:
-    """What rows have written, and which of them are done.
+    """Tokens that rows have written, and which rows are done.
 
     Attributes:
         rows: Row of each context that is still in the pass, int64.
@@ -125,7 +125,7 @@ class _Rows:
         self._done[torch.tensor(stopped, dtype=torch.long, device=self.rows.device)] = True
 
     def written(self, steps: int) -> list[list[int]]:
-        """What the rows that are still in the pass have written."""
+        """Tokens written by the rows that are still in the pass."""
         rows: list[list[int]] = self._written[self.rows, :steps].tolist()
         return rows
 

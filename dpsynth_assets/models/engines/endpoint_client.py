@@ -40,7 +40,7 @@ class EndpointClient:
     Attributes:
         http: Client with base URL, time-out and authorisation.
         attempts: Tries of one request, the first included.
-        on_retry: Told before each further try.
+        on_retry: Called before each further try.
         sleep: Waits some seconds.
     """
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from dpsynth_assets.models.engines.protocol import Pooling, Provenance, ShareCallback
 from dpsynth_assets.models.engines.residual_stream import LastLayerReachedError, reading_stream
-from dpsynth_assets.models.worker_threads import one_thread_each
-from dpsynth_assets.privacy.side_by_side import shares_weights
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +54,7 @@ def pooled_states(  # noqa: PLR0913  a reading has these parts
         pooling: `mean` over own tokens or the `last` one.
         tokens_per_pass: Rows times columns of a shared pass at most, but one row at least.
         provenance: What the texts are made of; private ones never share a pass.
-        progress: Told the share of texts done.
+        progress: Called with the share of texts done.
 
     Returns:
         {layer: (N, d) float32}; zeros for a text without tokens.
@@ -172,7 +171,7 @@ def _passes(
 
 
 def _weights(begin: int, end: int, columns: int, pooling: Pooling) -> "torch.Tensor":
-    """What each column counts in the pooled state, (columns,): sums to 1 over [begin, end)."""
+    """Weight of each column in the pooled state, (columns,): sums to 1 over [begin, end)."""
     import torch
 
     weights = torch.zeros(columns)

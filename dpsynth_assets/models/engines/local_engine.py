@@ -1,4 +1,4 @@
-"""What the engines that run the model on this machine have in common: prompts, checks, texts."""
+"""Base of the engines that run the model on this machine: prompts, checks, texts."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from dpsynth_assets.models.engines.protocol import (
     Sampling,
     ShareCallback,
 )
-from dpsynth_assets.models.engines.steering import check_layers, scaled_vectors
+from dpsynth_assets.models.engines.residual_stream import check_layers, scaled_vectors
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel

@@ -30,7 +30,7 @@ from dpsynth_assets.models.engines.usage import UsageCounter
 
 _ROUTES = {"completions": "completions", "chat": "chat/completions"}
 _UNKNOWN_SETTING = frozenset({400, 415, 422, 501})
-"""What endpoints answer to a setting that they do not know."""
+"""Status codes with which endpoints refuse a setting that they do not know."""
 
 
 class OpenAiEndpoint:

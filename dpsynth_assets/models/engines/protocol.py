@@ -1,4 +1,4 @@
-"""What every engine does, what it may refuse, and the values it takes and gives."""
+"""The protocol of engines: methods, refusals, and the values they take and return."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ class EngineError(RuntimeError):
 
 
 class Provenance(StrEnum):
-    """What prompts are made of; decides whether they may leave this machine."""
+    """The origin of prompts; decides whether they may leave this machine."""
 
     PUBLIC = "public"
     """Public text only: instructions, public documents, labels."""
@@ -33,7 +33,7 @@ class Provenance(StrEnum):
 
 
 class Capability(StrEnum):
-    """What an engine can do beyond writing from text."""
+    """Capabilities of an engine beyond writing from text."""
 
     TOKEN_PROMPTS = "token_prompts"
     HIDDEN_STATES = "hidden_states"
@@ -45,7 +45,7 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. The randomness is public: it never stands in for privacy noise.
+    """Settings of token sampling. Its randomness is public: it never stands in for privacy noise.
 
     Attributes:
         temperature: Divides the logits; 0 takes the most probable token.
@@ -104,7 +104,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """What one prompt gave.
+    """Result of one prompt.
 
     Attributes:
         text: Without special tokens and without the stop text; white space is kept.
@@ -135,7 +135,7 @@ class SteeredEngine(Protocol):
             prompts: N prompts.
             sampling: How tokens are drawn.
             provenance: What the prompts are made of.
-            progress: Told the share of prompts done, in [0, 1].
+            progress: Called with the share of prompts done, in [0, 1].
 
         Raises:
             EngineError: A prompt and its new tokens exceed the model's positions, memory ran out,
@@ -164,7 +164,7 @@ class Engine(SteeredEngine, Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What this engine can do beyond writing from text."""
+        """Capabilities of this engine beyond writing from text."""
 
     @property
     def layers(self) -> int:
@@ -199,7 +199,7 @@ class Engine(SteeredEngine, Protocol):
             pooling: `mean` over the text's own tokens, or its `last` token.
             max_tokens: Texts are cut to this many tokens; None for what the model has room for.
             provenance: What the texts are made of; private ones never share a pass.
-            progress: Told the share of texts done, in [0, 1].
+            progress: Called with the share of texts done, in [0, 1].
 
         Returns:
             {layer: (N, d) float32}.

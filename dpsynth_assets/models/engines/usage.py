@@ -40,7 +40,7 @@ class UsageCounter:
 
     @property
     def facts(self) -> dict[str, float]:
-        """What was counted, as numbers for metadata."""
+        """The counts, as numbers for metadata."""
         with self._lock:
             return {
                 "requests": self.requests,
@@ -76,11 +76,11 @@ class UsageCounter:
 
 
 def counted(engine: Any) -> dict[str, float]:
-    """What an engine has counted since it was opened; nothing where it runs the model here."""
+    """Usage of an engine since it was opened; nothing where it runs the model here."""
     usage = getattr(engine, "usage", None)
     return usage.facts if isinstance(usage, UsageCounter) else {}
 
 
 def counted_since(engine: Any, before: Mapping[str, float]) -> dict[str, float]:
-    """What an engine has counted since `before` was taken by `counted`."""
+    """Usage of an engine since `before` was taken by `counted`."""
     return {name: round(now - before.get(name, 0), 6) for name, now in counted(engine).items()}

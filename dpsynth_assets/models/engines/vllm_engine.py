@@ -235,7 +235,7 @@ class VllmEngine(LocalEngine):
 
 
 def _bar(progress: ShareCallback) -> Any:
-    """What vLLM takes for a progress bar: tells the share of prompts done and draws nothing."""
+    """Stand-in for vLLM's progress bar: reports the share of prompts done and draws nothing."""
     from tqdm import tqdm
 
     class Bar(tqdm):

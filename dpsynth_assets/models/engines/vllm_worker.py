@@ -1,4 +1,4 @@
-"""What vLLM's worker does for us: steering, drawing tokens, pooled hidden states, logits.
+"""Extension of vLLM's worker: steering, drawing tokens, pooled hidden states, logits.
 
 vLLM runs many requests as one flat row of tokens, split differently at every step (chunked
 prefill, preemption). Before each forward pass we ask the model runner which request and which
@@ -116,7 +116,7 @@ class _Draws:
         return torch.full_like(logits, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
     def _requests(self) -> list[Any]:
-        """What each row of the step belongs to."""
+        """Finds the request that each row of the step belongs to."""
         batch = self._runner.input_batch
         return [self._runner.requests[name] for name in batch.req_ids[: batch.num_reqs]]
 
@@ -202,7 +202,7 @@ class _StateReader:
         return [first, *reads]
 
     def _locate(self, *_: Any) -> None:
-        """What each token counts in its request's pooled state, (requests, T)."""
+        """Weight of each token in its request's pooled state, (requests, T)."""
         import torch
 
         request, position = _tokens(self._runner)

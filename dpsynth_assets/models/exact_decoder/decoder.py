@@ -1,12 +1,11 @@
-"""The forward pass: tokens of some rows in, keys and values cached, logits out."""
+"""Forward pass of the exact decoder: tokens of some rows in, keys and values cached, logits out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.exact_decoder.attention import Window, attend
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, whole_columns
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, Window, attend, whole_columns
 from dpsynth_assets.models.exact_decoder.integer_products import (
     SMALLEST,
     IntegerProduct,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 StreamCallback = Callable[[int, "torch.Tensor"], None]
-"""Told a layer's number and the residual stream (T, d) as it leaves it; may change it in place."""
+"""Called with a layer's number and the stream (T, d) as it leaves it; may change it in place."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +141,9 @@ class ExactDecoder:
             pack: The tokens.
             columns: Columns of the cache that are read: a multiple of 32, more than any position;
                 None for as many as rows need that are read together.
-            on_layer: Told the stream as it leaves each layer.
+            on_layer: Called with the stream as it leaves each layer.
             layers: Layers that are computed; None for all.
-            observe: Told the activations before each product, for calibration.
+            observe: Called with the activations before each product, for calibration.
 
         Returns:
             (T, d) float32, before the final norm.
@@ -198,7 +197,7 @@ class ExactDecoder:
 
 
 class _Pass:
-    """What all layers of one pass share."""
+    """State that all layers of one pass share."""
 
     def __init__(
         self,

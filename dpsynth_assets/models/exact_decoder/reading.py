@@ -35,7 +35,7 @@ def pooled_streams(
         layers: Layers in [0, L).
         begin: Tokens that precede every text and are not pooled.
         last_only: The last token instead of the mean over all.
-        progress: Told the share of texts done.
+        progress: Called with the share of texts done.
 
     Returns:
         {layer: (N, d) float32}; zeros for a text without tokens.

@@ -1,4 +1,4 @@
-"""Which models the exact decoder computes: their numbers, read from a configuration."""
+"""Shapes of the models that the exact decoder computes, read from a configuration."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.models.exact_decoder.attention import WEIGHT_TOTAL, query_limit
+from dpsynth_assets.models.exact_decoder.cache import WEIGHT_TOTAL, query_limit
 from dpsynth_assets.models.exact_decoder.integer_products import LIMIT, IntegerProduct, Kernel
 from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _VOCABULARY_BLOCK = 6144
 """Output channels of the vocabulary that are computed at a time, to stay in the cache."""
 _NORMED_STRENGTH, _STRENGTH = 0.7, 0.5
-"""How much of the activations' spread goes into the weights (alpha of SmoothQuant): after a norm
+"""Share of the activations' spread that goes into the weights (alpha of SmoothQuant): after a norm
 inside a layer, and elsewhere. Chosen on reviews and news, by the divergence from float32."""
 _RARE = 0.05
 """Channels count as at least this share of the mean: text read later may use them more."""
 _VALUE_MARGIN = 1.1
-"""What rounding to 8 bits may add to the norm of a normalised row."""
+"""Bound on what rounding to 8 bits adds to the norm of a normalised row."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _per_head(shape: LlamaShape, query: float, key: float, value: float) -> "tor
 
 
 def _value_unit(shape: LlamaShape, weight: "torch.Tensor") -> float:
-    """What values are multiplied by, so that no scale of theirs exceeds `WEIGHT_TOTAL`.
+    """Computes the factor of values by which no scale of theirs exceeds `WEIGHT_TOTAL`.
 
     A normalised row has length sqrt(d), so no value exceeds that times a weight row's length. The
     margin is for rounding; a scale beyond it is cut, which costs accuracy and never exactness.
@@ -202,7 +202,7 @@ def _balanced_down(
 
 
 def _share(magnitude: "torch.Tensor", weight: "torch.Tensor", strength: float) -> "torch.Tensor":
-    """What each input channel's weights (out, in) take over from its activations, (in,)."""
+    """Scale that each input channel's weights (out, in) take over from its activations, (in,)."""
     activations = magnitude.clamp_min(_RARE * float(magnitude.mean()))
     weights = weight.norm(dim=0)
     weights = weights.clamp_min(max(_RARE * float(weights.mean()), 1e-30))

@@ -1,13 +1,12 @@
 """Fine-tuning of any transformers model on private text by DP-Adam, and its non-private twin.
 
-Read in this order: `settings`, `losses` (what one example costs), `sources` (private or plain
-gradients), `reports` (what is told, and when), `checkpoints`, `training` (the two functions to
-call), `trial` (whether a model can be trained at all), `learning_rate` (chosen on public text) and
-`adapters` (LoRA).
+Read in this order: `settings` (with LoRA adapters), `losses` (of one example), `sources` (private
+or plain gradients), `reports` (of a run), `checkpoints`, `training` (the two functions to call),
+`dry_run` (refuses models that cannot be trained) and `learning_rate` (chosen on public text).
 """
 
-from dpsynth_assets.models.fine_tuning.adapters import add_adapters, merge_adapters
 from dpsynth_assets.models.fine_tuning.checkpoints import CheckpointFolders, kept_learning_rate
+from dpsynth_assets.models.fine_tuning.dry_run import refuse_untrainable
 from dpsynth_assets.models.fine_tuning.learning_rate import public_learning_rate
 from dpsynth_assets.models.fine_tuning.losses import (
     CausalLoss,
@@ -16,14 +15,17 @@ from dpsynth_assets.models.fine_tuning.losses import (
     SequenceToSequenceLoss,
     TokenExample,
 )
-from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
+from dpsynth_assets.models.fine_tuning.settings import (
+    FineTuningSettings,
+    add_adapters,
+    merge_adapters,
+)
 from dpsynth_assets.models.fine_tuning.sources import PlainSampling
 from dpsynth_assets.models.fine_tuning.training import (
     FineTuningFacts,
     fine_tune,
     fine_tune_privately,
 )
-from dpsynth_assets.models.fine_tuning.trial import refuse_untrainable
 
 __all__ = [
     "CausalLoss",

@@ -26,7 +26,7 @@ lies there was paid for."""
 
 
 class RunCheckpoint(Protocol):
-    """Where an unfinished run keeps its state; the `Checkpoint` of staged methods is one."""
+    """Place where an unfinished run keeps its state; the `Checkpoint` of staged methods is one."""
 
     @property
     def saved(self) -> Path | None:
@@ -40,7 +40,7 @@ class RunCheckpoint(Protocol):
 
 
 class Kept(NamedTuple):
-    """What a checkpoint holds beside tensors.
+    """Values that a checkpoint holds beside tensors.
 
     Attributes:
         step: Finished steps.
@@ -129,7 +129,7 @@ class RunState:
 def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
     """Reads the peak rate that an interrupted run began with; None at the first start.
 
-    A run that chose its rate itself must go on with it, whatever it would choose today.
+    A run that chose its rate itself must keep it, whatever it would choose today.
 
     Raises:
         ValueError: If the checkpoint was written by a later version.

@@ -22,7 +22,7 @@ MINIMUM_EXAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateChoice:
-    """What a rehearsal found; public.
+    """Findings of a rehearsal; public.
 
     Attributes:
         learning_rate: The rate of the lowest loss.
@@ -59,7 +59,7 @@ def public_learning_rate(  # noqa: PLR0913  the run it rehearses has these parts
         candidates: Peak rates.
         steps: Steps of one rehearsal.
         batch_size: Expected examples of its batches.
-        progress: Told the share done and the loss on public text.
+        progress: Called with the share done and the loss on public text.
 
     Raises:
         ValueError: If there are too few examples or no candidates.

@@ -1,4 +1,4 @@
-"""What one example costs: mean cross-entropy over its own tokens, never over a batch's.
+"""Loss of one example: mean cross-entropy over its own tokens, never over a batch's.
 
 Shape letters: B examples, T tokens, V vocabulary.
 """

@@ -1,9 +1,9 @@
-"""What a run tells of itself, and after which steps: both public, whatever the clock says."""
+"""Reports of a training run: their content and their steps are public, not set by a clock."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpsynth_assets.privacy.rounded import rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 ProgressCallback = Callable[[float, str], None]
 PublicEvaluation = Callable[[Any], float]
@@ -37,8 +37,8 @@ class Reports:
 
     **Privacy** A loss is post-processing of the gradients before it, but of those that were drawn:
     a run killed before they were saved draws others, and both must not be seen. So a loss is
-    measured, saved with the step it belongs to, and only then told. Numbers of steps depend on no
-    draw and are told at once. Whoever can watch the clock sees when.
+    measured, saved with the step it belongs to, and only then reported. Numbers of steps depend on
+    no draw and are reported at once. Whoever can watch the clock sees when.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Reports:
 
         Args:
             steps: T.
-            progress: Told the share done and a line.
+            progress: Called with the share done and a line.
             public_evaluation: Loss of the model on PUBLIC text.
             epsilon_so_far: ε of the first t steps, from the accountant.
         """
@@ -61,7 +61,7 @@ class Reports:
         self._evaluate = public_evaluation
         self._epsilon = epsilon_so_far
         self._measured = public_steps(steps, LOSSES)
-        self._told = public_steps(steps, LINES) | self._measured
+        self._reported = public_steps(steps, LINES) | self._measured
         self._latest = ""
         self.public_losses: list[PublicLoss] = []
 
@@ -70,7 +70,7 @@ class Reports:
         self.public_losses = list(public_losses)
 
     def measure(self, model: Any, step: int) -> bool:
-        """Evaluates after a public step; True if there is a loss to be saved before it is told."""
+        """Evaluates after a public step; True if a loss must be saved before it is reported."""
         if self._evaluate is None or step not in self._measured:
             return False
         import torch
@@ -81,7 +81,7 @@ class Reports:
 
     def tell(self, step: int) -> None:
         """Reports `step` finished steps, where it is a public step."""
-        if self._progress is None or step not in self._told:
+        if self._progress is None or step not in self._reported:
             return
         line = f"step {step} of {self._steps}"
         if step in self._measured:

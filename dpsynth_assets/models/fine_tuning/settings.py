@@ -1,14 +1,18 @@
-"""Settings of fine-tuning that are no part of the privacy mechanism."""
+"""Settings of fine-tuning that are no part of the privacy mechanism, and low-rank adapters.
+
+Adapters (LoRA, through peft) have few trainable parameters, hence little noise.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from dpsynth_assets.privacy.per_example import Products
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningSettings:
-    """How AdamW uses the gradients of a run; everything here is public.
+    """Settings of AdamW for the gradients of a run; everything here is public.
 
     Attributes:
         learning_rate: Peak rate of AdamW, given or from `public_learning_rate`.
@@ -69,3 +73,40 @@ class FineTuningSettings:
         if step < warmup:
             return self.learning_rate * (step + 1) / (warmup + 1)
         return self.learning_rate * (steps - step) / max(1, steps - warmup)
+
+
+def add_adapters(model: Any, rank: int, *, scale: float = 2.0) -> Any:
+    """Freezes a model and adds trainable LoRA matrices to all its linear layers.
+
+    Args:
+        model: A transformers model; its weights stay as they are.
+        rank: r >= 1 of the added matrices.
+        scale: α / r, what the added product is multiplied with.
+
+    Returns:
+        A peft model of which only the adapters, and a new classification head, are trainable.
+
+    Raises:
+        ValueError: If the rank is not positive.
+
+    **Source** Hu et al. 2022 (arXiv:2106.09685), section 4.1; without adapter dropout, which
+    DP-Adam does not need.
+    """
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    if rank < 1:
+        raise ValueError(f"Expected rank >= 1, got {rank}.")
+    classifies = type(model).__name__.endswith("ForSequenceClassification")
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=max(1, round(scale * rank)),
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type=TaskType.SEQ_CLS if classifies else None,
+    )
+    return get_peft_model(model, config)
+
+
+def merge_adapters(model: Any) -> Any:
+    """Folds trained adapters into their layers: an ordinary model for generation."""
+    return model.merge_and_unload()

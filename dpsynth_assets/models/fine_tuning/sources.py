@@ -13,13 +13,13 @@ import numpy as np
 
 from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
 from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import (
     LossOfPart,
     PerExampleGradients,
     refuse_undeclared_slack,
 )
-from dpsynth_assets.privacy.side_by_side import useful_threads, workers
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +67,7 @@ class PrivateGradients:
         return self.mechanism.steps
 
     def resume_at(self, step: int) -> None:
-        """Goes on under the charge of the run whose checkpoint holds `step` steps."""
+        """Resumes under the charge of the run whose checkpoint holds `step` steps."""
         self.mechanism.resume_at(step)
 
     def gradients(
@@ -163,7 +163,7 @@ class PlainGradients:
         """The mean gradient of all parts, each worked on by one of the threads."""
         if threads == 1:
             return self._share(model, parameters, parts, parts)
-        with workers(threads) as executor:
+        with one_thread_each(threads) as executor:
             running = [
                 executor.submit(self._share, model, parameters, parts[own::threads], parts)
                 for own in range(threads)
@@ -177,7 +177,7 @@ class PlainGradients:
     def _share(
         self, model: Any, parameters: "Sequence[torch.Tensor]", own: list[Any], parts: list[Any]
     ) -> "list[torch.Tensor]":
-        """What some parts add to the mean over all parts; zero where a parameter is not used."""
+        """Share of some parts in the mean over all parts; zero where a parameter is not used."""
         import torch
 
         size = sum(len(part) for part in parts)

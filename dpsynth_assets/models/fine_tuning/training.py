@@ -1,4 +1,4 @@
-"""The two functions to call: DP-Adam on private examples, and Adam on public ones.
+"""Trains a model: DP-Adam on private examples, and Adam on public ones.
 
 Both run the same loop on gradients from another source.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningFacts:
-    """What a run may tell: nothing here was read from private examples.
+    """Public result of a run: nothing here was read from private examples.
 
     Attributes:
         steps: T.
@@ -72,11 +72,12 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
         loss: Losses of single examples.
         mechanism: Fresh, and charged for all its steps.
         settings: Of AdamW, micro-batches and checkpoints.
-        checkpoint: Where an unfinished run keeps its state; a run that has one goes on from it.
-            Without it, nothing is told before the end, and a killed run is lost.
-        public_evaluation: Loss of the model on PUBLIC text, told in `progress`.
-        progress: Told the share done after public steps, losses only once a checkpoint holds them.
-        epsilon_so_far: ε of the first t steps, from the accountant, told in `progress`.
+        checkpoint: Where an unfinished run keeps its state; a run that has one resumes from it.
+            Without it, nothing is reported before the end, and a killed run is lost.
+        public_evaluation: Loss of the model on PUBLIC text, reported in `progress`.
+        progress: Called with the share done after public steps, losses only once a checkpoint holds
+            them.
+        epsilon_so_far: ε of the first t steps, from the accountant, reported in `progress`.
 
     Returns:
         Public facts.
@@ -151,7 +152,7 @@ def _run(
     checkpoint: RunCheckpoint | None,
     reports: Reports,
 ) -> FineTuningFacts:
-    """Runs what is left of T steps; what a step is to tell is saved with it and then told."""
+    """Runs what is left of T steps; what a step reports is saved with it and only then reported."""
     optimizer = _adamw(model, settings)
     state = RunState(model, optimizer, {**charge, "settings": _lasting(settings)})
     kept = Kept() if checkpoint is None else state.load(checkpoint)
@@ -188,7 +189,7 @@ def _several(layers: Sequence[str]) -> str:
 
 
 class _Due:
-    """Whether it is time for a checkpoint."""
+    """Says whether it is time for a checkpoint."""
 
     def __init__(self, settings: FineTuningSettings) -> None:
         self._settings = settings

@@ -1,11 +1,14 @@
-"""A language model judges by the rubric, through any engine."""
+"""A judge that is a language model, through any engine, and the texts that test it.
 
-from collections.abc import Mapping, Sequence
+A form makes every model answer with scores, also one that does not understand the question. So a
+judge scores plain sentences and the same words out of order before it scores a row.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.usage import counted, counted_since
-from dpsynth_assets.models.judging.controls import require_discernment
 from dpsynth_assets.models.judging.judge import JudgeError, ShareCallback, Verdict
 from dpsynth_assets.models.judging.rubric import (
     ANSWER_FORM,
@@ -15,6 +18,56 @@ from dpsynth_assets.models.judging.rubric import (
     rubric_prompt,
 )
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+
+PLAIN = (
+    "The library opens at nine on weekdays. On Saturdays it closes at noon, so please bring your "
+    "books back before then.",
+    "We ordered two soups and a salad. The soups came hot and quickly, but the salad took half an "
+    "hour and the waiter forgot the bread.",
+    "My new bicycle is light and easy to ride. I use it every morning to get to the station, which "
+    "takes about ten minutes.",
+    "The council voted on Monday to repair the old bridge. Work will begin in spring and should "
+    "end before the first snow.",
+)
+"""Written for this purpose; public."""
+
+
+def shuffled(text: str) -> str:
+    """The words of a text in a fixed order that is not theirs: every third one, three times."""
+    words = text.split()
+    return " ".join(word for start in (2, 0, 1) for word in reversed(words[start::3]))
+
+
+def require_discernment(
+    score: Callable[[Sequence[str]], list[RubricScores | None]], name: str
+) -> tuple[float, float] | None:
+    """Has a judge score the control texts.
+
+    Args:
+        score: Scores texts.
+        name: Name of the judge.
+
+    Returns:
+        Mean overall score of plain and of shuffled texts; None where an answer held no scores, of
+        which the rows themselves will tell.
+
+    Raises:
+        JudgeError: It does not score plain texts above shuffled ones.
+    """
+    scores = score([*PLAIN, *map(shuffled, PLAIN)])
+    overall = [each.overall for each in scores if each is not None]
+    if len(overall) < len(scores):
+        return None
+    half = len(PLAIN)
+    plain, mixed = sum(overall[:half]) / half, sum(overall[half:]) / half
+    if plain <= mixed:
+        raise JudgeError(
+            f"Expected a judge that scores plain sentences above the same words out of order, got "
+            f"{plain:g} and {mixed:g} from {name}; take an instruction-tuned model, or judge: "
+            "likelihood."
+        )
+    return plain, mixed
+
 
 _CHARACTERS_PER_TOKEN = 4
 """Of English text: how a bound in tokens reaches an endpoint, whose tokenizer is its own."""

@@ -1,4 +1,4 @@
-"""What every judge does."""
+"""The protocol of judges."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class JudgeError(ValueError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge says of one text.
+    """Judgement of one text.
 
     Attributes:
         accepted: Whether the text is kept.
@@ -40,7 +40,7 @@ class Judge(Protocol):
 
         Args:
             texts: N public or released texts.
-            progress: Told the share of texts done, in [0, 1].
+            progress: Called with the share of texts done, in [0, 1].
 
         Raises:
             JudgeError: The judge gives no usable answer at all.

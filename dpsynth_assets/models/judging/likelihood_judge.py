@@ -1,4 +1,4 @@
-"""A public language model judges by how likely it finds a text: no instruction-tuned model needed.
+"""A judge by likelihood under a public language model: no instruction-tuned model needed.
 
 Texts the model finds less likely than nearly all public text are broken sentences; texts it finds
 more likely than any are loops and clichés.

@@ -41,7 +41,7 @@ HIGHEST = {"fluency": 5, "grammar": 5, "coherence": 5, "overall": 10}
 """Criteria and the best score of each; the worst is 1."""
 
 ANSWER_FORM = AnswerForm(tuple((name, 1, best) for name, best in HIGHEST.items()))
-"""The object as an engine is told it: whole numbers within their bounds."""
+"""The form of an answer: whole numbers within their bounds."""
 
 ANSWER_TOKENS = 96
 """Enough for the object, a fence around it and a word before it."""

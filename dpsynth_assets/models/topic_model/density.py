@@ -44,7 +44,7 @@ def dense_groups(
     Args:
         sample: float32 (n, d), unit length, public.
         settings: Neighbours, components, cluster sizes.
-        report: Told the share done and how many groups there are.
+        report: Called with the share done and how many groups there are.
 
     Returns:
         int64 (n,) groups 0, 1, ..., or NOISE.

@@ -1,21 +1,94 @@
 """Fits a topic model to public documents, of which there may be millions.
 
+The number of topics is kept within its bounds, whatever the density clustering found.
+
 Shapes: N documents, K topics, d dimensions. Embeddings are read in blocks and texts one by one;
 beyond the sample, memory grows by some 50 bytes a document (topic, cosine, their order).
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 
 import numpy as np
 
-from dpsynth_assets.models.topic_model.density import NOISE, dense_groups
+from dpsynth_assets.models.topic_model.density import NOISE, dense_groups, split
 from dpsynth_assets.models.topic_model.keywords import choose_keywords, shared_words
 from dpsynth_assets.models.topic_model.model import TopicModel
 from dpsynth_assets.models.topic_model.nearest import nearest_topics, unit_rows
 from dpsynth_assets.models.topic_model.settings import TopicModelSettings
-from dpsynth_assets.models.topic_model.topic_count import mean_directions, within_bounds
 from dpsynth_assets.models.topic_model.words import count_words
 from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows
+
+
+def within_bounds(
+    groups: np.ndarray, sample: np.ndarray, settings: TopicModelSettings
+) -> np.ndarray:
+    """Splits groups where there are too few, merges them where there are too many.
+
+    Args:
+        groups: int64 (n,), groups 0, 1, ..., K - 1, or NOISE.
+        sample: float32 (n, d), unit length.
+        settings: `min_topics`, `max_topics` and seed.
+
+    Returns:
+        int64 (n,), between `min_topics` and `max_topics` groups, or NOISE. Without any dense group
+        all documents count as one, and none as noise.
+    """
+    if groups.max() == NOISE:
+        groups = np.zeros(len(groups), dtype=np.int64)
+    found = int(groups.max()) + 1
+    if found > settings.max_topics:
+        return _merged(groups, sample, settings.max_topics)
+    if found < settings.min_topics:
+        return _split(groups, sample, settings)
+    return groups
+
+
+def mean_directions(members: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Averages each group's rows: (n, d), int64 (n,) groups, none empty -> (K, d), unit length."""
+    order = np.argsort(groups, kind="stable")
+    first = np.searchsorted(groups[order], np.arange(groups.max() + 1))
+    return unit_rows(np.add.reduceat(members[order].astype(np.float64), first, axis=0))
+
+
+def _split(groups: np.ndarray, sample: np.ndarray, settings: TopicModelSettings) -> np.ndarray:
+    """Splits the groups with most documents a piece until there are `min_topics` pieces."""
+    sizes = np.bincount(groups[groups != NOISE])
+    pieces = np.ones(len(sizes), dtype=np.int64)
+    heap = [(-float(size), group) for group, size in enumerate(sizes)]
+    heapq.heapify(heap)
+    while pieces.sum() < settings.min_topics:
+        _, group = heapq.heappop(heap)
+        pieces[group] += 1
+        heapq.heappush(heap, (-sizes[group] / pieces[group], group))
+    parts = np.full(len(groups), NOISE, dtype=np.int64)
+    for group in range(len(sizes)):
+        members = groups == group
+        parts[members] = pieces[:group].sum()
+        if pieces[group] > 1:
+            parts[members] += split(sample[members], int(pieces[group]), settings.seed)
+    return _renumbered(parts)
+
+
+def _merged(groups: np.ndarray, sample: np.ndarray, most: int) -> np.ndarray:
+    """Merges groups by average linkage of their mean directions into at most `most`."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    kept = groups != NOISE
+    directions = mean_directions(sample[kept], groups[kept])
+    merged_into = fcluster(linkage(directions, "average"), most, criterion="maxclust")
+    merged = np.full(len(groups), NOISE, dtype=np.int64)
+    merged[kept] = merged_into[groups[kept]]
+    return _renumbered(merged)
+
+
+def _renumbered(groups: np.ndarray) -> np.ndarray:
+    """Numbers the groups that have members 0, 1, ... in their order; NOISE stays."""
+    kept = groups != NOISE
+    renumbered = np.full(len(groups), NOISE, dtype=np.int64)
+    renumbered[kept] = np.unique(groups[kept], return_inverse=True)[1]
+    return renumbered
+
 
 EmbedWords = Callable[[Sequence[str]], np.ndarray]
 ProgressCallback = Callable[[float, str], None]
@@ -45,7 +118,7 @@ def fit_topic_model(
         embeddings: float32 (N, d), unit length, rows aligned with `texts`; may be a memory map.
         settings: Sizes, bounds and seed.
         embed_words: Embeds n words as float32 (n, d), by the embedder of the documents.
-        progress: Told the share done.
+        progress: Called with the share done.
         embedder: Name of the embedder, kept with the model.
 
     Raises:

@@ -9,7 +9,7 @@ KEYWORDS = 10
 
 
 class TopicModelSettings(BaseModel):
-    """How public documents become topics. Defaults suit thousands of documents and millions."""
+    """Settings of a topic model. Defaults suit thousands of documents and millions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -28,7 +28,7 @@ _APOSTROPHES = re.compile(r"(?<=\w)['’]\w{1,3}\b")
 
 @dataclass(frozen=True, eq=False)
 class TopicWords:
-    """How often each topic uses each word.
+    """Counts of each word in each topic.
 
     Attributes:
         vocabulary: V words, lower case.

@@ -1,12 +1,13 @@
 """The privacy ledger: what was spent on which records, kept for good and recomputable by anyone.
 
-Read in this order: `terms` (what is allowed), `schema` (what is written), `chain` (why it cannot be
-edited unseen), `charges` (what an event costs under the filter), `plans` (what a fixed plan costs),
-`months` (what the clock says), `decisions` (what a gate that reads private text answered),
-`restated` (older prices), `accounts` (entries become sums), `allowances` (what a month may add),
-`conditions` and `admission` (may this be charged?), `entries` (what is written then), `database`
-(the table and its lock), `checkpoint` (what a machine need not verify again), `witness` (how a lost
-ledger is noticed), `store` (the `Ledger` others call), `statement` and `export` (what is shown).
+Read in this order: `terms` (the budget), `schema` (requests and entries), `chain` (why they cannot
+be edited unseen), `charges` (cost of an event under the filter), `plans` (cost of a fixed plan),
+`months` (the ledger's calendar), `decisions` (answers of a gate that reads private text),
+`older_prices` (entries of older versions), `accounts` (entries become sums), `allowances` (budget
+of a month), `conditions` and `admission` (may this be charged?), `entries` (what is written then),
+`database` (the table and its lock), `checkpoint` (what a machine need not verify again), `witness`
+(how a lost ledger is noticed), `store` (the `Ledger` others call), `statement` and `export` (what
+is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission

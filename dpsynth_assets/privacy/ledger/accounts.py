@@ -11,8 +11,8 @@ from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
 from dpsynth_assets.privacy.ledger.decisions import passed
 from dpsynth_assets.privacy.ledger.months import MonthSpend, month_of
+from dpsynth_assets.privacy.ledger.older_prices import restated_plan
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
-from dpsynth_assets.privacy.ledger.restated import restated_plan
 from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 
@@ -115,17 +115,17 @@ class CohortAccount:
 
     @property
     def is_charged(self) -> bool:
-        """Whether anything was charged that reads records, an ex-post release without ε too."""
+        """Says whether a release that reads records was charged, also an ex-post one without ε."""
         return bool(self.charges or self.secret_charges or self.has_ex_post)
 
     @property
     def has_secret(self) -> bool:
-        """Whether any release under secret protection was charged."""
+        """Says whether any release under secret protection was charged."""
         return bool(self.secret_charges)
 
     @property
     def follows_plan(self) -> bool:
-        """Whether every charge belongs to a plan that was pinned before the first one."""
+        """Says whether every charge belongs to a plan that was pinned before the first one."""
         return self.plan_json is not None and not self.adaptive
 
     def epsilon(self, accountant: str) -> float:

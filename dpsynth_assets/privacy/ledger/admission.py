@@ -6,6 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
+from dpsynth_assets.privacy.directed_rounding import (
+    declared,
+    digits_that_differ,
+    rounded_down,
+    rounded_up,
+)
 from dpsynth_assets.privacy.events import Event, event_from_json, is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
@@ -28,12 +34,11 @@ from dpsynth_assets.privacy.ledger.plans import (
 )
 from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms
-from dpsynth_assets.privacy.rounded import declared, digits_that_differ, rounded_down, rounded_up
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """What the ledger says to a request.
+    """Answer of the ledger to a request.
 
     Attributes:
         budget_epsilon: ε the dataset file allows the cohort.
@@ -59,17 +64,17 @@ class Admission:
 
     @property
     def admitted(self) -> bool:
-        """Whether `reserve` would succeed."""
+        """Says whether `reserve` would succeed."""
         return self.refusal is None
 
     @property
     def requested_epsilon(self) -> float:
-        """What the release would add to the total, rounded up."""
+        """The amount that the release would add to the total, rounded up."""
         return increase(self.spent_epsilon, self.total_epsilon)
 
     @property
     def remaining_epsilon(self) -> float:
-        """What is left before this release, rounded down."""
+        """The amount left before this release, rounded down."""
         return remaining(self.budget_epsilon, self.spent_epsilon)
 
 
@@ -225,7 +230,7 @@ def _posteriors(
     terms: BudgetTerms,
     plan_json: str | None,
 ) -> tuple[float, ...]:
-    """What is told of secrets once the request is charged; 1 where nothing would bound it.
+    """Computes the posterior of secrets once the request is charged; 1 where nothing bounds it.
 
     One for each promised (p, r); none where nothing is promised, and for what costs nothing: text
     that is written from releases tells no more than they do.
@@ -243,7 +248,7 @@ def _posteriors(
 
 
 def _is_ex_post(account: CohortAccount | None, request: ReleaseRequest) -> bool:
-    """Whether the cohort would hold a release without a dominating pair."""
+    """Says whether the cohort would hold a release without a dominating pair."""
     return request.guarantee is GuaranteeType.EX_POST or bool(account and account.has_ex_post)
 
 

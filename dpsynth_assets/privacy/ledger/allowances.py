@@ -13,13 +13,18 @@ the cohort's total does.
 
 from collections import Counter
 
+from dpsynth_assets.privacy.directed_rounding import (
+    declared,
+    digits_that_differ,
+    rounded_down,
+    rounded_up,
+)
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.months import MonthSpend, month_after
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_rounds
 from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms
-from dpsynth_assets.privacy.rounded import declared, digits_that_differ, rounded_down, rounded_up
 
 
 def month_epsilon(
@@ -49,7 +54,7 @@ def month_epsilon(
 def over_allowance(
     request: ReleaseRequest, terms: BudgetTerms, month: str, spent: float, total: float
 ) -> str | None:
-    """Why a charge does not fit into its month, in one line; None where it does."""
+    """Gives the reason why a charge does not fit into its month, in one line; None if it does."""
     allowance = terms.monthly_epsilon
     if allowance is None or total <= allowance:
         return None

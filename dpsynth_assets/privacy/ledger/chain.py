@@ -79,7 +79,7 @@ class ChainProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What a verification found.
+    """Result of a verification.
 
     Attributes:
         ok: Whether nothing is wrong.

@@ -1,4 +1,4 @@
-"""What charges weigh under the adaptive filter: exact ρ, and sampled events kept as they are.
+"""Weights of charges under the adaptive filter: exact ρ, and sampled events kept as they are.
 
 ρ adds, and its conversion to ε may use the best order each time it is read, since zCDP bounds the
 Rényi divergence at all orders at once. A sampled Gaussian (DP-SGD) has no such line: its divergence
@@ -134,7 +134,7 @@ def parts_of(event_json: str) -> Parts:
 
 @lru_cache(maxsize=4096)
 def is_free(event_json: str) -> bool:
-    """Whether an event is post-processing, which is recorded and charges nothing."""
+    """Says whether an event is post-processing, which is recorded and charges nothing."""
     return is_post_processing(event_from_json(json.loads(event_json)))
 
 

@@ -1,8 +1,9 @@
-"""What must hold before a request is priced: a guarantee, the same terms, the same plan."""
+"""Conditions on a request before it is priced: a guarantee, the same terms, the same plan."""
 
 import json
 from collections.abc import Mapping, Sequence
 
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -10,7 +11,6 @@ from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies
 from dpsynth_assets.privacy.ledger.schema import PlannedRelease, ReleaseRequest, plan_to_json
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, SecretTerms
-from dpsynth_assets.privacy.rounded import declared
 
 Plan = Sequence[PlannedRelease] | None
 
@@ -64,7 +64,7 @@ def _check_secrets(request: ReleaseRequest, terms: BudgetTerms, where: str) -> N
 
 
 def check_unchanged(account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms) -> None:
-    """What composition takes for granted must not change once something was charged."""
+    """Refuses a change, after a charge, of what composition takes for granted."""
     opened = account.opened
     facts: dict[str, tuple[object, object]] = {
         "dataset": (account.dataset, request.dataset),
@@ -132,7 +132,7 @@ def check_one_account(accounts: Mapping[str, CohortAccount], request: ReleaseReq
 def check_partition(
     partitions: Mapping[str, str | None], request: ReleaseRequest, terms: BudgetTerms
 ) -> None:
-    """One dataset is parted by one rule: cohorts of two rules would share records.
+    """One dataset is partitioned by one rule: cohorts of two rules would share records.
 
     **Privacy** The largest cohort stands for the dataset only while every record is in one cohort
     (docs/privacy.md): a month and a week overlap, and so do a cohort and the whole dataset.
@@ -140,7 +140,7 @@ def check_partition(
     before = partitions.get(request.dataset, terms.partition)
     if before != terms.partition:
         raise PrivacyError(
-            f"Expected dataset {request.dataset!r} parted by {before or 'no rule'}, as in its "
+            f"Expected dataset {request.dataset!r} partitioned by {before or 'no rule'}, as in its "
             f"ledger entries, got {terms.partition or 'no rule'}: a record could be in two "
             "cohorts. Restore `cohorts` in the dataset file, or name another dataset of other "
             "records."
@@ -181,7 +181,7 @@ def pinned_plan(
 
 
 def _is_older(account: CohortAccount, plan_json: str) -> bool:
-    """Whether a plan releases what the pinned one of an older version does, with other noise."""
+    """Says whether a plan releases what the pinned one of an older version does, but for noise."""
     if account.older_plan_json is None or account.adaptive or account.plan_json == plan_json:
         return False
     return _assets(plan_json) == _assets(account.plan_json or "[]")

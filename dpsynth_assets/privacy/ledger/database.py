@@ -83,7 +83,7 @@ class Database:
             return cast("str | None", connection.execute(query).scalar_one_or_none())
 
     def count_charges(self, cohort: str | None = None) -> int:
-        """How many reserves there are, of one cohort or of all."""
+        """Counts reserves, of one cohort or of all."""
         query = sa.select(sa.func.count()).where(TABLE.c.kind == RESERVE)
         if cohort is not None:
             query = query.where(TABLE.c.cohort == cohort)
@@ -167,7 +167,7 @@ class Database:
 
 
 class Appender:
-    """What may be done while the write lock is held."""
+    """Operations allowed while the write lock is held."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

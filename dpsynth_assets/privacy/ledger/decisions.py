@@ -17,7 +17,7 @@ PASS, HOLD = "pass", "hold"
 
 @dataclass(frozen=True, kw_only=True)
 class GateQuestion:
-    """What a gate asks about one candidate corpus. Every field is public or already released.
+    """The question of a gate about one candidate corpus. Every field is public or already released.
 
     Attributes:
         cohort: Cohort whose records are compared.
@@ -47,7 +47,7 @@ def question_key(cohort: str, check: str, candidate: str) -> str:
 
 
 def decision_json(question: GateQuestion, *, passed: bool, count: int) -> str:
-    """What a decision's entry holds as its parameters.
+    """Parameters that a decision's entry holds.
 
     Args:
         question: What was asked.
@@ -65,7 +65,7 @@ def decision_json(question: GateQuestion, *, passed: bool, count: int) -> str:
 
 
 def passed(entry: LedgerEntry) -> bool:
-    """Whether a decision let its candidate through; anything unclear did not."""
+    """Says whether a decision let its candidate through; anything unclear did not."""
     return entry.parameters.get("outcome") == PASS
 
 

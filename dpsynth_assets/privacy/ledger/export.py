@@ -1,4 +1,4 @@
-"""What people and other programs read: a running history, and the entries as CSV or JSON."""
+"""Exports of the ledger: a running history, and the entries as CSV or JSON."""
 
 import csv
 import io

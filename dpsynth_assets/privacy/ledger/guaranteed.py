@@ -1,4 +1,4 @@
-"""What is guaranteed of a cohort, as distinct from what an odometer reads of it.
+"""Guarantees of a cohort, as distinct from what an odometer reads of it.
 
 A filter admits releases that were chosen after seeing earlier ones, and guarantees the budget it
 compares with. ε of what was spent so far is a reading of an odometer: its best order, and which

@@ -39,7 +39,7 @@ def month_after(month: str) -> str:
 
 @dataclass
 class MonthSpend:
-    """What one cohort was charged in one month.
+    """Charges of one cohort in one month.
 
     Attributes:
         month: The month of the last charge; "" before any.

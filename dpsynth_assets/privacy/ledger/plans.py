@@ -1,4 +1,4 @@
-"""What a plan fixed beforehand costs: ε of its DP lines, and what all its lines tell of a secret.
+"""Cost of a plan fixed beforehand: ε of its DP lines, posterior of a secret under all its lines.
 
 A sum of privacy loss distributions is no filter, so whole copies of the plan are charged: as many
 as hold every charge so far (docs/privacy.md). The same goes for dominating pairs of secrets.
@@ -13,18 +13,18 @@ from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, event_fro
 from dpsynth_assets.privacy.ledger.terms import TIGHT, SecretTerms, canonical_json
 
 Charges = Counter[tuple[str, str]]
-"""How often each (asset, canonical event) was charged."""
+"""Number of charges of each (asset, canonical event)."""
 
 
 def is_secret(event: Event, *, entirely: bool = False) -> bool:
-    """Whether some part (or every part) bounds neighbours of a secret only."""
+    """Says whether some part (or every part) bounds neighbours of a secret only."""
     parts = [isinstance(atom, MixtureGaussianEvent) for atom in flatten(event)]
     return all(parts) if entirely else any(parts)
 
 
 @lru_cache(maxsize=256)
 def plan_copies(plan_json: str) -> Charges:
-    """How often a plan holds each (asset, canonical event)."""
+    """Counts how often a plan holds each (asset, canonical event)."""
     return Counter((asset, canonical_json(event)) for asset, event in json.loads(plan_json))
 
 

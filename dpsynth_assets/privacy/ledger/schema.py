@@ -1,4 +1,4 @@
-"""What the ledger is asked and what it keeps: requests, reservations and entries."""
+"""Requests to the ledger, and what it keeps of them: reservations and entries."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,22 @@ from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.restated import request_but_for_prices, restated_event
+from dpsynth_assets.privacy.ledger.older_prices import request_but_for_prices, restated_event
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
-from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+
+RESTS_ON = "rests_on"
+"""Parameter of a charge that names the facts its sensitivity rests on, for its label."""
+
+EMBEDDINGS = "embeddings"
+"""The way in which private texts were embedded."""
+
+GRADIENTS = "gradients"
+"""The records that shared a pass when gradients were clipped."""
+
+STATES = "states"
+"""The records that shared a pass when hidden states were read."""
+
 
 RESERVE = "reserve"
 COMMIT = "commit"
@@ -158,14 +170,14 @@ class LedgerEntry(NamedTuple):
 
     @property
     def priced_json(self) -> str | None:
-        """What was charged, at its true price (`restated`), canonical JSON; None without an ε."""
+        """The event charged, at its true price (`older_prices`), as JSON; None without an ε."""
         if self.event_json is None:
             return None
         return restated_event(self.event_json, self.asset, self.terms_json or "")
 
     @property
     def event(self) -> Event | None:
-        """What was charged, rebuilt from its constructor arguments at its true price."""
+        """The event charged, rebuilt from its constructor arguments at its true price."""
         return None if self.priced_json is None else event_from_json(json.loads(self.priced_json))
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
@@ -13,7 +14,6 @@ from dpsynth_assets.privacy.ledger.allowances import month_epsilon
 from dpsynth_assets.privacy.ledger.charges import float_up
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, guaranteed
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
-from dpsynth_assets.privacy.rounded import declared, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DP_TOTAL = "dp"
@@ -24,7 +24,7 @@ MIXED_TOTAL = "none (cohorts differ in neighbouring relation or privacy unit)"
 
 @dataclass(frozen=True, kw_only=True)
 class CohortSpend:
-    """What one cohort has spent, recomputed from its events.
+    """Spending of one cohort, recomputed from its events.
 
     Attributes:
         cohort: Name of the cohort.
@@ -119,7 +119,7 @@ class CohortSpend:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpend:
-    """What all cohorts of a dataset have spent together.
+    """Spending of all cohorts of a dataset together.
 
     Attributes:
         dataset: Name of the dataset.
@@ -206,7 +206,7 @@ def cohort_spend(
 
 
 def _promised(account: CohortAccount, terms: BudgetTerms) -> SecretTerms | None:
-    """What is promised to secrets: by `terms`, unless more was promised when it was charged."""
+    """The bounds promised to secrets: by `terms`, unless more was promised when charged."""
     if account.secret is None or (terms.secret is not None and terms.secret.keeps(account.secret)):
         return terms.secret
     return account.secret
@@ -215,7 +215,7 @@ def _promised(account: CohortAccount, terms: BudgetTerms) -> SecretTerms | None:
 def _of_month(
     account: CohortAccount, terms: BudgetTerms, accountant: str, month: str
 ) -> dict[str, Any]:
-    """What `CohortSpend` says of one month."""
+    """The month's part of a `CohortSpend`."""
     if not month or terms.monthly_epsilon is None:
         return {}
     plan_json = account.plan_json if accountant == TIGHT else None
@@ -252,7 +252,7 @@ def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpe
 
 
 def _disjoint(dataset: str, accounts: Sequence[CohortAccount]) -> bool:
-    """Whether neighbouring datasets differ in one cohort only."""
+    """Says whether neighbouring datasets differ in one cohort only."""
     one_rule = len({account.opened.partition for account in accounts}) == 1
     return one_rule and all(
         account.opened.relation is not NeighboringRelation.REPLACE_ONE

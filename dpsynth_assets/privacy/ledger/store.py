@@ -188,7 +188,7 @@ class Ledger:
         return bool(self.decision(question))
 
     def decision(self, question: GateQuestion) -> bool | None:
-        """What was decided about a candidate; None where nothing was."""
+        """The decision about a candidate; None where there is none."""
         return self._refreshed().decisions.get(question.key)
 
     def pending(self, request: ReleaseRequest) -> list[Reservation]:
@@ -201,7 +201,7 @@ class Ledger:
         return [Reservation(name, request) for name in book.open_reservations(key)]
 
     def is_open(self, reservation_id: str) -> bool:
-        """Whether private data may be read under this reservation: charged, not yet committed."""
+        """Says whether a reservation allows reading private data: charged, not yet committed."""
         book = self._refreshed()
         return reservation_id in book.reserved and reservation_id not in book.committed
 
@@ -234,7 +234,7 @@ class Ledger:
         return self._database.read(cohort=cohort)
 
     def count_charges(self, cohort: str | None = None) -> int:
-        """How many charges there are, of one cohort or of all."""
+        """Counts charges, of one cohort or of all."""
         return self._database.count_charges(cohort)
 
     def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:

@@ -1,4 +1,4 @@
-"""What a dataset file allows, and the one way in which it is written."""
+"""Budget terms that a dataset file declares, and their canonical form."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def digest(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretTerms:
-    """What a dataset file promises to every listed secret, beside the budget of its records.
+    """The bound that a dataset file promises to every listed secret, beside its records' budget.
 
     Attributes:
         prior: p in (0, 1): largest probability with which an attacker guesses a secret from what
@@ -72,7 +72,7 @@ class SecretTerms:
         return ((self.prior, self.posterior), *self.others)
 
     def keeps(self, earlier: "SecretTerms") -> bool:
-        """Whether every bound promised earlier still holds where these do, of as many records.
+        """Says whether every bound promised earlier still holds where these do, of as many records.
 
         **Privacy** A guess that begins at a larger p ends at a larger probability. So (p, r) keeps
         (p', r') where p >= p' and r <= r'.
@@ -85,7 +85,7 @@ class SecretTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetTerms:
-    """What a dataset file allows, stored with every entry.
+    """Budget that a dataset file allows, stored with every entry.
 
     Attributes:
         epsilon: Total budget ε of the cohort. May be raised or lowered later.
@@ -99,8 +99,8 @@ class BudgetTerms:
         secret: Bound on what all releases tell about one secret; None where none is promised.
         monthly_epsilon: ε that the charges of one calendar month (UTC) may come to, beside the
             total. May be raised or lowered later; None: no bound by month.
-        partition: How the dataset is parted into disjoint cohorts, e.g. `month of created`; the
-            same for all cohorts of a dataset. None: not parted by a rule.
+        partition: Rule that partitions the dataset into disjoint cohorts, e.g. `month of created`;
+            the same for all cohorts of a dataset. None: not partitioned by a rule.
     """
 
     epsilon: float

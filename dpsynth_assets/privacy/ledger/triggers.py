@@ -1,4 +1,4 @@
-"""What the database itself refuses: to change, remove or skip an entry, or to take another kind."""
+"""Refusals by the database itself: to change, remove or skip an entry, or to take another kind."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def kinds_allowed(kinds: Sequence[str]) -> str:
 
 
 def widening(kinds: Sequence[str]) -> str:
-    """What lets an older PostgreSQL table take entries of these kinds."""
+    """Statements that let an older PostgreSQL table take entries of these kinds."""
     return (
         "ALTER TABLE privacy_ledger DROP CONSTRAINT privacy_ledger_kind, "
         f"ADD CONSTRAINT privacy_ledger_kind CHECK ({kinds_allowed(kinds)})"

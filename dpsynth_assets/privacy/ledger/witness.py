@@ -1,4 +1,4 @@
-"""What an installation remembers of its ledger, kept apart from it, so that a lost one is noticed.
+"""Record that an installation keeps of its ledger, apart from it, so that a loss is noticed.
 
 A ledger that was deleted, emptied, restored from an older copy or replaced by another database
 verifies by itself: a hash chain shows no missing tail. The witness holds the number and the hash of
@@ -41,7 +41,7 @@ class Witness:
         self.path = folder / "ledger.json"
 
     def load(self) -> Seen | None:
-        """What was seen last; None where nothing was.
+        """The state seen last; None where none was.
 
         Raises:
             LedgerIntegrityError: The file is there and cannot be read.

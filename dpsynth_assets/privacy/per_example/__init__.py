@@ -2,11 +2,11 @@
 
 One backward pass keeps every layer's inputs and output gradients (`recording`, `booking`), once it
 is known that their first axis counts examples (`descent`; `relative_bias` for T5), from which norms
-(`norms`) and the clipped sum (`sums`) follow by matrix products. Matrices that are small beside
-their inputs have each example's gradient computed once, for both (`kept`). CPU threads take parts
-of a batch side by side, each with modules of its own over the same weights (`bookkeeper`).
+(`norms`) and the clipped sum (`bookkeeper`) follow by matrix products. Matrices that are small
+beside their inputs have each example's gradient computed once, for both. CPU threads take parts of
+a batch side by side, each with modules of its own over the same weights.
 Layers of other kinds (`support`) have each example's gradient computed by Opacus (`opacus_layers`).
-What records that share a pass may move one another is bounded and charged (`company`).
+What records that share a pass may move one another is bounded and charged (`shared_passes`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
 it and adds noise.
 
@@ -15,13 +15,12 @@ al. 2022 (arXiv:2110.05679), section 4, here with tied embeddings.
 """
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
-from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart
-from dpsynth_assets.privacy.per_example.company import (
+from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart, PerExampleGradients
+from dpsynth_assets.privacy.per_example.shared_passes import (
     GRADIENT_SLACK,
     most_in_company,
     refuse_undeclared_slack,
 )
-from dpsynth_assets.privacy.per_example.gradients import PerExampleGradients
 from dpsynth_assets.privacy.per_example.support import opacus_layers
 
 __all__ = [

@@ -38,7 +38,7 @@ class Products(StrEnum):
         **Privacy** Let K = B T tokens make one product, and S be a logical batch of N records. An
         exact weighted sum moves by at most C (1 − margin) where a record enters or leaves. Which
         records share a micro-batch may change with it, hence every rounding error may. What a
-        record's own gradient moves with its batch mates is kept back besides, by
+        record's own gradient moves with the other records of its pass is kept back besides, by
         `DpSgdMechanism.record_bound`.
 
         FLOAT64, 2^-12: |error| <= K 2^-53 · Σ_i c_i coarse_i <= K N 2^-45 C for each of the two
@@ -49,7 +49,7 @@ class Products(StrEnum):
         mean zero (Higham and Mary 2019) grow as √K 2^-24 times the sum, itself at most C times
         the records of the micro-batch; over all micro-batches and both neighbours that is below
         2^-8 C for K = 2^14 and N = 2^12 even where all gradients point the same way. Gradients
-        that are kept for norm and sum (`kept`) add over tokens first and over examples then, which
+        that are kept for norm and sum (`norms`) add over tokens first and over examples then, which
         is fewer terms each time, and their norm is that of the very numbers that are added.
         """
         return 2.0**-12 if self is Products.FLOAT64 else 2.0**-7

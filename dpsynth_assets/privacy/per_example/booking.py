@@ -1,4 +1,4 @@
-"""What one call of a module adds to the factors of its parameters.
+"""Adds what one call of a module contributes to the factors of its parameters.
 
 Shape letters: B examples, T tokens of one, d features in, p features out.
 """

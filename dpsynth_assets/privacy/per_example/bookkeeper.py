@@ -1,25 +1,77 @@
-"""Clipped sums over some parts of a batch, by one model in one thread.
+"""A model's clipped gradient sum over a batch, by one backward pass a part.
 
-Shape letters: B examples of one part.
+A `Bookkeeper` sums some parts in one thread; `PerExampleGradients` shares a batch among them.
+
+Shape letters: N examples of a batch, B of one part, T or S tokens of one, (m, n) shape of a matrix
+parameter.
 """
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from dpsynth_assets.privacy.per_example.arithmetic import Products
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights, useful_threads
+from dpsynth_assets.privacy.per_example.arithmetic import Products, column_blocks, wide_product
 from dpsynth_assets.privacy.per_example.norms import norm_bounds
 from dpsynth_assets.privacy.per_example.opacus_layers import refuse_unfit
 from dpsynth_assets.privacy.per_example.recording import recording
-from dpsynth_assets.privacy.per_example.sums import add_weighted
 from dpsynth_assets.privacy.per_example.support import (
     ModuleKind,
     booked_modules,
     trainable_parameters,
 )
-from dpsynth_assets.privacy.per_example.uses import Factors
+from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
 
 if TYPE_CHECKING:
     import torch
+
+
+def add_weighted(
+    private_sum: "torch.Tensor", factors: Factors, scales: "torch.Tensor", products: Products
+) -> None:
+    """Adds Σ_i scales_i · G_i to the sum of one parameter.
+
+    Args:
+        private_sum: (*shape) float64, changed in place.
+        factors: Of the parameter.
+        scales: (B,) float64 in [0, 1].
+        products: Arithmetic.
+    """
+    if factors.vectors is not None:
+        private_sum.view(-1).add_(scales @ factors.vectors)
+    if factors.kept is not None:
+        private_sum.view(-1).add_(scales.to(factors.kept.dtype) @ factors.kept)
+    for product in factors.products:
+        _add_product(private_sum, product, scales, products)
+    for lookup in factors.lookups:
+        _add_lookup(private_sum, lookup, scales)
+
+
+def _add_product(
+    private_sum: "torch.Tensor", product: Product, scales: "torch.Tensor", products: Products
+) -> None:
+    """One product over all examples and tokens; the narrower factor carries the scales."""
+    import torch
+
+    left, right = product.left, product.right
+    total = private_sum
+    if left.shape[2] < right.shape[2]:
+        left, right, total = right, left, private_sum.mT
+    double = products is Products.FLOAT64
+    factor = scales[:, None, None].to(torch.float64 if double else torch.float32)
+    # The type of the wider of both, then once rounded.
+    scaled = (right * factor).to(factor.dtype if double else right.dtype).flatten(0, 1)
+    rows = left.flatten(0, 1)
+    for block in column_blocks(rows, max(len(rows), scaled.shape[1])):
+        part = rows[:, block].mT
+        if double:
+            total[block].addmm_(part.double(), scaled)
+        else:
+            total[block].add_(wide_product(part, scaled))
+
+
+def _add_lookup(private_sum: "torch.Tensor", lookup: Lookup, scales: "torch.Tensor") -> None:
+    rows = lookup.right.double() * scales[:, None, None]
+    private_sum.index_add_(0, lookup.index.reshape(-1), rows.flatten(0, 1))
 
 
 class LossOfPart(NamedTuple):
@@ -129,3 +181,83 @@ class Bookkeeper:
                 own, factors[index] = factors[index], None  # its activations go with it
                 if own is not None:
                     add_weighted(total, own, scales, self._products)
+
+
+class PerExampleGradients:
+    """Per-example clipping of all trainable parameters of a model, by book-keeping.
+
+    Layers that book-keeping does not know have their per-example gradients computed by Opacus.
+
+    **Privacy** There is no method that returns a gradient without clipping. The clipped sum goes
+    to `DpSgdMechanism.private_gradient_of_losses` alone, which adds the noise.
+
+    **Source** Bu et al. 2023, Algorithm 1; tied uses are added before the norm is taken.
+    """
+
+    def __init__(
+        self, model: "torch.nn.Module", products: Products = Products.NATIVE, threads: int = 1
+    ) -> None:
+        """Checks that every trainable parameter of the model can be booked.
+
+        Args:
+            model: Made of linear, embedding and norm layers, shared or not, adapters too; and of
+                layers of one tensor in and one out that Opacus can work on, not shared with others.
+                Its layers must keep examples apart. It is not changed.
+            products: Arithmetic of the sums.
+            threads: CPU threads that may work on parts side by side; one takes all where the model
+                is on a device, or large enough for its operations to be shared instead.
+
+        Raises:
+            TypeError: If it has a trainable layer that neither can work on.
+        """
+        first = Bookkeeper(model, Products(products))
+        self.names, self.parameters = first.names, first.parameters
+        copies = range(1, useful_threads(self.parameters, threads))
+        self._bookkeepers = [
+            first,
+            *(Bookkeeper(shares_weights(model), Products(products)) for _ in copies),
+        ]
+
+    @property
+    def threads(self) -> int:
+        """Parts that are worked on side by side."""
+        return len(self._bookkeepers)
+
+    def private_clipped_sums(
+        self, private_parts: Iterable[LossOfPart], l2_bound: float
+    ) -> "tuple[list[torch.Tensor], int]":
+        """Sums the clipped gradients of all examples. Private: without noise.
+
+        Args:
+            private_parts: Disjoint parts of one batch; lazy, or empty.
+            l2_bound: C > 0.
+
+        Returns:
+            For each of `parameters` a float64 sum, and N. An example whose gradient is not finite
+            adds zero.
+
+        Raises:
+            TypeError: If a layer mixes examples, or something reads a parameter past its layer.
+            ValueError: If losses are not one for each example.
+
+        **Privacy** One example moves the sums by at most C, over all parameters together, up to
+        rounding: `Products.clip_margin`. Threads change nothing of that: each part goes to exactly
+        one of them, which clips its examples before anything is added, and the float64 sums of the
+        threads are added in the order of the threads. N counts every part once, so that a part
+        lost or taken twice is refused with its gradient (`StepMeter.release`).
+        """
+        if self.threads == 1:
+            return self._bookkeepers[0].private_clipped_sums(private_parts, l2_bound)
+        parts = list(private_parts)
+        with one_thread_each(self.threads) as executor:
+            running = [
+                executor.submit(each.private_clipped_sums, parts[own :: self.threads], l2_bound)
+                for own, each in enumerate(self._bookkeepers)
+            ]
+            found = [each.result() for each in running]
+        sums, rows = found[0]
+        for others, count in found[1:]:
+            for total, other in zip(sums, others, strict=True):
+                total.add_(other)
+            rows += count
+        return sums, rows

@@ -1,4 +1,4 @@
-"""Which tensors of a forward pass come from its batch, so that their first axis counts examples.
+"""Finds tensors of a forward pass that come from its batch: their first axis counts examples.
 
 Sizes prove nothing: T x T relative positions look like B rows of T tokens where B = T.
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
 LookedUp = Callable[[tuple[Any, ...], Any], Any]
-"""Given the arguments and the output of a table look-up, what the model goes on with."""
+"""Given the arguments and the output of a table look-up, what the model uses next."""
 
 
 class Descent:
@@ -43,7 +43,7 @@ class Descent:
         tensor._descent = self  # type: ignore[attr-defined]
 
     def includes(self, tensor: Any) -> bool:
-        """Whether a tensor comes from the batch."""
+        """Says whether a tensor comes from the batch."""
         return getattr(tensor, "_descent", None) is self
 
     def pass_on(self, function: Any, given: tuple[Any, ...], named: Any, found: Any) -> None:
@@ -56,7 +56,7 @@ class Descent:
                 self.follow(each)
 
     def _is_among(self, sources: Iterable[Any]) -> bool:
-        """Whether one of the arguments of a function comes from the batch; called very often."""
+        """Says whether an argument of a function comes from the batch; called very often."""
         return any(
             self.includes(each) or (isinstance(each, list | tuple) and self._is_among(each))
             for each in sources
@@ -114,7 +114,7 @@ def _of_one_argument() -> frozenset[Any]:
 
 
 def _takes_one_row(function: Any, given: tuple[Any, ...]) -> bool:
-    """Whether `rows[0]` leaves the examples behind."""
+    """Says whether `rows[0]` leaves the examples behind."""
     import torch
 
     if function is not torch.Tensor.__getitem__:

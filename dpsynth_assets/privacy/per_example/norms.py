@@ -3,6 +3,7 @@
 Shape letters: B examples, T or S tokens of one, (m, n) shape of a matrix parameter.
 """
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,36 @@ from dpsynth_assets.privacy.per_example.arithmetic import (
     scaling_error,
     wide_product,
 )
-from dpsynth_assets.privacy.per_example.kept import kept_products, kept_squares, norm_block
 from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
 
 if TYPE_CHECKING:
     import torch
+
+    from dpsynth_assets.privacy.per_example.uses import Product
+
+
+NORM_BLOCK = 1024
+"""Entries of a kept product whose squares are added up in float32."""
+
+
+def kept_products(product: "Product") -> "torch.Tensor":
+    """Computes the (B, m · n) gradients of each example from float32 or float64 factors."""
+    return (product.left.mT @ product.right).flatten(1)
+
+
+def norm_block(entries: int) -> int:
+    """Entries of a product of so many whose squares are added up in float32."""
+    return math.gcd(entries, NORM_BLOCK)
+
+
+def kept_squares(kept: "torch.Tensor") -> "torch.Tensor":
+    """Computes (B,) float64 squared norms of (B, m · n) gradients, right to a share of u a term."""
+    import torch
+
+    width = norm_block(kept.shape[1])
+    norms = torch.linalg.vector_norm(kept.view(len(kept), -1, width), dim=2).double()
+    return norms.square_().sum(dim=1)
+
 
 GHOST_COST = {Products.FLOAT64: 2.5, Products.NATIVE: 1.5}
 """Cost of a multiplication in a Gram matrix beside one in a per-example product, measured."""
@@ -46,8 +72,8 @@ def norm_bounds(factors: list[Factors], rows: int, products: Products) -> "torch
         The norm, or slightly more; never less than 1/256 of the coarse norm. Not finite where a
         gradient is not.
 
-    **Privacy** A scale of C / bound makes every example's own product, as `sums` computes it, no
-    longer than C.
+    **Privacy** A scale of C / bound makes every example's own product, as `bookkeeper` computes it,
+    no longer than C.
     """
     import torch
 
@@ -116,8 +142,10 @@ def _rounded_up(
     squares besides. Of Gram matrices, inner products are off by random roundings of as many terms
     as factors are wide (four deviations of it), in float64 by all of them.
 
-    **Privacy** Which way is cheapest follows from how far mates pad an example. What is added does
-    not: it is the larger of both, from the example's own tokens, lest a mate move its scale.
+    **Privacy** Which way is cheapest follows from how far other records pad an example. What is
+    added does
+    not: it is the larger of both, from the example's own tokens, so that no other record moves its
+        scale.
     """
     import torch
 
@@ -142,7 +170,7 @@ def _rounded_up(
 
 
 def _keeping_is_cheapest(product: Product, products: Products) -> bool:
-    """Whether to take products of each example once, for norm and sum, and not token by token.
+    """Says whether to take products of each example once, for norm and sum, and not token by token.
 
     They may be larger than their factors, but not by much. Costs were measured on a processor.
     """

@@ -59,7 +59,7 @@ class _Row(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What one call of a layer was given.
+    """The inputs of one call of a layer.
 
     Attributes:
         rows: What belongs to the examples.

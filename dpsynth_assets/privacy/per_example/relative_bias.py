@@ -24,7 +24,7 @@ def owners_of_tables(model: "torch.nn.Module") -> "dict[int, torch.nn.Module]":
 
 
 def repeats_a_look_up(owner: "torch.nn.Module") -> bool:
-    """Whether a module's `compute_bias` does no more than look up and rearrange, found by trying.
+    """Says, by trying, whether a module's `compute_bias` does no more than look up and rearrange.
 
     A look-up of distinct numbers tells which bucket each pair of places reads.
     """
@@ -47,7 +47,7 @@ def repeats_a_look_up(owner: "torch.nn.Module") -> bool:
 
 
 def is_look_up(bias: "torch.Tensor", index: "torch.Tensor", weight: "torch.Tensor") -> bool:
-    """Whether a (1, H, Q, K) bias holds, place by place, the rows of the (m, H) table."""
+    """Says whether a (1, H, Q, K) bias holds, place by place, the rows of the (m, H) table."""
     import torch
 
     shape = (1, weight.shape[1], *index.shape)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ModuleKind(StrEnum):
-    """How a module uses its parameters."""
+    """The way in which a module uses its parameters."""
 
     LINEAR = "linear"
     TRANSPOSED_LINEAR = "transposed linear"

@@ -1,4 +1,4 @@
-"""What one backward pass leaves of each parameter: factors of its per-example gradients.
+"""Factors of per-example gradients, which one backward pass leaves of each parameter.
 
 Shape letters: B examples, T or S tokens of one, (m, n) shape of a matrix parameter.
 """
@@ -48,7 +48,7 @@ class Factors:
         coarse: (B,) float64 sums of |left_t| |right_t| over uses and tokens: a bound on what
             cancellation among an example's own tokens can magnify.
         terms: (B,) float64 numbers of tokens, over uses, whose |left_t| |right_t| is not zero: the
-            example's own, however far its mates pad it.
+            example's own, however far other records pad it.
     """
 
     products: list[Product] = field(default_factory=list, repr=False)

@@ -9,17 +9,16 @@ import polars as pl
 import pytest
 from mailboxes import public_rows
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.models.engines import Capability, Generation
 from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
-METHOD = EpsVec()
 WIDTH, LAYERS = 6, 8
 WORDS = ("the", "sea", "was", "calm", "bread", "old", "hall", "quiet", "warm", "we", "paid", "left")
 SMALL = {
@@ -149,17 +148,16 @@ def make_public(engine=None):
 def run_stages(folder, config, private, public, terms=None, target_epsilon=8.0):
     """Runs every stage as the graph would; returns the plan and inputs with all releases."""
     terms = terms or make_terms()
-    plan = METHOD.plan(config, terms, target_epsilon=target_epsilon)
-    for stage in METHOD.stages(config, terms):
+    method = EpsVec(config, terms)
+    plan = method.plan(target_epsilon)
+    for stage in plan.stages:
         scratch = folder / stage.name
         if stage.public:
             scratch.mkdir(parents=True)
-            made = METHOD.prepare_stage(stage.name, plan, config, terms, public, scratch, silent)
+            made = method.make_public(stage, public, scratch, silent)
         else:
-            release = METHOD.release_stage(
-                stage.name, plan, config, terms, private, public, CheckpointFolders(scratch), silent
-            )
-            assert release.cost.event == plan.stages[stage.name]
+            release = method.release(stage, private, public, CheckpointFolders(scratch), silent)
+            assert release.cost.event == stage.mechanism.event() == plan.charges[stage.name]
             made = release.value
         done = Released(reservation=stage.name, facts=made.facts, folder=made.files)
         public = dataclasses.replace(public, released={**public.released, stage.name: done})
@@ -196,7 +194,7 @@ def engine():
 def cases():
     """What tests make cohorts and runs of."""
     return SimpleNamespace(
-        method=METHOD,
+        method=lambda config, terms=None: EpsVec(config, terms or make_terms()),
         terms=make_terms,
         records=make_records,
         private=make_private,

@@ -1,15 +1,14 @@
 """What EPSVec is charged: the joint noise, its shares, and what the plan refuses."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.plan import SHOTS, VECTORS, VectorNoise, vector_noise
+from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
+from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, is_post_processing
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -36,7 +35,7 @@ def test_noise_is_the_joint_noise_of_the_reference_at_the_papers_settings(relati
 def test_fixed_shots_at_the_papers_epsilon_get_the_noise_of_the_reference(cases):
     config = cases.config(use_vectors=False)
     for relation, expected in [(ADD_REMOVE, 30.74956613197769), (REPLACE_ONE, 43.486453460931244)]:
-        plan = cases.method.plan(config, cases.terms(relation=relation), target_epsilon=0.1)
+        plan = cases.method(config, cases.terms(relation=relation)).plan(0.1)
         assert plan.parameters["shots_noise_std"] == pytest.approx(expected, rel=1e-4)
 
 
@@ -44,30 +43,22 @@ def test_fixed_shots_at_the_papers_epsilon_get_the_noise_of_the_reference(cases)
 @pytest.mark.parametrize("share", [0.01, 0.3])
 def test_both_releases_together_cost_the_target_and_not_more(cases, accountant, share):
     terms = cases.terms(accountant=accountant)
-    plan = cases.method.plan(cases.config(shots_share=share), terms, target_epsilon=5.0)
-    whole = epsilon_of(list(plan.stages.values()), terms.delta, accountant)
+    plan = cases.method(cases.config(shots_share=share), terms).plan(5.0)
+    whole = epsilon_of(list(plan.charges.values()), terms.delta, accountant)
     # Beside whole counts the noise is found to 1e-4, and ρ of the rest is as much smaller.
     assert 5.0 * (1 - (2e-4 if accountant == "tight" else 1e-6)) < whole <= 5.0
     assert plan.epsilon == whole
-    assert float(plan.stages[SHOTS].rho / plan.event.rho) == pytest.approx(share, rel=0.02)
+    assert float(plan.charges[SHOTS].rho / plan.event.rho) == pytest.approx(share, rel=0.02)
 
 
 def test_a_unit_of_three_records_needs_three_times_the_noise(cases):
-    one, three = (
-        cases.method.plan(
-            cases.config(), cases.terms(unit=PrivacyUnit(column=column, max_records=most)),
-            target_epsilon=5.0,
-        )
-        for column, most in [(None, 1), ("customer", 3)]
-    )  # fmt: skip
-    assert one.stages.keys() == three.stages.keys()
+    units = (PrivacyUnit(), PrivacyUnit(column="customer", max_records=3))
+    one, three = (cases.method(cases.config(), cases.terms(unit=unit)).plan(5.0) for unit in units)
+    assert one.charges.keys() == three.charges.keys()
     assert three.parameters["shots_noise_std"] == pytest.approx(
         3 * one.parameters["shots_noise_std"]
     )
-    stds = [
-        vector_noise(plan, cases.terms(unit=unit)).noise_std(layers=2, records=10)
-        for plan, unit in [(one, PrivacyUnit()), (three, PrivacyUnit(column="c", max_records=3))]
-    ]
+    stds = [plan.stage(VECTORS).mechanism.noise_std(layers=2, records=10) for plan in (one, three)]
     assert stds[1] == pytest.approx(3 * stds[0], rel=1e-3)  # larger noise on whole counts is closer
 
 
@@ -77,54 +68,50 @@ def test_a_unit_of_three_records_needs_three_times_the_noise(cases):
 )
 def test_sampling_needs_less_noise_at_the_same_cost(cases, accountant, relation):
     terms = cases.terms(public_records=5000, accountant=accountant, relation=relation)
-    whole = cases.method.plan(cases.config(), terms, target_epsilon=3.0)
+    whole = cases.method(cases.config(), terms).plan(3.0)
     config = cases.config(vector_records=250)
-    sampled = cases.method.plan(config, terms, target_epsilon=3.0)
-    event = sampled.stages[VECTORS]
+    sampled = cases.method(config, terms).plan(3.0)
+    event = sampled.charges[VECTORS]
     assert isinstance(event, PoissonGaussianEvent)
     assert event.sampling_probability == 0.05
-    assert epsilon_of(list(sampled.stages.values()), terms.delta, accountant) <= 3.0
-    stds = [vector_noise(plan, terms).noise_std(layers=1, records=1) for plan in (whole, sampled)]
+    assert epsilon_of(list(sampled.charges.values()), terms.delta, accountant) <= 3.0
+    stds = [
+        plan.stage(VECTORS).mechanism.noise_std(layers=1, records=1) for plan in (whole, sampled)
+    ]
     assert stds[1] < 0.5 * stds[0]
 
 
 def test_a_sample_that_amplifies_nothing_is_refused(cases):
     terms = cases.terms(public_records=5000, accountant="zcdp", relation=REPLACE_ONE)
-    plan = cases.method.plan(cases.config(vector_records=50), terms, target_epsilon=3.0)
+    plan = cases.method(cases.config(vector_records=50), terms).plan(3.0)
     assert "forgets the sampling" in plan.refusal
 
 
 def test_a_sample_of_all_records_is_no_sample(cases):
-    plan = cases.method.plan(cases.config(vector_records=400), cases.terms(), target_epsilon=3.0)
+    plan = cases.method(cases.config(vector_records=400), cases.terms()).plan(3.0)
     assert plan.parameters["sampling_probability"] == 1.0
-    assert (
-        plan.stages == cases.method.plan(cases.config(), cases.terms(), target_epsilon=3.0).stages
-    )
+    assert plan.charges == cases.method(cases.config(), cases.terms()).plan(3.0).charges
 
 
 def test_parts_that_are_left_out_are_not_charged(cases):
     def stages(**changes):
-        return set(cases.method.plan(
-            cases.config(**changes), cases.terms(), target_epsilon=3.0
-        ).stages)  # fmt: skip
+        return set(cases.method(cases.config(**changes)).plan(3.0).charges)
 
     assert stages() == {SHOTS, VECTORS}
     assert stages(use_vectors=False) == {SHOTS}
     assert stages(use_fixed_shots=False) == stages(private_histogram=False) == {VECTORS}
-    free = cases.method.plan(
-        cases.config(use_vectors=False, use_fixed_shots=False), cases.terms(), target_epsilon=0.0
-    )
+    free = cases.method(cases.config(use_vectors=False, use_fixed_shots=False)).plan(0.0)
     assert is_post_processing(free.event)
     assert free.refusal is None
 
 
-def test_a_mechanism_with_less_noise_than_the_plans_event_is_refused(cases):
-    terms = cases.terms()
-    plan = cases.method.plan(cases.config(), terms, target_epsilon=3.0)
-    bent = replace(plan, parameters={**plan.parameters, "vector_noise_multiplier": 0.1})
-    assert vector_noise(plan, terms).event() == plan.stages[VECTORS]
-    with pytest.raises(UnaccountedReleaseError):
-        vector_noise(bent, terms)
+def test_the_noise_that_is_written_down_is_the_noise_of_the_mechanisms(cases):
+    plan = cases.method(cases.config(vector_records=20)).plan(3.0)
+    shots, vectors = plan.stage(SHOTS).mechanism, plan.stage(VECTORS).mechanism
+    assert shots.scale == plan.parameters["shots_noise_std"]
+    assert vectors.noise_multiplier == plan.parameters["vector_noise_multiplier"]
+    assert vectors.sampling_probability == plan.parameters["sampling_probability"] == 0.5
+    assert plan.charges == {SHOTS: shots.event(), VECTORS: vectors.event()}
 
 
 def test_noise_is_never_finer_than_what_is_charged():
@@ -139,21 +126,21 @@ def test_noise_is_never_finer_than_what_is_charged():
 
 def test_private_text_never_goes_to_an_endpoint(cases):
     terms = cases.terms(engine=ENDPOINT)
-    refusal = cases.method.plan(cases.config(prompt="base"), terms, target_epsilon=3.0).refusal
+    refusal = cases.method(cases.config(prompt="base"), terms).plan(3.0).refusal
     assert "private text" in refusal
     assert "\n" not in refusal
     shots_only = cases.config(prompt="base", use_vectors=False)
-    assert cases.method.plan(shots_only, terms, target_epsilon=3.0).refusal is None
-    document = cases.method.plan(cases.config(use_vectors=False), terms, target_epsilon=3.0)
+    assert cases.method(shots_only, terms).plan(3.0).refusal is None
+    document = cases.method(cases.config(use_vectors=False), terms).plan(3.0)
     assert "base or instruction" in document.refusal
 
 
 def test_a_sample_needs_a_declared_number_of_records(cases):
     terms = cases.terms(public_records=None)
-    refused = cases.method.plan(cases.config(vector_records=5), terms, target_epsilon=3.0)
+    refused = cases.method(cases.config(vector_records=5), terms).plan(3.0)
     assert "declared number of records" in refused.refusal
-    assert not refused.stages
-    assert cases.method.plan(cases.config(), terms, target_epsilon=3.0).refusal is None
+    assert not refused.charges
+    assert cases.method(cases.config(), terms).plan(3.0).refusal is None
 
 
 @pytest.mark.parametrize(("settings", "words"), [

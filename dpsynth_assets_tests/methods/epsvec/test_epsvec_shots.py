@@ -27,6 +27,14 @@ def noiseless(monkeypatch):
     return scales
 
 
+def released(cases, records, *, noise_std):
+    planned = histogram.NoisyHistogram(
+        noise="gaussian", scale=noise_std, relation=NeighboringRelation.ADD_REMOVE
+    )
+    embeddings = cases.embedder.embed(list(TEXTS))
+    return release_shots(planned, cases.private(records), CANDIDATES, embeddings, ("x", "y"))
+
+
 def votes(cases, records):
     private = cases.private(records)
     embeddings = cases.embedder.embed(list(TEXTS))
@@ -78,10 +86,7 @@ def test_the_noise_that_is_charged_is_drawn_and_the_most_voted_are_kept(cases, n
     records = pl.DataFrame(
         {"text": ["bread warm"] * 3 + ["old hall"] * 2 + ["quiet hall"], "label": ["x"] * 5 + ["y"]}
     )
-    release = release_shots(
-        cases.private(records), CANDIDATES, cases.embedder.embed(list(TEXTS)), cases.terms(),
-        noise_std=4.5,
-    )  # fmt: skip
+    release = released(cases, records, noise_std=4.5)
     assert noiseless == [4.5]
     assert release.cost.event.noise_std == 4.5
     assert release.value.leading(2)[0] == ("bread warm", "old hall")
@@ -93,10 +98,7 @@ def test_the_noise_that_is_charged_is_drawn_and_the_most_voted_are_kept(cases, n
 
 def test_counts_are_noisy_when_they_are_released(cases):
     def counts():
-        return release_shots(
-            cases.private(cases.records(30)), CANDIDATES, cases.embedder.embed(list(TEXTS)),
-            cases.terms(), noise_std=1e6,
-        ).value.weights  # fmt: skip
+        return released(cases, cases.records(30), noise_std=1e6).value.weights
 
     assert counts() != counts()
 
@@ -112,10 +114,7 @@ def test_shots_without_a_histogram_read_nothing_and_are_public():
 
 def test_records_of_a_label_are_never_told_below_their_noise(cases, noiseless):
     records = pl.DataFrame({"text": ["old hall"] * 50, "label": ["x"] * 50})
-    release = release_shots(
-        cases.private(records), CANDIDATES, cases.embedder.embed(list(TEXTS)), cases.terms(),
-        noise_std=3.0,
-    )  # fmt: skip
+    release = released(cases, records, noise_std=3.0)
     bins = CANDIDATES["label"].to_list().count(1)
     assert release.value.dp_records == pytest.approx((50.0, 3.0 * bins**0.5))
 

@@ -5,24 +5,24 @@ import dataclasses
 import pytest
 
 from dpsynth_assets.methods.epsvec.candidates import public_candidates, read_candidates
-from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets.methods.staged import Stage
+from dpsynth_assets.methods.stages import Stage
 
 POOL, SHOTS, NEGATIVES, VECTORS = "candidate_pool", "fixed_shots", "negative_set", "dataset_vectors"
 ALL = (POOL, SHOTS, NEGATIVES, VECTORS)
 
 
 def stages(cases, **changes):
-    return {each.name: each for each in cases.method.stages(cases.config(**changes), cases.terms())}
+    return {each.name: each for each in cases.method(cases.config(**changes)).stages()}
 
 
 def settings(cases, stage, **changes):
-    config, terms = cases.config(**changes), cases.terms(accountant="zcdp")
-    parameters = cases.method.plan(config, terms, target_epsilon=3.0).parameters
-    return cases.method.stage_settings(stage, parameters)
+    method = cases.method(cases.config(**changes), cases.terms(accountant="zcdp"))
+    return method.plan(3.0).stage(stage).settings
 
 
 def test_the_method_is_registered():
+    from dpsynth_assets.methods.registry import REGISTRY
+
     assert REGISTRY["epsvec"].name == "epsvec"
 
 
@@ -72,12 +72,14 @@ def test_other_settings_ask_for_other_releases_from_the_stage_on_that_they_matte
 
 
 def test_public_inputs_are_those_that_settings_use(cases):
-    needs = cases.method.public_inputs
+    def needs(config):
+        return cases.method(config).public_inputs
+
     assert needs(cases.config()) == {"public_language_model", "text_embedder", "public_corpus"}
     assert needs(cases.config(clip_bound=1.0, use_fixed_shots=False)) == {"public_language_model"}
     judged = cases.config(rejection={"judge": "likelihood"})
-    assert "public_corpus" in cases.method.writing_inputs(judged)
-    assert cases.method.writing_inputs(cases.config()) == frozenset()
+    assert "public_corpus" in cases.method(judged).writing_inputs
+    assert cases.method(cases.config()).writing_inputs == frozenset()
 
 
 def test_released_facts_hold_no_private_word(cases, engine, tmp_path):
@@ -92,7 +94,7 @@ def test_released_facts_hold_no_private_word(cases, engine, tmp_path):
 
 def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engine, tmp_path):
     config = cases.config(candidate_source="public_corpus", clip_bound=1.0)
-    assert "public_corpus" in cases.method.public_inputs(config)
+    assert "public_corpus" in cases.method(config).public_inputs
     public = cases.public(engine)
     cases.run(tmp_path, config, cases.private(cases.records(20)), public)
     pool = read_candidates(tmp_path / POOL)
@@ -107,7 +109,7 @@ def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engi
 def test_a_plan_without_any_number_of_records_cannot_tell_differences(cases):
     def refusal(**changes):
         terms = cases.terms(public_records=None)
-        return cases.method.plan(cases.config(**changes), terms, target_epsilon=8.0).refusal
+        return cases.method(cases.config(**changes), terms).plan(8.0).refusal
 
     assert refusal() is None  # the histogram of shots counts them
     assert "strength_unit: clip_bound" in refusal(private_histogram=False)

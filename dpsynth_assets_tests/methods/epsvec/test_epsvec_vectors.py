@@ -8,7 +8,6 @@ import pytest
 
 from dpsynth_assets.methods.epsvec import vectors as vectors_module
 from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives, references
-from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.prompts import scaffold_of
 from dpsynth_assets.methods.epsvec.shots import no_shots
 from dpsynth_assets.methods.epsvec.states import (
@@ -17,6 +16,7 @@ from dpsynth_assets.methods.epsvec.states import (
     reader_layers,
     require_private_engine,
 )
+from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.epsvec.vectors import (
     DatasetVectors,
     VectorTask,

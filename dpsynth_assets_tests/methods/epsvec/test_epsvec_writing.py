@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from dpsynth_assets.methods.epsvec.plan import SHOTS, VECTORS
+from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
 from dpsynth_assets.models.engines import Provenance
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 
@@ -20,9 +20,9 @@ def released(cases, engine, tmp_path):
 
 
 def write(cases, released, rows=6, **changes):
-    config, plan, public = released
+    config, _, public = released
     config = type(config).model_validate(config.model_dump() | changes)
-    return cases.method.write(plan, config, cases.terms(), public, rows, cases.silent)
+    return cases.method(config).write(public, rows, cases.silent)
 
 
 def test_labels_take_turns_and_rows_have_words(cases, released):
@@ -88,8 +88,8 @@ def test_prompts_say_what_they_are_made_of(cases, released, engine):
 def test_private_text_stands_in_no_prompt_that_is_written_from(cases, engine, tmp_path):
     records = cases.records(40).with_columns(text=cases.records(40)["text"] + " brackenbury")
     config = cases.config()
-    plan, public = cases.run(tmp_path, config, cases.private(records), cases.public(engine))
-    cases.method.write(plan, config, cases.terms(), public, 4, cases.silent)
+    _, public = cases.run(tmp_path, config, cases.private(records), cases.public(engine))
+    cases.method(config).write(public, 4, cases.silent)
     token = engine.language_model.encode("brackenbury")[0]
     assert any(token in text for texts in engine.read for text in texts)
     assert not any(token in prompt for prompts, _, _ in engine.asked for prompt in prompts)
@@ -98,7 +98,7 @@ def test_private_text_stands_in_no_prompt_that_is_written_from(cases, engine, tm
 def test_shots_that_no_record_chose_are_public(cases, engine, tmp_path):
     config = cases.config(private_histogram=False)
     plan, _ = cases.run(tmp_path, config, cases.private(cases.records(20)), cases.public(engine))
-    assert SHOTS not in plan.stages
+    assert SHOTS not in plan.charges
     assert {provenance for _, _, provenance in engine.asked} == {Provenance.PUBLIC}
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import AugPeConfig
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 DIMENSION = 8

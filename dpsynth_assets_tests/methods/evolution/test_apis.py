@@ -4,15 +4,15 @@ import pytest
 from mailboxes import public_rows
 
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import (
-    EngineApi,
-    PublicModelApi,
     label_variables,
     open_api,
     read_prompts,
 )
-from dpsynth_assets.methods.evolution.method import evolution_parameters, refusal_of
+from dpsynth_assets.methods.evolution.engine_api import EngineApi
 from dpsynth_assets.methods.evolution.prompts import PromptError
+from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
@@ -104,21 +104,21 @@ def test_label_columns_are_named_in_their_order():
 def test_prompts_are_checked_before_anything_is_charged():
     with pytest.raises(PromptError, match=r"random_prompt: .* got category, stars"):
         read_prompts(engine_config(prompt_variables=()), TERMS)
-    assert "category" in refusal_of(engine_config(prompt_variables=()), TERMS, 1.0)
-    assert "no/such" in refusal_of(engine_config(random_prompt="no/such.json"), TERMS, 1.0)
-    assert "engine.model" in refusal_of(engine_config(), make_terms(), 1.0)
-    assert refusal_of(engine_config(), TERMS, 1.0) is None
+    assert "category" in AugPe(engine_config(prompt_variables=()), TERMS).refusal(1.0)
+    assert "no/such" in AugPe(engine_config(random_prompt="no/such.json"), TERMS).refusal(1.0)
+    assert "engine.model" in AugPe(engine_config(), make_terms()).refusal(1.0)
+    assert AugPe(engine_config(), TERMS).refusal(1.0) is None
 
 
 def test_a_prompt_is_known_by_its_content(tmp_path):
     import json
 
     (tmp_path / "r.json").write_text(json.dumps(RANDOM))
-    inline = evolution_parameters(engine_config(), TERMS)
-    read = evolution_parameters(engine_config(random_prompt=str(tmp_path / "r.json")), TERMS)
+    inline = AugPe(engine_config(), TERMS).settings()
+    read = AugPe(engine_config(random_prompt=str(tmp_path / "r.json")), TERMS).settings()
     assert read == inline
     other = {"message_template": [{"content": "another {category}"}]}
-    assert evolution_parameters(engine_config(random_prompt=other), TERMS) != inline
+    assert AugPe(engine_config(random_prompt=other), TERMS).settings() != inline
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.evolution.aug_pe import AugPe, PrivateVotes
-from dpsynth_assets.methods.evolution.aug_pe_plan import LABEL_STAGE, planned_voting
+from dpsynth_assets.methods.evolution.aug_pe import LABEL_STAGE, AugPe
+from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
@@ -26,24 +25,26 @@ from dpsynth_assets_tests.methods.evolution.conftest import (
     make_terms,
 )
 
-METHOD = AugPe()
-
 
 def silent(share, message):
     del share, message
 
 
+def method_of(config=None, terms=None):
+    return AugPe(config or make_config(), terms or make_terms())
+
+
 def plan_of(config=None, terms=None, epsilon=2.0):
-    return METHOD.plan(config or make_config(), terms or make_terms(), target_epsilon=epsilon)
+    return method_of(config, terms).plan(epsilon)
+
+
+def votes_of(plan, private):
+    return PrivateVotes(plan.stage(STAGE).mechanism, make_terms().labels, private)
 
 
 def released_by(folder, config=None, terms=None, private=None, epsilon=2.0, public=None, **options):
-    config, terms = config or make_config(), terms or make_terms()
-    return METHOD.release_stage(
-        options.get("stage", STAGE),
-        plan_of(config, terms, epsilon),
-        config,
-        terms,
+    return method_of(config, terms).release(
+        plan_of(config, terms, epsilon).stage(options.get("stage", STAGE)),
         private or make_private(),
         public or make_public(),
         Checkpoints(folder, options.get("dies_at")),
@@ -52,6 +53,8 @@ def released_by(folder, config=None, terms=None, private=None, epsilon=2.0, publ
 
 
 def test_it_is_registered():
+    from dpsynth_assets.methods.registry import get_method
+
     assert get_method("aug_pe").config_type().method == "aug_pe"
 
 
@@ -66,7 +69,7 @@ def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, account
     # Whole votes: the cost wavers a little, and a mixed plan is found to 1e-4.
     assert plan.epsilon == pytest.approx(1.5, rel=1e-4 if accountant == "tight" else 1e-9)
     assert epsilon_of([plan.event], terms.delta, accountant) == plan.epsilon
-    stages = epsilon_of(list(plan.stages.values()), terms.delta, accountant)
+    stages = epsilon_of(list(plan.charges.values()), terms.delta, accountant)
     assert stages == pytest.approx(plan.epsilon, rel=1e-12)
 
 
@@ -74,7 +77,7 @@ def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
     terms, plan = make_terms(), plan_of(make_config(iterations=7), epsilon=1.0)
     mu = math.sqrt(7) / plan.parameters["noise_std"]
     assert gaussian_epsilon(mu, terms.delta) == pytest.approx(1.0, rel=1e-4)
-    assert len(flatten(plan.stages[STAGE])) == 7
+    assert len(flatten(plan.charges[STAGE])) == 7
     user = make_terms(unit=PrivacyUnit(column="customer", max_records=4))
     more = plan_of(make_config(iterations=7), user, epsilon=1.0)
     assert more.parameters["noise_std"] == pytest.approx(4 * plan.parameters["noise_std"], rel=1e-4)
@@ -84,10 +87,10 @@ def test_the_histogram_of_labels_takes_its_share_of_rho():
     config = make_config(label_shares="released", label_budget_share=0.25)
     plan = plan_of(config, make_terms(accountant="zcdp"))
     labels, votes = (
-        float(event.rho) for event in (plan.stages[LABEL_STAGE], flatten(plan.stages[STAGE])[0])
+        float(event.rho) for event in (plan.charges[LABEL_STAGE], flatten(plan.charges[STAGE])[0])
     )
     assert labels / (labels + config.iterations * votes) == pytest.approx(0.25)
-    assert [stage.name for stage in METHOD.stages(config, make_terms())] == [LABEL_STAGE, STAGE]
+    assert [stage.name for stage in plan.stages] == [LABEL_STAGE, STAGE]
 
 
 def test_there_is_no_run_without_noise():
@@ -105,7 +108,7 @@ def test_a_population_needs_a_place_for_every_label():
 
 def test_the_population_is_released_with_noisy_votes_and_its_price(tmp_path, api):
     release = released_by(tmp_path)
-    assert release.cost.event == plan_of().stages[STAGE]
+    assert release.cost.event == plan_of().charges[STAGE]
     assert [path.name for path in release.value.files.iterdir()] == ["generations.parquet"]
     generations = pl.read_parquet(release.value.files / "generations.parquet")
     assert generations["votes"].to_list() == [int(votes) for votes in generations["votes"]]
@@ -157,7 +160,7 @@ def test_released_shares_of_labels_share_out_population_and_rows(tmp_path, api):
     assert alive[0] > 2 * alive[1] > 0
     population = Released(reservation="2", facts={}, folder=release.value.files)
     public = replace(public, released={LABEL_STAGE: earlier, STAGE: population})
-    corpus = METHOD.write(plan_of(config), config, make_terms(), public, 200, silent)
+    corpus = method_of(config).write(public, 200, silent)
     assert corpus.rows.height == 200
     assert (corpus.rows["label"] == "x").sum() == pytest.approx(180, abs=25)
 
@@ -166,7 +169,7 @@ def test_labels_without_a_declaration_and_empty_labels_give_no_vote():
     terms = make_terms()
     private = make_private((3, 2, 7), ("x", "y", "undeclared"))
     plan = plan_of(terms=terms, epsilon=500.0)
-    votes = PrivateVotes(plan, make_config(), terms, private)
+    votes = votes_of(plan, private)
     population = Population.random(("harbour", "bakery"), np.array([0, 0]))
     totals = votes(0, population, WordEmbedder().embed(population.texts))
     assert totals.sum() == pytest.approx(3, abs=12)
@@ -176,7 +179,7 @@ def test_records_vote_within_their_label_for_what_they_resemble(monkeypatch):
     monkeypatch.setattr(
         "dpsynth_assets.privacy.histogram.discrete_gaussian", lambda counts, scale: counts
     )
-    votes = PrivateVotes(plan_of(), make_config(), make_terms(), make_private((40, 20)))
+    votes = votes_of(plan_of(), make_private((40, 20)))
     texts = ("to the bakery", "to the harbour", "to the harbour", "to the bakery")
     population = Population.random(texts, np.array([0, 0, 1, 1]))
     found = votes(0, population, WordEmbedder().embed(texts))
@@ -189,17 +192,16 @@ def test_a_nulled_record_gives_no_vote(monkeypatch):
     )
     private = make_private((4, 2))
     nulled = private.records.with_columns(text=pl.Series([" ", *private.records["text"][1:]]))
-    votes = PrivateVotes(plan_of(), make_config(), make_terms(), replace(private, records=nulled))
+    votes = votes_of(plan_of(), replace(private, records=nulled))
     population = Population.random(("to the bakery", "to the bakery"), np.array([0, 1]))
     found = votes(0, population, WordEmbedder().embed(population.texts))
     assert found.tolist() == [3, 2]
 
 
 def test_rounds_are_released_in_order_and_never_twice():
-    plan, config, terms = plan_of(), make_config(), make_terms()
     population = Population.random(("a", "b"), np.array([0, 1]))
     embeddings = WordEmbedder().embed(population.texts)
-    votes = PrivateVotes(plan, config, terms, make_private())
+    votes = votes_of(plan_of(), make_private())
     votes(1, population, embeddings)  # a resumed run: one round is stored
     with pytest.raises(UnaccountedReleaseError, match="round after"):
         votes(1, population, embeddings)
@@ -216,7 +218,7 @@ def test_a_killed_run_goes_on_with_the_same_rounds(tmp_path, api):
     generations = pl.read_parquet(release.value.files / "generations.parquet")
     assert generations.filter(pl.col("iteration") <= 2)["votes"].equals(stored["votes"])
     assert release.value.facts["iterations"] == 3
-    assert release.cost.event == plan_of().stages[STAGE]
+    assert release.cost.event == plan_of().charges[STAGE]
 
 
 def test_rounds_paid_for_under_one_plan_are_not_passed_off_as_anothers(tmp_path, api):
@@ -231,19 +233,27 @@ def test_rounds_paid_for_under_one_plan_are_not_passed_off_as_anothers(tmp_path,
             released_by(tmp_path, **changed)
 
 
-def test_a_plan_prices_its_own_settings_alone():
-    plan = plan_of()
-    with pytest.raises(UnaccountedReleaseError, match="Plan again"):
-        planned_voting(plan, make_config(iterations=9), make_terms(), 0)
-    cheaper = replace(plan, parameters={**plan.parameters, "noise_std": 1.5})
-    with pytest.raises(UnaccountedReleaseError, match="Plan again"):
-        planned_voting(cheaper, make_config(), make_terms(), 0)
+@pytest.mark.parametrize("stage", [LABEL_STAGE, STAGE])
+def test_a_release_costs_the_event_of_the_mechanism_that_was_planned(tmp_path, api, stage):
+    config = make_config(label_shares="released")
+    planned = plan_of(config).stage(stage).mechanism
+    counts = Released(reservation="1", facts={"dp_counts": [4, 2]}, folder=tmp_path)
+    public = make_public(released={LABEL_STAGE: counts})
+    release = released_by(tmp_path, config, public=public, stage=stage)
+    assert release.cost.event == planned.event() == plan_of(config).charges[stage]
+
+
+def test_the_noise_that_is_written_down_is_the_noise_of_the_mechanisms():
+    plan = plan_of(make_config(label_shares="released"))
+    assert plan.stage(STAGE).mechanism.noise_std == plan.parameters["noise_std"]
+    assert plan.stage(LABEL_STAGE).mechanism.scale == plan.parameters["label_noise_std"]
+    assert plan.stage(STAGE).mechanism.open(2).remaining == 1
 
 
 def test_more_rows_ask_for_no_other_release():
     def settings(stage, **changes):
         plan = plan_of(make_config(label_shares="released", **changes))
-        return METHOD.stage_settings(stage, plan.parameters)
+        return plan.stage(stage).settings
 
     assert settings(STAGE) == settings(STAGE, rows=9_000)
     assert settings(STAGE) != settings(STAGE, population=9)

@@ -5,15 +5,16 @@ import polars as pl
 import pytest
 from mailboxes import public_rows
 
-from dpsynth_assets.methods.evolution.apis import InfillingApi, PublicModelApi, open_api
+from dpsynth_assets.methods.evolution import AugPe
+from dpsynth_assets.methods.evolution.apis import open_api
 from dpsynth_assets.methods.evolution.causal_infilling import (
     after_scores,
     drawn_by_score,
     open_gap,
 )
-from dpsynth_assets.methods.evolution.infilling import InfillingError
+from dpsynth_assets.methods.evolution.infilling import InfillingApi, InfillingError
 from dpsynth_assets.methods.evolution.masked_models import open_masked_model, with_spans_masked
-from dpsynth_assets.methods.evolution.method import refusal_of
+from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
@@ -232,10 +233,10 @@ def test_a_model_without_a_mask_is_refused(tmp_path):
 def test_what_cannot_be_loaded_is_told_in_one_line(tmp_path):
     with pytest.raises(InfillingError, match="hub id"):
         filler(str(tmp_path))
-    refused = refusal_of(infilling(infilling_model="/no/such/model"), make_terms(), 1.0)
+    refused = AugPe(infilling(infilling_model="/no/such/model"), make_terms()).refusal(1.0)
     assert "/no/such/model" in refused
-    assert refusal_of(infilling(infilling_model="google-bert/tiny"), make_terms(), 1.0) is None
-    assert refusal_of(infilling(), make_terms(), 1.0) is None
+    assert AugPe(infilling(infilling_model="google-bert/tiny"), make_terms()).refusal(1.0) is None
+    assert AugPe(infilling(), make_terms()).refusal(1.0) is None
 
 
 @pytest.mark.parametrize(

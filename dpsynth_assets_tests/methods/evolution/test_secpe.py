@@ -6,26 +6,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import MethodPlan
 from dpsynth_assets.methods.evolution import SecPe
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.generations import read_generations
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.methods.evolution.secpe import _OF_EVOLUTION
+from dpsynth_assets.methods.evolution.secpe import _OF_EVOLUTION, CLUSTER_STAGE
 from dpsynth_assets.methods.evolution.secret_clusters import (
     Representatives,
     public_clusters,
-    release_representatives,
 )
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
-from dpsynth_assets.methods.evolution.secret_plan import CLUSTER_STAGE
 from dpsynth_assets.methods.evolution.secret_votes import (
     RepresentativeVotes,
     nearest_votes,
     quota_votes,
 )
-from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -64,16 +61,14 @@ def config(**changes):
 
 
 def plan(settings=None, known=None):
-    return SecPe().plan(settings or config(), known or terms(), target_epsilon=0.0)
+    return SecPe(settings or config(), known or terms()).plan(0.0)
 
 
 def released(settings=None, known=None, private=None, made=None):
     settings, known = settings or config(), known or terms()
     clusters = public_clusters(settings, known, make_public(public_records=PUBLIC))
-    private = private or make_private()
-    return release_representatives(
-        clusters, made or plan(settings, known), settings, known, private
-    )
+    mechanism = (made or plan(settings, known)).stage(CLUSTER_STAGE).mechanism
+    return mechanism.release(clusters, private or make_private())
 
 
 # ------------------------------------------------------------------------------------- plan
@@ -85,7 +80,7 @@ def test_every_kind_keeps_its_own_bound():
         assert posterior_of_events([made.event], budget.prior) <= budget.posterior
         assert made.parameters["posteriors"][budget.kind] <= budget.posterior
     assert (made.guarantee, made.epsilon) == (GuaranteeType.SECRET, None)
-    assert list(made.stages) == [CLUSTER_STAGE]
+    assert list(made.charges) == [CLUSTER_STAGE]
 
 
 def test_the_noise_is_the_least_that_some_kind_needs():
@@ -144,7 +139,7 @@ def test_the_ledger_can_keep_the_parameters():
 
 def record_level(target, **changes):
     settings = config(record_level=True, **changes)
-    return SecPe().plan(settings, terms(), target_epsilon=target)
+    return SecPe(settings, terms()).plan(target)
 
 
 def test_records_may_be_paid_for_by_the_same_release():
@@ -179,8 +174,6 @@ def test_a_release_for_records_too_is_drawn_under_its_event():
     settings = config(record_level=True)
     made = record_level(2.0)
     assert released(settings, made=made).counts.shape == (1, 6)
-    with pytest.raises(UnaccountedReleaseError):
-        released(settings, made=plan())
 
 
 # ------------------------------------------------------------------------- public incidence
@@ -213,6 +206,16 @@ def test_another_incidence_is_another_plan(incidence):
     before = plan(known=known).parameters["public_incidence"]
     pl.read_parquet(incidence).head(2).write_parquet(incidence)
     assert plan(known=known).parameters["public_incidence"] != before
+
+
+def test_an_incidence_that_changed_after_the_plan_is_not_sampled(incidence):
+    known = terms(secrets=promise(EMAIL, public_incidence=str(incidence)))
+    made = plan(known=known)
+    # Three secrets, each shared by two of three records: all three records are drawn.
+    rows = {"record_id": ["r0", "r1", "r1", "r2", "r2", "r0"], "secret": list("aabbcc")}
+    pl.DataFrame({**rows, "kind": "email"}).write_parquet(incidence)
+    with pytest.raises(UnaccountedReleaseError, match="public incidence that was planned"):
+        released(known=known, made=made)
 
 
 @pytest.mark.parametrize(
@@ -257,9 +260,6 @@ def test_released_counts_hold_the_records_of_their_label():
     quiet = config(noise_floor=1e-6, sampling_probability=1e-3)
     made = plan(quiet, known)
     assert made.parameters["noise_std"] == 1e-6
-    # The law of a probability of one would need noise; the mechanism refuses another event.
-    with pytest.raises(UnaccountedReleaseError):
-        released(config(noise_floor=1e-6), known, made=made)
     everyone = released(config(), terms()).label_counts(2)
     noise = plan().parameters["noise_std"] * np.sqrt(3)
     assert everyone == pytest.approx([40, 20], abs=7 * noise)
@@ -341,33 +341,25 @@ def test_iterations_take_the_releases_in_turn():
 
 
 def run(tmp_path, api, settings, private=None):
-    method, known = SecPe(), terms()
-    made = plan(settings, known)
+    method = SecPe(settings, terms())
+    made = method.plan(0.0)
     public = make_public(public_records=PUBLIC)
     checkpoint = Checkpoints(tmp_path / "checkpoint")
-    release = method.release_stage(
-        CLUSTER_STAGE,
-        made,
-        settings,
-        known,
-        private or make_private(),
-        public,
-        checkpoint,
-        lambda *_: None,
-    )
+    paid = made.stage(CLUSTER_STAGE)
+    release = method.release(paid, private or make_private(), public, checkpoint, lambda *_: None)
     clusters = Released(reservation="1", facts=release.value.facts, folder=release.value.files)
     public = make_public(public_records=PUBLIC, released={CLUSTER_STAGE: clusters})
-    population = method.prepare_stage(
-        STAGE, made, settings, known, public, tmp_path / "population", lambda *_: None
+    population = method.make_public(
+        made.stage(STAGE), public, tmp_path / "population", lambda *_: None
     )
     return release, population, public, made
 
 
 def test_only_the_clusters_cost_and_only_they_read_records(tmp_path, api):
     release, population, _, made = run(tmp_path, api, config())
-    assert release.cost.event == made.stages[CLUSTER_STAGE]
+    assert release.cost.event == made.charges[CLUSTER_STAGE]
     assert release.cost.guarantee is GuaranteeType.SECRET
-    paid, free = SecPe().stages(config(), terms())
+    paid, free = made.stages
     assert (paid.public, paid.needs_embeddings, paid.needs_secrets) == (False, True, True)
     assert (free.public, free.needs_embeddings, free.needs_secrets) == (True, False, False)
     assert population.facts["iterations"] == 3
@@ -375,11 +367,11 @@ def test_only_the_clusters_cost_and_only_they_read_records(tmp_path, api):
 
 def test_a_population_evolves_and_its_rows_are_free(tmp_path, api):
     settings = config(label_shares="released")
-    _, population, public, made = run(tmp_path, api, settings)
+    _, population, public, _ = run(tmp_path, api, settings)
     assert read_generations(population.files)["iteration"].max() == 3
     stage = Released(reservation="2", facts=population.facts, folder=population.files)
     public = make_public(released={**public.released, STAGE: stage})
-    corpus = SecPe().write(made, settings, terms(), public, 12, lambda *_: None)
+    corpus = SecPe(settings, terms()).write(public, 12, lambda *_: None)
     assert corpus.rows.height == 12
 
 
@@ -394,21 +386,15 @@ def test_facts_show_no_dp_and_internal_numbers_stay_internal(tmp_path, api):
 
 
 def test_settings_of_the_evolution_do_not_pay_again():
-    parameters = plan().parameters
-    stage = SecPe().stage_settings(CLUSTER_STAGE, parameters)
-    other = plan(config(iterations=7, population=8, voting="nearest")).parameters
-    assert SecPe().stage_settings(CLUSTER_STAGE, other) == stage
-    assert SecPe().stage_settings(STAGE, other) != SecPe().stage_settings(STAGE, parameters)
+    one, other = plan(), plan(config(iterations=7, population=8, voting="nearest"))
+    assert other.stage(CLUSTER_STAGE).settings == one.stage(CLUSTER_STAGE).settings
+    assert other.stage(STAGE).settings != one.stage(STAGE).settings
     assert set(EvolutionConfig.model_fields) <= _OF_EVOLUTION
 
 
-def test_an_event_that_was_not_planned_is_not_drawn():
-    made = plan()
-    other = MethodPlan(
-        guarantee=made.guarantee,
-        event=made.event,
-        parameters={**made.parameters, "noise_std": 0.5},
-        stages=made.stages,
-    )
-    with pytest.raises(UnaccountedReleaseError, match="another"):
-        released(made=other)
+@pytest.mark.parametrize("record_level", [False, True])
+def test_the_noise_that_is_written_down_is_the_noise_of_the_mechanism(record_level):
+    made = SecPe(config(record_level=record_level), terms()).plan(2.0)
+    mechanism = made.stage(CLUSTER_STAGE).mechanism
+    assert mechanism.noise_std == made.parameters["noise_std"]
+    assert mechanism.event() == made.event

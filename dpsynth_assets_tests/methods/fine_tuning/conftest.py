@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 from mailboxes import public_rows
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.training import (

@@ -8,18 +8,17 @@ import polars as pl
 import pytest
 import torch
 
-from dpsynth_assets.methods.base import PrivateInputs
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning
 from dpsynth_assets.methods.fine_tuning.config import (
     CLASSIFIER_RATE,
     DownstreamConfig,
     PrivateTrainingConfig,
 )
-from dpsynth_assets.methods.fine_tuning.downstream import STAGE, next_word_settings
-from dpsynth_assets.metrics.downstream_model import downstream_model_scores
+from dpsynth_assets.methods.fine_tuning.downstream import next_word_settings
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.models.next_word_model import load_next_word_model, new_next_word_model
 
-METHOD = DownstreamFineTuning()
 SMALL = {
     "steps": 12,
     "expected_batch_size": 40,
@@ -32,19 +31,10 @@ SMALL = {
 
 def train(cases, public, checkpoint, private=None, epsilon=1e4, **settings):
     config = DownstreamConfig(**(SMALL | settings))
-    terms = cases.terms(epsilon=epsilon, accountant="tight")
-    plan = METHOD.plan(config, terms, target_epsilon=epsilon)
-    release = METHOD.release_stage(
-        STAGE,
-        plan,
-        config,
-        terms,
-        private or cases.private(),
-        public,
-        checkpoint,
-        cases.silent,
-    )
-    assert release.cost.event == plan.stages[STAGE]
+    method = DownstreamFineTuning(config, cases.terms(epsilon=epsilon, accountant="tight"))
+    [stage] = method.plan(epsilon).stages
+    release = method.release(stage, private or cases.private(), public, checkpoint, cases.silent)
+    assert release.cost.event == stage.mechanism.event()
     return config, release.value
 
 
@@ -107,22 +97,19 @@ def test_a_rate_that_was_given_stands():
 
 
 def test_null_records_contribute_nothing(cases):
-    from dpsynth_assets.methods.fine_tuning import downstream
-
-    config, terms = DownstreamConfig(**SMALL), cases.terms()
+    method = DownstreamFineTuning(DownstreamConfig(**SMALL), cases.terms())
     whole, without = cases.private(8), cases.private(8, null={2, 5})
-    for examples in (
-        lambda private: downstream._words(config, private),
-        lambda private: downstream._labelled(terms, private),
-    ):
+    for examples in (method._words, method._labelled):
         assert len(examples(whole)) == 8
         assert len(examples(without)) == 6
 
 
 def test_there_is_no_corpus(cases, public):
-    assert not METHOD.writes_corpus
+    method = DownstreamFineTuning(DownstreamConfig(), cases.terms())
+    assert not method.writes_corpus
+    assert method.default_rows == 0
     with pytest.raises(ValueError, match="writes text"):
-        METHOD.write(None, DownstreamConfig(), cases.terms(), public, 5, cases.silent)
+        method.write(public, 5, cases.silent)
 
 
 @pytest.mark.parametrize(
@@ -139,32 +126,35 @@ def test_a_classifier_that_could_not_be_trained_is_refused_by_its_plan(
     cases, settings, terms, told
 ):
     config = DownstreamConfig(task="classification", **settings)
-    refused = METHOD.plan(config, cases.terms(**terms), target_epsilon=4.0)
+    refused = DownstreamFineTuning(config, cases.terms(**terms)).plan(4.0)
     assert re.search(told, refused.refusal)
     assert refused.event is None
-    assert not refused.stages
+    assert not refused.charges
     causal = DownstreamConfig(**settings)
-    assert METHOD.plan(causal, cases.terms(**terms), target_epsilon=4.0).refusal is None
+    assert DownstreamFineTuning(causal, cases.terms(**terms)).plan(4.0).refusal is None
 
 
 def test_models_are_tried_before_anything_is_charged(cases, public, monkeypatch):
     from dpsynth_assets.methods.fine_tuning import downstream
 
-    config = DownstreamConfig(**SMALL)
-    METHOD.open_models(STAGE, config, cases.terms(), public)
-    METHOD.open_models(STAGE, config.model_copy(update={"lora_rank": 2}), cases.terms(), public)
-    rehearsed = config.model_copy(update={"learning_rate": None})
+    def check(inputs, **settings):
+        method = DownstreamFineTuning(DownstreamConfig(**SMALL, **settings), cases.terms())
+        [stage] = method.stages()
+        method.check_public(stage, inputs)
+
+    check(public)
+    check(public, lora_rank=2)
     with pytest.raises(ValueError, match="public texts to choose a learning rate"):
-        METHOD.open_models(STAGE, rehearsed, cases.terms(), replace(public, public_records=None))
+        check(replace(public, public_records=None), learning_rate=None)
 
     def untrainable(settings):
         model = new_next_word_model(settings)
-        model.slope = torch.nn.PReLU()
+        model.slope = torch.nn.BatchNorm1d(4)
         return model
 
     monkeypatch.setattr(downstream, "new_next_word_model", untrainable)
-    with pytest.raises(TypeError, match="PReLU"):
-        METHOD.open_models(STAGE, config, cases.terms(), public)
+    with pytest.raises(TypeError, match="batch normalisation at slope"):
+        check(public)
 
 
 def test_widths_that_heads_do_not_divide_are_refused():

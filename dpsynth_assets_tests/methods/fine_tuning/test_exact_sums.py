@@ -6,12 +6,7 @@ import pytest
 
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DownstreamConfig
-from dpsynth_assets.methods.fine_tuning.plan import (
-    plan_training,
-    planned_mechanism,
-    records_in_company,
-    takes_slack_of_float32,
-)
+from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
 from dpsynth_assets.models.fine_tuning import CheckpointFolders, sources
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
@@ -38,19 +33,13 @@ def test_the_setting_decides_how_clipped_gradients_are_added(
         return PerExampleGradients(model, products, threads)
 
     monkeypatch.setattr(sources, "PerExampleGradients", opened)
-    method, config, terms = (
-        DownstreamFineTuning(),
-        DownstreamConfig(**TRAINING, **chosen),
-        cases.terms(),
-    )
-    plan = method.plan(config, terms, target_epsilon=4.0)
+    method = DownstreamFineTuning(DownstreamConfig(**TRAINING, **chosen), cases.terms())
+    plan = method.plan(4.0)
     [stage] = plan.stages
     inputs, checkpoint = replace(public, public_records=None), CheckpointFolders(tmp_path / "c")
-    method.release_stage(
-        stage, plan, config, terms, cases.private(), inputs, checkpoint, lambda *_: None
-    )
+    method.release(stage, cases.private(), inputs, checkpoint, lambda *_: None)
     assert asked == [products]
-    passes = plan.rests_on[stage]["gradients"]["passes"]
+    passes = stage.rests_on["gradients"]["passes"]
     assert passes == ("alone" if products is Products.FLOAT64 else "shared")
     assert plan.parameters.get("exact_sums", False) is (products is Products.FLOAT64)
 
@@ -63,39 +52,36 @@ def test_records_pass_alone_for_exact_sums_and_share_passes_up_to_what_is_kept_b
     monkeypatch.setattr(
         sources, "LossOfPart", lambda n, losses: together.append(n) or original(n, losses)
     )
-    method, terms = DownstreamFineTuning(), cases.terms()
     inputs = replace(public, public_records=None)
     for number, chosen in enumerate(({"exact_sums": True}, {})):
         together.clear()
-        config = DownstreamConfig(**TRAINING, **chosen)
-        plan = method.plan(config, terms, target_epsilon=4.0)
-        [stage] = plan.stages
+        method = DownstreamFineTuning(DownstreamConfig(**TRAINING, **chosen), cases.terms())
+        [stage] = method.plan(4.0).stages
         place = CheckpointFolders(tmp_path / str(number))
-        method.release_stage(
-            stage, plan, config, terms, cases.private(), inputs, place, lambda *_: None
-        )
+        method.release(stage, cases.private(), inputs, place, lambda *_: None)
         assert (max(together, default=1) == 1) is bool(chosen)
 
 
 def test_the_bound_that_is_kept_back_follows_from_public_numbers(cases):
     terms = cases.terms()
-    config = DownstreamConfig(**TRAINING)
-    mates = records_in_company(config, terms)
+
+    def declared(**chosen):
+        return DeclaredTraining(DownstreamConfig(**TRAINING, **chosen), terms)
+
+    mates = declared().records_in_company
     assert mates == most_in_company(10, GRADIENT_SLACK)
-    assert records_in_company(DownstreamConfig(**TRAINING, exact_sums=True), terms) == 0
-    coarse = DownstreamConfig(**TRAINING, gradient_slack=0.1)
-    assert records_in_company(coarse, terms) == 0  # Too much would be kept back: all alone.
-    fine = DownstreamConfig(**TRAINING, gradient_slack=1e-3)
-    [stage] = (plan := plan_training("model", fine, terms, 4.0)).stages
-    mechanism = planned_mechanism(stage, plan, fine, terms)
-    assert mechanism.record_bound == pytest.approx(1 / (1 + mates * 1e-3))
-    assert plan.rests_on[stage]["gradients"] == {
+    assert declared(exact_sums=True).records_in_company == 0
+    assert declared(gradient_slack=0.1).records_in_company == 0  # Too much kept back: all alone.
+    fine = declared(gradient_slack=1e-3)
+    [stage] = DownstreamFineTuning(fine.config, terms).plan(4.0).stages
+    assert stage.mechanism.open().record_bound == pytest.approx(1 / (1 + mates * 1e-3))
+    assert stage.rests_on["gradients"] == {
         "passes": "shared",
         "gradient_slack": 1e-3,
         "most_in_company": mates,
     }
-    assert takes_slack_of_float32(config, terms)
-    assert not takes_slack_of_float32(fine, terms)
+    assert declared().takes_slack_of_float32
+    assert not fine.takes_slack_of_float32
 
 
 def test_a_charge_without_the_choice_keeps_its_parameters():

@@ -9,33 +9,26 @@ import polars as pl
 import pytest
 import torch
 
-from dpsynth_assets.methods.base import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.conditions import conditioning, training_pairs
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.generation import STAGE
-from dpsynth_assets.methods.staged import Released
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
 from dpsynth_assets.models.conditional_generator.training import FACTS_FILE
 from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
 SMALL = {"steps": 3, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
-CTCL, VANILLA = Ctcl(), DpFineTuning()
 
 
-def train(cases, public, checkpoint, method=CTCL, config=None, private=None, progress=None):
-    config = config or method.config_type(**SMALL)
-    terms = cases.terms()
-    plan = method.plan(config, terms, target_epsilon=4.0)
-    release = method.release_stage(
-        STAGE,
-        plan,
-        config,
-        terms,
+def train(cases, public, checkpoint, method=Ctcl, config=None, private=None, progress=None):
+    bound = method(config or method.config_type(**SMALL), cases.terms())
+    plan = bound.plan(4.0)
+    release = bound.release(
+        plan.stage(STAGE),
         private or cases.private(),
         public,
         checkpoint,
@@ -44,12 +37,16 @@ def train(cases, public, checkpoint, method=CTCL, config=None, private=None, pro
     return plan, release
 
 
-def write(cases, public, release, method=CTCL, config=None, rows=12):
-    config = config or method.config_type(**SMALL)
+def write(cases, public, release, method=Ctcl, config=None, rows=12):
+    bound = method(config or method.config_type(**SMALL), cases.terms())
     released = Released(reservation="r", facts=release.value.facts, folder=release.value.files)
     public = replace(public, released={STAGE: released})
-    plan = method.plan(config, cases.terms(), target_epsilon=4.0)
-    return method.write(plan, config, cases.terms(), public, rows, cases.silent)
+    return bound.write(public, rows, cases.silent)
+
+
+def check_public(cases, public, method=Ctcl, **settings):
+    bound = method(method.config_type(**SMALL, **settings), cases.terms())
+    bound.check_public(bound.plan(4.0).stage(STAGE), public)
 
 
 def weights(generator):
@@ -59,7 +56,7 @@ def weights(generator):
 def test_the_release_costs_what_was_planned_and_loads_like_any_generator(cases, public, checkpoint):
     plan, release = train(cases, public, checkpoint)
     assert release.cost.guarantee is GuaranteeType.DP
-    assert release.cost.event == plan.stages[STAGE]
+    assert release.cost.event == plan.charges[STAGE]
     assert release.value.facts["steps"] == plan.event.steps
     assert release.value.facts["noise_multiplier"] == plan.event.noise_multiplier
     json.dumps(release.value.facts)
@@ -90,13 +87,20 @@ def test_no_private_fact_is_told(cases, public, checkpoint):
     assert "visit" not in repr(private)
 
 
-def test_a_stage_of_another_plan_is_refused_before_anything_is_read(cases, public, checkpoint):
-    config = CtclConfig(**SMALL)
-    cheaper = CTCL.plan(CtclConfig(**SMALL | {"steps": 2}), cases.terms(), target_epsilon=4.0)
-    with pytest.raises(UnaccountedReleaseError):
-        CTCL.release_stage(
-            STAGE, cheaper, config, cases.terms(), cases.private(), public, checkpoint, cases.silent
-        )
+def test_a_stage_runs_and_costs_the_mechanism_of_its_plan(cases, public, checkpoint):
+    method = Ctcl(CtclConfig(**SMALL), cases.terms())
+    shorter = Ctcl(CtclConfig(**SMALL | {"steps": 2}), cases.terms()).plan(4.0).stage(STAGE)
+    made = method.release(shorter, cases.private(), public, checkpoint, cases.silent)
+    assert made.cost.event == shorter.mechanism.event()
+    assert made.value.facts["steps"] == made.cost.event.steps == 2
+    assert made.value.facts["noise_multiplier"] == made.cost.event.noise_multiplier
+
+
+def test_a_stage_without_a_mechanism_is_refused_before_anything_is_drawn(cases, public, checkpoint):
+    method = Ctcl(CtclConfig(**SMALL), cases.terms())
+    [stage] = method.plan(0.0).stages
+    with pytest.raises(TypeError, match="Expected a planned training"):
+        method.release(stage, cases.private(), public, checkpoint, cases.silent)
 
 
 def test_a_finished_checkpoint_is_not_trained_again(cases, public, checkpoint):
@@ -152,16 +156,16 @@ def test_a_histogram_of_other_labels_is_refused(cases, public, checkpoint):
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        (CTCL, {}),
-        (CTCL, {"lora_rank": 2}),
-        (VANILLA, {"architecture": "decoder_only"}),
-        (VANILLA, {"pretrained": False}),
+        (Ctcl, {}),
+        (Ctcl, {"lora_rank": 2}),
+        (DpFineTuning, {"architecture": "decoder_only"}),
+        (DpFineTuning, {"pretrained": False}),
     ],
     ids=["ctcl", "adapters", "decoder only", "random start"],
 )
 def test_every_start_is_tried_before_the_charge_and_left_as_it_was(cases, public, method, settings):
     before = weights(public.conditional_generator)
-    method.open_models(STAGE, method.config_type(**SMALL, **settings), cases.terms(), public)
+    check_public(cases, public, method, **settings)
     after = weights(public.conditional_generator)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -182,29 +186,26 @@ def test_an_architecture_that_cannot_be_trained_fails_before_the_charge(cases, p
 
     def untrainable(*arguments, **settings):
         generator = generation_fresh(*arguments, **settings)
-        generator.model.slope = torch.nn.PReLU()
+        generator.model.slope = torch.nn.BatchNorm1d(4)
         return generator
 
     generation_fresh = generation.fresh_generator
     monkeypatch.setattr(generation, "fresh_generator", untrainable)
-    with pytest.raises(TypeError, match="PReLU"):
-        CTCL.open_models(STAGE, CtclConfig(**SMALL), cases.terms(), public)
+    with pytest.raises(TypeError, match="batch normalisation at slope"):
+        check_public(cases, public)
 
 
 @pytest.mark.parametrize("missing", ["topic_model", "conditional_generator"])
 def test_a_missing_artifact_fails_before_the_charge(cases, public, missing):
     with pytest.raises(ValueError, match=missing):
-        CTCL.open_models(
-            STAGE, CtclConfig(**SMALL), cases.terms(), replace(public, **{missing: None})
-        )
+        check_public(cases, replace(public, **{missing: None}))
 
 
 def test_a_rate_that_could_not_be_rehearsed_fails_before_the_charge(cases, public):
-    config = CtclConfig(**SMALL, learning_rate=None)
-    CTCL.open_models(STAGE, config, cases.terms(), public)
+    check_public(cases, public, learning_rate=None)
     few = replace(public, public_records=public.public_records[:4])
     with pytest.raises(ValueError, match="public texts to choose a learning rate on, got 4"):
-        CTCL.open_models(STAGE, config, cases.terms(), few)
+        check_public(cases, few, learning_rate=None)
 
 
 # Conditions
@@ -251,7 +252,7 @@ def test_a_null_record_contributes_no_pair_and_moves_no_other(cases):
     assert list(zip(without.conditions, without.documents, strict=True)) == pairs[:3] + pairs[4:]
 
 
-# Vanilla fine-tuning
+# DP fine-tuning without topics
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
@@ -261,9 +262,9 @@ def test_both_architectures_train_whole_or_by_adapters(
 ):
     config = DpFineTuningConfig(**SMALL, architecture=architecture, lora_rank=lora_rank)
     private = PrivateInputs(records=cases.records(20))
-    plan, release = train(cases, public, checkpoint, VANILLA, config, private)
+    plan, release = train(cases, public, checkpoint, DpFineTuning, config, private)
     assert release.cost.event == plan.event
-    corpus = write(cases, public, release, VANILLA, config)
+    corpus = write(cases, public, release, DpFineTuning, config)
     assert corpus.rows["topic"].unique().to_list() == [-1]
     labels = corpus.rows["label"].value_counts().height
     assert labels == 2
@@ -282,24 +283,27 @@ def test_an_ablated_start_is_random_and_the_same_for_everyone(cases, public, tmp
     assert not torch.equal(one["model.shared.weight"], trained["model.shared.weight"])
 
 
-def test_vanilla_declares_what_it_reads(cases):
-    plain, keyed = DpFineTuningConfig(), DpFineTuningConfig(keywords=True)
-    causal = DpFineTuningConfig(architecture="decoder_only", label_shares="released")
-    assert not VANILLA.uses_topics(plain)
-    assert VANILLA.uses_topics(keyed)
-    assert VANILLA.uses_topics(causal)
-    assert "topic_model" not in VANILLA.public_inputs(plain)
-    assert {"topic_model", "conditional_generator"} <= VANILLA.public_inputs(keyed)
-    assert "public_language_model" in VANILLA.public_inputs(causal)
-    assert not VANILLA.stages(plain, cases.terms())[0].needs_embeddings
-    assert VANILLA.stages(keyed, cases.terms())[0].needs_embeddings
-    assert CTCL.stages(CtclConfig(), cases.terms())[0].needs_embeddings
+def test_dp_fine_tuning_declares_what_it_reads(cases):
+    def bound(**settings):
+        return DpFineTuning(DpFineTuningConfig(**settings), cases.terms())
+
+    plain, keyed = bound(), bound(keywords=True)
+    causal = bound(architecture="decoder_only", label_shares="released")
+    assert not plain.uses_topics
+    assert keyed.uses_topics
+    assert causal.uses_topics
+    assert "topic_model" not in plain.public_inputs
+    assert {"topic_model", "conditional_generator"} <= keyed.public_inputs
+    assert "public_language_model" in causal.public_inputs
+    assert not plain.stages()[0].needs_embeddings
+    assert keyed.stages()[0].needs_embeddings
+    assert Ctcl(CtclConfig(), cases.terms()).stages()[0].needs_embeddings
 
 
 def test_a_learning_rate_is_rehearsed_on_public_text_and_remembered(
     cases, public, checkpoint, monkeypatch
 ):
-    from dpsynth_assets.methods.fine_tuning import training
+    from dpsynth_assets.methods.fine_tuning import private_training as training
 
     seen = []
     real = training.public_learning_rate
@@ -338,7 +342,7 @@ class DyingFolders(CheckpointFolders):
 def test_a_killed_run_goes_on_with_the_rate_it_chose_under_other_free_settings(
     cases, public, tmp_path, monkeypatch, cache
 ):
-    from dpsynth_assets.methods.fine_tuning import training
+    from dpsynth_assets.methods.fine_tuning import private_training as training
 
     rates = iter((1e-3, 3e-3))
     monkeypatch.setattr(
@@ -359,7 +363,7 @@ def test_a_killed_run_goes_on_with_the_rate_it_chose_under_other_free_settings(
 
 
 def test_free_settings_ask_for_no_other_rehearsal(cases, public, tmp_path, monkeypatch):
-    from dpsynth_assets.methods.fine_tuning import training
+    from dpsynth_assets.methods.fine_tuning import private_training as training
 
     rates = iter((1e-3, 3e-3, 1e-2))
     monkeypatch.setattr(

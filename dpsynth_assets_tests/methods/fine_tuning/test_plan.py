@@ -8,10 +8,9 @@ import pytest
 from dpsynth_assets.methods import plan_cache
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning, plan
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
-from dpsynth_assets.methods.fine_tuning.plan import batch_denominator, planned_mechanism
+from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
@@ -19,7 +18,7 @@ from dpsynth_assets.privacy.monotone_search import TOLERANCE
 from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
-METHOD, STAGE, DELTA = Ctcl(), "finetuned_generator", 1e-5
+STAGE, DELTA = "finetuned_generator", 1e-5
 CONFIG = CtclConfig(steps=20, expected_batch_size=10)
 
 
@@ -55,8 +54,8 @@ def request(event, name="ctcl"):
 
 
 def test_the_stage_is_charged_for_all_its_steps_at_the_declared_probability(cases):
-    made = METHOD.plan(CONFIG, cases.terms(), target_epsilon=4.0)
-    assert made.stages == {STAGE: made.event}
+    made = Ctcl(CONFIG, cases.terms()).plan(4.0)
+    assert made.charges == {STAGE: made.event}
     assert made.event == PoissonGaussianEvent(
         sampling_probability=10 / 40,
         noise_multiplier=made.parameters["noise_multiplier"],
@@ -66,7 +65,7 @@ def test_the_stage_is_charged_for_all_its_steps_at_the_declared_probability(case
 
 
 def test_a_tight_plan_spends_its_target_and_less_noise_would_overspend(cases):
-    made = METHOD.plan(CONFIG, cases.terms(accountant="tight"), target_epsilon=4.0)
+    made = Ctcl(CONFIG, cases.terms(accountant="tight")).plan(4.0)
     assert made.epsilon == epsilon_of([made.event], DELTA, "tight")
     less = replace(made.event, noise_multiplier=made.event.noise_multiplier / (1 + 2 * TOLERANCE))
     assert made.epsilon <= 4.0 < epsilon_of([less], DELTA, "tight")
@@ -76,7 +75,7 @@ def test_a_tight_plan_spends_its_target_and_less_noise_would_overspend(cases):
 @pytest.mark.parametrize("records", [40, 100_000])
 def test_a_filtered_plan_fits_its_share_at_the_filters_order_and_alone(cases, share, records):
     terms = cases.terms(public_records=records)
-    made = METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, share))
+    made = Ctcl(CONFIG, terms).plan(worth(terms, share))
     order = filter_order(terms.epsilon, DELTA)
     room = order * share * zcdp_rho(terms.epsilon, DELTA)
     less = replace(made.event, noise_multiplier=made.event.noise_multiplier / (1 + 2 * TOLERANCE))
@@ -91,8 +90,7 @@ def test_shares_and_a_histogram_that_fill_a_budget_are_admitted_by_its_ledger(ca
     histogram = GaussianEvent(noise_multiplier=10.0)
     left = 1.0 - float(histogram.rho) / zcdp_rho(terms.epsilon, DELTA)
     first, second = (
-        METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, share * left)).event
-        for share in (0.6, 0.4)
+        Ctcl(CONFIG, terms).plan(worth(terms, share * left)).event for share in (0.6, 0.4)
     )
     events = [histogram, first, second]
     assert filter_epsilon(events, DELTA, terms.epsilon) <= terms.epsilon
@@ -114,7 +112,7 @@ def test_shares_and_a_histogram_that_fill_a_budget_are_admitted_by_its_ledger(ca
 )
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_every_relation_and_unit_is_planned_within_its_target(cases, changes, accountant):
-    made = METHOD.plan(CONFIG, cases.terms(accountant=accountant, **changes), target_epsilon=4.0)
+    made = Ctcl(CONFIG, cases.terms(accountant=accountant, **changes)).plan(4.0)
     assert made.epsilon <= 4.0
     assert made.event.max_records_per_unit == changes.get("unit", PrivacyUnit()).max_records
     replaced = changes.get("relation") is NeighboringRelation.REPLACE_ONE
@@ -123,56 +121,71 @@ def test_every_relation_and_unit_is_planned_within_its_target(cases, changes, ac
 
 def test_an_undeclared_number_of_records_is_refused_unless_a_probability_is_given(cases):
     terms = cases.terms(public_records=None)
-    refused = METHOD.plan(CONFIG, terms, target_epsilon=4.0)
+    refused = Ctcl(CONFIG, terms).plan(4.0)
     assert refused.event is None
-    assert not refused.stages
+    assert not refused.charges
     assert "public_facts.records" in refused.refusal
     assert "sampling_probability" in refused.refusal
     given = CtclConfig(steps=20, expected_batch_size=10, sampling_probability=0.125)
-    made = METHOD.plan(given, terms, target_epsilon=4.0)
+    made = Ctcl(given, terms).plan(4.0)
     assert made.event.sampling_probability == 0.125
-    assert batch_denominator(given, terms) == 10
+    assert DeclaredTraining(given, terms).batch_denominator == 10
 
 
 def test_a_batch_of_more_than_all_records_is_all_records(cases):
     config = CtclConfig(steps=5, expected_batch_size=1000)
-    assert plan.sampling_probability(config, cases.terms()) == 1.0
-    assert batch_denominator(config, cases.terms()) == 40
+    declared = DeclaredTraining(config, cases.terms())
+    assert declared.sampling_probability == 1.0
+    assert declared.batch_denominator == 40
 
 
-@pytest.mark.parametrize("method", [Ctcl(), DpFineTuning(), DownstreamFineTuning()])
+@pytest.mark.parametrize("method", [Ctcl, DpFineTuning, DownstreamFineTuning])
 def test_every_method_plans_one_stage_with_its_default_settings(cases, method):
-    made = method.plan(method.config_type(), cases.terms(), target_epsilon=2.0)
+    bound = method(method.config_type(), cases.terms())
+    made = bound.plan(2.0)
     assert made.refusal is None
-    assert list(made.stages) == [
-        stage.name for stage in method.stages(method.config_type(), cases.terms())
-    ]
-    assert method.plan(method.config_type(), cases.terms(), target_epsilon=0.0).refusal
+    assert list(made.charges) == [stage.name for stage in bound.stages()]
+    assert bound.plan(0.0).refusal
 
 
-def test_a_mechanism_of_other_settings_than_the_plans_is_refused(cases):
-    made = METHOD.plan(CONFIG, cases.terms(), target_epsilon=4.0)
-    longer = CONFIG.model_copy(update={"steps": 21})
-    with pytest.raises(UnaccountedReleaseError):
-        planned_mechanism(STAGE, made, longer, cases.terms())
+def test_a_stage_runs_the_mechanism_that_it_charges(cases):
+    made = Ctcl(CONFIG, cases.terms()).plan(4.0)
+    planned = made.stage(STAGE).mechanism
+    assert planned.open() == planned.mechanism
+    assert planned.open().event() == planned.event() == made.charges[STAGE]
+
+
+def test_every_run_of_a_plan_opens_a_mechanism_of_its_own(cases):
+    planned = Ctcl(CONFIG, cases.terms()).plan(4.0).stage(STAGE).mechanism
+    one, two = planned.open(), planned.open()
+    one.resume_at(CONFIG.steps)
+    assert (one.released_steps, two.released_steps) == (CONFIG.steps, 0)
+    assert planned.mechanism.released_steps == 0
+
+
+def test_the_steps_of_a_plan_cost_no_more_than_the_whole_and_the_whole_what_it_says(cases):
+    planned = Ctcl(CONFIG, cases.terms()).plan(4.0).stage(STAGE).mechanism
+    readings = [planned.epsilon_of_first(steps) for steps in (1, 10, CONFIG.steps)]
+    assert readings == sorted(readings)
+    assert readings[-1] == planned.epsilon <= 4.0
 
 
 def test_a_plan_is_calibrated_once_and_the_same_when_read_back(cases, monkeypatch):
     config = DpFineTuningConfig(steps=20, expected_batch_size=10)
-    first = DpFineTuning().plan(config, cases.terms(), target_epsilon=3.0)
+    first = DpFineTuning(config, cases.terms()).plan(3.0)
     monkeypatch.setattr(plan, "training_noise_multiplier", None)  # calling it would raise
-    assert DpFineTuning().plan(config, cases.terms(), target_epsilon=3.0) == first
+    assert DpFineTuning(config, cases.terms()).plan(3.0) == first
 
 
 def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothing(cases, tmp_path):
     terms = cases.terms()
-    METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, 1.0))
+    Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
     (file,) = home().plans.iterdir()
     kept = json.loads(file.read_text())
     kept["value"]["noise_multiplier"] /= 10
     file.write_text(json.dumps(kept))
-    made = METHOD.plan(CONFIG, terms, target_epsilon=worth(terms, 1.0))
-    mechanism = planned_mechanism(STAGE, made, CONFIG, terms)
+    made = Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
+    mechanism = made.stage(STAGE).mechanism.open()
     assert mechanism.event() == made.event  # what is charged is what will be drawn
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.sqlite")
     assert not ledger.preview(request(made.event), budget(terms)).admitted

@@ -5,9 +5,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import PrivateInputs
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig, DpFineTuningConfig
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.models.language_model import load_language_model
 
@@ -42,14 +42,11 @@ def of_lengths(private, lengths):
 
 
 def trained(method, config, cases, public, folder, lengths):
-    terms = cases.terms()
-    [stage] = [each.name for each in method.stages(config, terms)]
-    plan = method.plan(config, terms, target_epsilon=4.0)
+    bound = method(config, cases.terms())
+    [stage] = bound.plan(4.0).stages
     private = of_lengths(cases.private(), lengths)
     checkpoint = CheckpointFolders(folder)
-    return method.release_stage(
-        stage, plan, config, terms, private, public, checkpoint, lambda *_: None
-    ).value.files
+    return bound.release(stage, private, public, checkpoint, lambda *_: None).value.files
 
 
 @pytest.mark.parametrize("lengths", [[], [40], [40, 40, 1, 40]], ids=["short", "one long", "some"])
@@ -58,7 +55,7 @@ def test_a_decoder_with_learned_positions_trains_whatever_the_lengths_of_records
 ):
     config = DpFineTuningConfig(**TRAINING, architecture="decoder_only", rows=5)
     inputs = replace(public, language_model=learned_positions, public_records=None)
-    assert trained(DpFineTuning(), config, cases, inputs, tmp_path / "c", lengths).is_dir()
+    assert trained(DpFineTuning, config, cases, inputs, tmp_path / "c", lengths).is_dir()
 
 
 @pytest.mark.parametrize("lengths", [[], [40]], ids=["short", "one long"])
@@ -67,4 +64,4 @@ def test_the_downstream_model_trains_whatever_the_lengths_of_records(
 ):
     config = DownstreamConfig(**TRAINING | {"max_document_tokens": 16})
     inputs = replace(public, public_records=None)
-    assert trained(DownstreamFineTuning(), config, cases, inputs, tmp_path / "c", lengths).is_dir()
+    assert trained(DownstreamFineTuning, config, cases, inputs, tmp_path / "c", lengths).is_dir()

@@ -9,10 +9,10 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.methods.fine_tuning import Resampled
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
-from dpsynth_assets.methods.fine_tuning.resampling import choose_rows, quotas
+from dpsynth_assets.methods.fine_tuning.resampled import choose_rows, quotas
+from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.privacy.events import is_post_processing
 
-METHOD = Resampled()
 CELLS = st.lists(
     st.tuples(st.just(0.0) | st.floats(1e-9, 1), st.integers(0, 30)), min_size=1, max_size=12
 )
@@ -84,10 +84,9 @@ def corpus(rows=400):
 
 
 def resample(cases, public, rows, **changes):
-    config = ResampledConfig(corpus="other")
+    method = Resampled(ResampledConfig(corpus="other"), cases.terms())
     public = replace(public, corpora={"other": corpus()}, **changes)
-    plan = METHOD.plan(config, cases.terms(), target_epsilon=0.0)
-    return METHOD.write(plan, config, cases.terms(), public, rows, cases.silent)
+    return method.write(public, rows, cases.silent)
 
 
 def test_the_kept_rows_follow_the_histogram_and_come_from_the_corpus(cases, public):
@@ -108,20 +107,21 @@ def test_all_rows_of_the_corpus_are_no_choice_among_them(cases, public, rows):
 
 
 def test_it_spends_nothing_and_says_what_it_builds_on(cases):
-    config = ResampledConfig(corpus="other")
-    plan = METHOD.plan(config, cases.terms(), target_epsilon=0.0)
+    method = Resampled(ResampledConfig(corpus="other"), cases.terms())
+    plan = method.plan(0.0)
     assert is_post_processing(plan.event)
+    assert not plan.charges
     assert not plan.stages
     assert plan.refusal is None
-    assert not METHOD.spends
-    assert METHOD.stages(config, cases.terms()) == ()
-    assert METHOD.builds_on(config) == ("other",)
-    assert METHOD.uses_topics(config)
+    assert not method.spends
+    assert method.stages() == ()
+    assert method.builds_on == ("other",)
+    assert method.uses_topics
 
 
 def test_a_missing_corpus_is_named(cases, public):
-    plan = METHOD.plan(ResampledConfig(corpus="gone"), cases.terms(), target_epsilon=0.0)
+    method = Resampled(ResampledConfig(corpus="gone"), cases.terms())
     with pytest.raises(ValueError, match="gone"):
-        METHOD.write(plan, ResampledConfig(corpus="gone"), cases.terms(), public, 10, cases.silent)
-    with pytest.raises(ValueError, match="no paid stage"):
-        METHOD.release_stage("x", plan, None, None, None, public, None, cases.silent)
+        method.write(public, 10, cases.silent)
+    with pytest.raises(NotImplementedError, match="paid stage of resampled"):
+        method.release(Stage(name="x", title=""), None, public, None, cases.silent)

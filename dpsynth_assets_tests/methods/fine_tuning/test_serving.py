@@ -9,8 +9,8 @@ from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.fine_tuning.serving import GeneratorWeights, open_writer
+from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
-from dpsynth_assets.methods.staged import Released
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 
@@ -26,15 +26,8 @@ def folders(generator, language_model):
 
 def corpus(cases, public, method, config, folder, **terms):
     released = Released(reservation="r", facts={}, folder=folder)
-    plan = method.plan(config, cases.terms(**terms), target_epsilon=4.0)
-    return method.write(
-        plan,
-        config,
-        cases.terms(**terms),
-        replace(public, released={STAGE: released}),
-        config.rows,
-        cases.silent,
-    )
+    bound = method(config, cases.terms(**terms))
+    return bound.write(replace(public, released={STAGE: released}), config.rows, cases.silent)
 
 
 def test_an_engine_serves_the_released_folder_and_not_its_own_model(folders):
@@ -78,7 +71,7 @@ def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, 
     told = []
     cases.silent = lambda _share, message: told.append(message)
     made = corpus(
-        cases, public, Ctcl(), CtclConfig(**SMALL), folders["encoder_decoder"], engine=engine
+        cases, public, Ctcl, CtclConfig(**SMALL), folders["encoder_decoder"], engine=engine
     )
     assert made.facts["engine_kind"] == "transformers"
     assert told[0] == f"written by transformers: {engine.kind} cannot serve this model"
@@ -100,8 +93,8 @@ def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders
         update={"rejection": RejectionSettings(lowest_quantile=0.3, public_texts=40, rounds=12)}
     )
     folder = folders["decoder_only"]
-    plain = corpus(cases, public, DpFineTuning(), config, folder)
-    kept = corpus(cases, public, DpFineTuning(), judged, folder)
+    plain = corpus(cases, public, DpFineTuning, config, folder)
+    kept = corpus(cases, public, DpFineTuning, judged, folder)
     assert kept.facts["judge"] == "likelihood"
     assert 0 < kept.facts["acceptance_rate"] <= 1
     assert kept.facts["rows"] == 12 - kept.facts["places_left_empty"]
@@ -111,15 +104,18 @@ def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders
     assert set(kept.rows["text"]) & set(plain.rows["text"])  # the first round is the same
 
 
-@pytest.mark.parametrize("method", [Ctcl(), DpFineTuning()])
+@pytest.mark.parametrize("method", [Ctcl, DpFineTuning])
 def test_a_judge_is_free_and_changes_nothing_a_paid_stage_depends_on(cases, method):
-    plain = method.config_type(**SMALL)
-    judged = method.config_type(**SMALL, rejection={"judge": "likelihood"})
+    plain, judged = (
+        method(method.config_type(**SMALL, **chosen), cases.terms())
+        for chosen in ({}, {"rejection": {"judge": "likelihood"}})
+    )
     assert "rejection" in method.free_settings
-    assert method.public_inputs(plain) == method.public_inputs(judged)
-    assert method.writing_inputs(plain) == frozenset()
-    assert method.writing_inputs(judged) == {"public_language_model", "public_corpus"}
-    one, two = (method.plan(each, cases.terms(), target_epsilon=4.0) for each in (plain, judged))
+    assert plain.public_inputs == judged.public_inputs
+    assert plain.writing_inputs == frozenset()
+    assert judged.writing_inputs == {"public_language_model", "public_corpus"}
+    one, two = plain.plan(4.0), judged.plan(4.0)
+    assert one.charges == two.charges
     assert one.stages == two.stages
     fixed = [
         {k: v for k, v in plan.parameters.items() if k not in method.free_settings}

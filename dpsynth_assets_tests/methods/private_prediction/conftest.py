@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from dpsynth_assets.methods.base import CohortTerms, PrivateInputs, PublicInputs
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.decoding.prefixes import PROBES
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -128,6 +129,16 @@ def make_centers(count=6, seed=9):
     return centers / np.linalg.norm(centers, axis=1, keepdims=True)
 
 
+def silent(_share, _message):
+    """Reports to nobody."""
+
+
+def release(method, plan, private, public, progress=silent):
+    """Releases the only stage of a plan."""
+    (stage,) = plan.stages
+    return method.release(stage, private, public, None, progress)
+
+
 @pytest.fixture
 def cases():
     """The makers above: pytest's import mode keeps test modules from importing one another."""
@@ -138,7 +149,8 @@ def cases():
         centers=make_centers,
         public=lambda model, **more: PublicInputs(language_model=model, salt="public salt", **more),
         model=CharacterModel,
-        silent=lambda share, message: None,
+        silent=silent,
+        release=release,
         end=END,
         pad=PAD,
         vocabulary=VOCABULARY,

@@ -9,9 +9,7 @@ from collections import Counter
 import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
-from dpsynth_assets.methods.private_prediction.corpus import GenerationTask, uniform_batches
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
-from dpsynth_assets.methods.private_prediction.plan import mean_mechanism
 from dpsynth_assets.models.document_format import PLAIN_PT
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -32,7 +30,7 @@ def baseline(k, **changes):
 
 def tokens(cases, config, epsilon=10.0, **changes):
     terms = cases.terms(epsilon=epsilon, delta=DELTA, public_records=AG_NEWS, **changes)
-    return MeanUniform().plan(config, terms, target_epsilon=epsilon).tokens_per_batch
+    return MeanUniform(config, terms).plan(epsilon).tokens_per_batch
 
 
 @pytest.mark.parametrize(("s", "epsilon", "printed"), [(64, 10.0, 373), (256, 3.0, 733)])
@@ -55,8 +53,7 @@ def test_a_replaced_record_of_a_pair_pays_for_two_vectors(cases):
 
 def batches(cases, config, records, **changes):
     terms = cases.terms(public_records=records, **changes)
-    task = GenerationTask(config=config, terms=terms, public=cases.public(None), tokens_per_batch=1)
-    return uniform_batches(task, cases.private(records))
+    return MeanUniform(config, terms).declared.place(cases.private(records), cases.public(None))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -109,8 +106,8 @@ def test_batches_that_unequal_labels_may_overfill_are_charged_for_it(cases):
     def slack_part(**changes):
         config = baseline(1, logit_slack=1e-4, batches_per_forward=4, **changes)
         terms = cases.terms(public_records=64 * 40)  # two labels
-        free = mean_mechanism(config.model_copy(update={"logit_slack": 0.0}), terms).eta
-        return mean_mechanism(config, terms).eta - free
+        free = MeanUniform(config.model_copy(update={"logit_slack": 0.0}), terms)
+        return MeanUniform(config, terms).mean_mechanism.eta - free.mean_mechanism.eta
 
     equal = 2 * 1e-4 * 4 * 4 / 1.5
     assert slack_part() == pytest.approx(2 * equal)  # one label may have all records
@@ -121,6 +118,6 @@ def test_batches_that_unequal_labels_may_overfill_are_charged_for_it(cases):
 def test_batches_by_places_refuse_a_number_of_batches(cases):
     config = baseline(1, batching="slots", batches_per_label=3)
     terms = cases.terms(relation=NeighboringRelation.ZERO_OUT, public_slots=True)
-    refusal = MeanUniform().plan(config, terms, target_epsilon=10.0).refusal
+    refusal = MeanUniform(config, terms).plan(10.0).refusal
     assert refusal is not None
     assert "batches_per_label" in refusal

@@ -8,23 +8,23 @@ import numpy as np
 import polars as pl
 import pytest
 
+from dpsynth_assets.methods.cluster_histogram import (
+    ClusterCounting,
+    ClusterHistogram,
+    assign_clusters,
+    count_by_label_and_center,
+    label_indices,
+    select_top_centers,
+)
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
     assign_records,
     batch_counts,
     uniform_batch_counts,
 )
-from dpsynth_assets.methods.private_prediction.cluster_histogram import (
-    ClusterHistogram,
-    assign_clusters,
-    cluster_histogram_event,
-    count_by_label_and_center,
-    label_indices,
-    release_cluster_histogram,
-    select_top_centers,
-)
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.forward_passes import pass_rows
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 CELLS = (
@@ -38,6 +38,16 @@ def assign(records, *, k=1, s=8, cells=CELLS, salt="salt", clusters=None):
     return assign_records(
         records, labels, clusters, cells, expected_batch_size=s, examples_per_context=k, salt=salt
     )
+
+
+def counting(terms, noise="laplace", scale=0.02):
+    histogram = NoisyHistogram(
+        noise=noise,
+        scale=scale,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+    )
+    return ClusterCounting(histogram=histogram, labels=terms.labels, clusters_per_label=2)
 
 
 def contexts(batches):
@@ -214,14 +224,7 @@ def test_counts_before_rebalancing_for_some_labels_only_are_refused():
 
 
 def test_histogram_keeps_both_of_the_counts_it_pays_for(cases):
-    release = release_cluster_histogram(
-        cases.private(400),
-        cases.centers(),
-        cases.terms(),
-        noise="laplace",
-        scale=0.02,
-        clusters_per_label=2,
-    )
+    release = counting(cases.terms()).release(cases.private(400), cases.centers())
     before = np.array(release.value.dp_counts_before)
     assert before.shape == (2, len(cases.centers()))
     assert before.sum(axis=1).tolist() == [200, 200]
@@ -232,23 +235,15 @@ def test_histogram_keeps_both_of_the_counts_it_pays_for(cases):
 def test_a_nulled_record_is_counted_in_neither_histogram(cases):
     private = cases.private(400)
     texts = ["" if row < 5 else text for row, text in enumerate(private.records["text"])]
-    release = release_cluster_histogram(
-        replace(private, records=private.records.with_columns(text=pl.Series(texts))),
-        cases.centers(),
-        cases.terms(),
-        noise="laplace",
-        scale=0.02,
-        clusters_per_label=2,
-    )
+    nulled = replace(private, records=private.records.with_columns(text=pl.Series(texts)))
+    release = counting(cases.terms()).release(nulled, cases.centers())
     for counts in (release.value.dp_counts_before, release.value.dp_counts):
         assert sum(map(sum, counts)) == 395
 
 
 def test_histogram_counts_records_after_they_moved_to_kept_centres(cases):
     private = cases.private(400)
-    release = release_cluster_histogram(
-        private, cases.centers(), cases.terms(), noise="laplace", scale=0.02, clusters_per_label=2
-    )
+    release = counting(cases.terms()).release(private, cases.centers())
     assert [len(kept) for kept in release.value.centers] == [2, 2]
     assert [sum(counts) for counts in release.value.dp_counts] == [200, 200]
 
@@ -256,13 +251,12 @@ def test_histogram_counts_records_after_they_moved_to_kept_centres(cases):
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_histogram_costs_two_histograms_at_the_declared_relation(cases, noise):
     terms = cases.terms(relation=NeighboringRelation.REPLACE_ONE)
-    release = release_cluster_histogram(
-        cases.private(40), cases.centers(), terms, noise=noise, scale=10.0, clusters_per_label=2
-    )
-    planned = cluster_histogram_event(noise=noise, scale=10.0, terms=terms)
+    mechanism = counting(terms, noise=noise, scale=10.0)
+    release = mechanism.release(cases.private(40), cases.centers())
+    planned = mechanism.event()
     assert release.cost.event == planned
     assert isinstance(planned, ComposedEvent)
-    once = cluster_histogram_event(noise=noise, scale=10.0, terms=cases.terms())
+    once = counting(cases.terms(), noise=noise, scale=10.0).event()
     assert planned.rho > once.rho
     assert len(planned.events) == 2
 

@@ -6,14 +6,10 @@ import polars as pl
 import pytest
 import torch
 
-from dpsynth_assets.methods.base import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.private_prediction import few_shot_writer
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot
-from dpsynth_assets.methods.private_prediction.few_shot_plan import (
-    plan_at_noise,
-    planned_mechanism,
-)
 from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     FewShotTask,
     LabelWriter,
@@ -27,7 +23,6 @@ from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
-METHOD = FewShot()
 DELTA = 1e-5
 SMALL = {
     "subsets": 8,
@@ -44,10 +39,10 @@ def config_of(**changes):
 
 
 def run(cases, model, private=None, config=None, epsilon=10.0):
-    config, terms = config or config_of(), cases.terms()
-    plan = METHOD.plan(config, terms, target_epsilon=epsilon)
+    method = FewShot(config or config_of(), cases.terms())
+    plan = method.plan(epsilon)
     private = cases.private(64) if private is None else private
-    return plan, METHOD.generate(plan, config, terms, private, cases.public(model), cases.silent)
+    return plan, cases.release(method, plan, private, cases.public(model))
 
 
 def worth(terms, share):
@@ -67,7 +62,7 @@ def test_the_plan_prices_what_runs_and_stays_within_its_target(cases, language_m
 
 
 def test_every_token_of_a_label_is_one_sampled_step(cases):
-    plan = METHOD.plan(config_of(), cases.terms(), target_epsilon=10.0)
+    plan = FewShot(config_of(), cases.terms()).plan(10.0)
     assert plan.event == PoissonGaussianEvent(
         sampling_probability=8 * 2 * 2 / 64,  # subsets, examples, labels; declared records
         noise_multiplier=plan.parameters["noise_multiplier"],
@@ -81,7 +76,7 @@ def test_every_token_of_a_label_is_one_sampled_step(cases):
 def test_less_noise_would_overspend(cases, records, share):
     terms = cases.terms(public_records=records)
     target = worth(terms, share)
-    plan = METHOD.plan(config_of(), terms, target_epsilon=target)
+    plan = FewShot(config_of(), terms).plan(target)
     less = replace(plan.event, noise_multiplier=0.998 * plan.event.noise_multiplier)
     order = filter_order(terms.epsilon, DELTA)
     room = order * share * zcdp_rho(terms.epsilon, DELTA)
@@ -95,8 +90,7 @@ def test_less_noise_would_overspend(cases, records, share):
 def test_shares_that_sum_to_one_pass_the_ledgers_filter(cases, records):
     terms = cases.terms(public_records=records)
     events = [
-        METHOD.plan(config_of(), terms, target_epsilon=worth(terms, share)).event
-        for share in (0.5, 0.3, 0.2)
+        FewShot(config_of(), terms).plan(worth(terms, share)).event for share in (0.5, 0.3, 0.2)
     ]
     assert filter_epsilon(events, DELTA, terms.epsilon) <= terms.epsilon
 
@@ -113,7 +107,7 @@ def test_shares_that_sum_to_one_pass_the_ledgers_filter(cases, records):
 )
 def test_every_relation_and_unit_is_planned_within_its_target(cases, changes):
     terms = cases.terms(epsilon=40.0, **changes)
-    plan = METHOD.plan(config_of(subsets=32), terms, target_epsilon=40.0)
+    plan = FewShot(config_of(subsets=32), terms).plan(40.0)
     assert plan.refusal is None
     assert plan.epsilon <= 40.0
     assert filter_epsilon([plan.event], DELTA, 40.0) <= 40.0
@@ -121,46 +115,47 @@ def test_every_relation_and_unit_is_planned_within_its_target(cases, changes):
 
 def test_an_undeclared_number_of_records_is_refused(cases, language_model):
     terms = cases.terms(public_records=None)
-    plan = METHOD.plan(config_of(), terms, target_epsilon=10.0)
+    plan = FewShot(config_of(), terms).plan(10.0)
     assert plan.event is None
     assert "public_facts.records" in plan.refusal
-    with pytest.raises(ValueError, match="refusal"):
-        METHOD.generate(
-            plan, config_of(), terms, cases.private(9), cases.public(language_model), cases.silent
+    with pytest.raises(TypeError, match="planned stage"):
+        cases.release(
+            FewShot(config_of(), terms), plan, cases.private(9), cases.public(language_model)
         )
 
 
 def test_a_plan_without_budget_is_refused(cases):
-    plan = METHOD.plan(config_of(), cases.terms(), target_epsilon=0.0)
+    plan = FewShot(config_of(), cases.terms()).plan(0.0)
     assert plan.event is None
     assert "target_epsilon > 0" in plan.refusal
 
 
 def test_noise_that_drowns_every_agreement_is_refused(cases):
-    plan = METHOD.plan(config_of(), cases.terms(), target_epsilon=0.1)
+    plan = FewShot(config_of(), cases.terms()).plan(0.1)
     assert plan.event is None
     assert "unanimous" in plan.refusal
 
 
 def test_few_records_are_all_sampled_and_never_more_than_once(cases):
     terms = cases.terms(public_records=3, epsilon=100.0)
-    plan = METHOD.plan(config_of(), terms, target_epsilon=100.0)
+    plan = FewShot(config_of(), terms).plan(100.0)
     assert plan.event.sampling_probability == 1.0
 
 
-@pytest.mark.parametrize("changes", [{"subsets": 4}, {"documents_per_label": 3}], ids=str)
-def test_settings_that_another_plan_priced_are_refused(cases, language_model, changes):
-    plan = METHOD.plan(config_of(), cases.terms(), target_epsilon=10.0)
-    public, other = cases.public(language_model), config_of(**changes)
-    with pytest.raises(UnaccountedReleaseError):
-        METHOD.generate(plan, other, cases.terms(), cases.private(9), public, cases.silent)
-    assert language_model.prompts == []
+def test_what_runs_and_what_it_costs_is_the_mechanism_of_the_stage(cases, endless_model):
+    method = FewShot(config_of(), cases.terms())
+    plan = method.plan(10.0)
+    shorter = method.plan_at_noise(2 * plan.parameters["noise_multiplier"])
+    public = cases.public(endless_model)
+    release = cases.release(method, shorter, cases.private(9), public)
+    assert release.cost.event == shorter.stages[0].mechanism.event() != plan.event
+    (stage,) = plan.stages
+    assert stage.mechanism.steps_left == 10  # Every label draws from one of its own.
 
 
 def test_logits_that_may_move_get_more_noise_at_the_same_price(cases):
     exact, moving = (
-        METHOD.plan(config_of(logit_slack=slack), cases.terms(), target_epsilon=10.0)
-        for slack in (0.0, 0.1)
+        FewShot(config_of(logit_slack=slack), cases.terms()).plan(10.0) for slack in (0.0, 0.1)
     )
     assert exact.event == moving.event
     # Seven other subsets, each moved by 0.1 / √2 where the record's own moves by √2.
@@ -202,8 +197,7 @@ def test_private_data_is_read_at_most_t_times_a_label(cases, endless_model, step
 
 def test_a_step_beyond_the_plan_reads_nothing_private(cases, endless_model, monkeypatch):
     config, terms = config_of(), cases.terms()
-    plan = METHOD.plan(config, terms, target_epsilon=10.0)
-    mechanism = planned_mechanism(plan, config, terms)
+    mechanism = FewShot(config, terms).plan(10.0).stages[0].mechanism
     task = FewShotTask(config=config, terms=terms, public=cases.public(endless_model))
     writer = LabelWriter(task, 0, ["abc", "def"], mechanism)
     written = [writer.write() for _ in range(config.documents_per_label)]
@@ -244,10 +238,9 @@ def test_prompts_hold_texts_of_their_own_label_alone(cases, endless_model):
     private = cases.private(20)
     texts = private.records.filter(private.records["label"] == "x")["text"].to_list()
     config, terms = config_of(), cases.terms()
-    plan = METHOD.plan(config, terms, target_epsilon=10.0)
+    mechanism = FewShot(config, terms).plan(10.0).stages[0].mechanism
     task = FewShotTask(config=config, terms=terms, public=cases.public(endless_model))
     by_label = texts_by_label(private.records, terms.labels)
-    mechanism = planned_mechanism(plan, config, terms)
     writer = LabelWriter(task, 0, by_label[0], mechanism)
     endless_model.prompts.clear()
     writer.write()
@@ -317,11 +310,8 @@ def test_without_noise_to_speak_of_the_text_is_what_the_records_make_likeliest(
     terms = cases.terms(epsilon=1e9, labels=("x",), label_texts=("ex",), public_records=2)
     private = cases.private(4)
     same = private.records.with_columns(text=pl.lit("a bee sees a sea"))
-    plan = METHOD.plan(config, terms, target_epsilon=1e9)
-    public = cases.public(endless_model)
-    release = METHOD.generate(
-        plan, config, terms, PrivateInputs(records=same), public, cases.silent
-    )
+    method, public = FewShot(config, terms), cases.public(endless_model)
+    release = cases.release(method, method.plan(1e9), PrivateInputs(records=same), public)
     ids = endless_model.prompt_ids("ex", same["text"].to_list()[:2], 10)
     expected = []
     for _ in range(5):
@@ -336,7 +326,7 @@ def test_without_noise_to_speak_of_the_text_is_what_the_records_make_likeliest(
 def test_extra_documents_read_demonstrations_alone_and_cost_nothing(cases, language_model, steps):
     private = cases.private(64)
     plan, release = run(cases, language_model, private, config_of(extra_documents=6))
-    without = METHOD.plan(config_of(), cases.terms(), target_epsilon=10.0)
+    without = FewShot(config_of(), cases.terms()).plan(10.0)
     assert plan.event == without.event
     rows = release.value.rows
     demonstrations = rows.filter(rows["origin"] == "demonstration")
@@ -378,10 +368,10 @@ def test_extra_documents_fit_whenever_demonstrations_do(cases, endless_model):
     frame = len(endless_model.prompt_ids("why", ["", ""], 1))
     endless_model.model.config.max_position_embeddings = frame + 2 * 10 + 40
     terms = cases.terms(epsilon=100.0)
-    plan = METHOD.plan(config, terms, target_epsilon=100.0)
-    public = cases.public(endless_model)
-    METHOD.check_public(plan, config, terms, public)
-    release = METHOD.generate(plan, config, terms, cases.private(64), public, cases.silent)
+    method, public = FewShot(config, terms), cases.public(endless_model)
+    plan = method.plan(100.0)
+    method.check_public(plan.stages[0], public)
+    release = cases.release(method, plan, cases.private(64), public)
     rows = release.value.rows
     assert rows.filter(rows["origin"] == "extra")["n_tokens"].to_list() == [40] * 4
 
@@ -404,12 +394,10 @@ def test_no_progress_is_told_of_a_document_before_it_is_kept(cases, language_mod
             Passes.kept += 1
 
     told = []
-    config, terms = config_of(), cases.terms()
-    plan = METHOD.plan(config, terms, target_epsilon=10.0)
-    METHOD.generate(
-        plan,
-        config,
-        terms,
+    method = FewShot(config_of(), cases.terms())
+    cases.release(
+        method,
+        method.plan(10.0),
         replace(cases.private(8), passes=Passes()),
         cases.public(language_model),
         lambda share, message: told.append((Passes.kept, message)),
@@ -419,12 +407,10 @@ def test_no_progress_is_told_of_a_document_before_it_is_kept(cases, language_mod
 
 def test_progress_ends_with_everything_that_was_charged(cases, language_model):
     told = []
-    config, terms = config_of(), cases.terms()
-    plan = METHOD.plan(config, terms, target_epsilon=10.0)
-    METHOD.generate(
-        plan,
-        config,
-        terms,
+    method = FewShot(config_of(), cases.terms())
+    cases.release(
+        method,
+        method.plan(10.0),
         cases.private(8),
         cases.public(language_model),
         lambda share, message: told.append((share, message)),
@@ -435,11 +421,11 @@ def test_progress_ends_with_everything_that_was_charged(cases, language_model):
 
 
 def test_a_plan_at_the_noise_of_another_is_that_plan(cases):
-    plan = METHOD.plan(config_of(), cases.terms(), target_epsilon=10.0)
+    plan = FewShot(config_of(), cases.terms()).plan(10.0)
     noise = plan.parameters["noise_multiplier"]
-    assert plan_at_noise(config_of(), cases.terms(), noise) == plan
-    shorter = plan_at_noise(config_of(documents_per_label=1), cases.terms(), noise)
+    assert FewShot(config_of(), cases.terms()).plan_at_noise(noise) == plan
+    shorter = FewShot(config_of(documents_per_label=1), cases.terms()).plan_at_noise(noise)
     assert (shorter.event.noise_multiplier, shorter.event.steps) == (noise, 5)
     assert shorter.epsilon < plan.epsilon
     with pytest.raises(ValueError, match="declared number of records"):
-        plan_at_noise(config_of(), cases.terms(public_records=None), noise)
+        FewShot(config_of(), cases.terms(public_records=None)).plan_at_noise(noise)

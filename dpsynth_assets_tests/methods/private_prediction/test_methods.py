@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import GenerationMethod
-from dpsynth_assets.methods.private_prediction.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.loop import Document
+from dpsynth_assets.methods.private_prediction.method import PrivatePrediction
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.private_prediction.references import (
     generate_non_private,
@@ -17,7 +17,6 @@ from dpsynth_assets.methods.private_prediction.references import (
 )
 from dpsynth_assets.methods.registry import REGISTRY, check_settings, get_method
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -45,23 +44,19 @@ def config_of(name, **changes):
 
 def run(name, cases, model, *, private=None, terms=None, config=None, epsilon=10.0, **public):
     terms = terms or cases.terms(accepts_ex_post=True)
-    config = config or config_of(name)
-    method = get_method(name)
-    plan = method.plan(config, terms, target_epsilon=epsilon)
+    method = get_method(name)(config or config_of(name), terms)
+    plan = method.plan(epsilon)
     assert plan.refusal is None
     inputs = cases.public(
         model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM, **public
     )
-    release = method.generate(
-        plan, config, terms, private or cases.private(64), inputs, cases.silent
-    )
-    return plan, release
+    return plan, cases.release(method, plan, private or cases.private(64), inputs)
 
 
 BATCHED = sorted(
     name
     for name, method in REGISTRY.items()
-    if isinstance(method, GenerationMethod) and name != "few_shot"  # which has no batches
+    if issubclass(method, PrivatePrediction) and name != "few_shot"  # which has no batches
 )
 
 
@@ -72,7 +67,7 @@ def name(request):
 
 def test_a_plan_needs_declared_terms_alone(name, cases):
     config, terms = REGISTRY[name].config_type(), cases.terms(accepts_ex_post=True)
-    plan = get_method(name).plan(config, terms, target_epsilon=10.0)
+    plan = get_method(name)(config, terms).plan(10.0)
     assert plan.refusal is None
     assert plan.tokens_per_batch > 90
     assert json.loads(json.dumps(plan.parameters))["tokens_per_batch"] == plan.tokens_per_batch
@@ -81,18 +76,18 @@ def test_a_plan_needs_declared_terms_alone(name, cases):
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_a_mean_plan_spends_its_epsilon_and_one_more_token_would_not_fit(cases, accountant):
     terms = cases.terms(accountant=accountant)
-    plan = get_method("mean_clustered").plan(config_of("mean_clustered"), terms, target_epsilon=3.0)
+    plan = get_method("mean_clustered")(config_of("mean_clustered"), terms).plan(3.0)
     assert plan.epsilon <= 3.0
     more = replace(plan.event, count=plan.event.count + 1)
-    assert epsilon_of([more], terms.delta, accountant) > 3.0
+    assert epsilon_of([more], terms.delta, "zcdp") > 3.0  # Shares are shares of ρ.
+    assert plan.epsilon == epsilon_of([plan.event], terms.delta, accountant)
     assert plan.event.count == plan.tokens_per_batch
 
 
 def test_replace_one_and_larger_units_plan_a_quarter_of_the_tokens(cases):
     def tokens(terms):
-        method = get_method("mean_clustered")
         config = config_of("mean_clustered", logit_slack=0.0, expected_batch_size=64)
-        return method.plan(config, terms, target_epsilon=5.0).tokens_per_batch
+        return get_method("mean_clustered")(config, terms).plan(5.0).tokens_per_batch
 
     base = tokens(cases.terms())
     replaced = tokens(cases.terms(relation=NeighboringRelation.REPLACE_ONE))
@@ -103,59 +98,55 @@ def test_replace_one_and_larger_units_plan_a_quarter_of_the_tokens(cases):
 
 def test_two_examples_in_a_context_cost_what_one_costs(cases):
     one, two = (
-        get_method("mean_clustered").plan(
-            config_of("mean_clustered", examples_per_context=k), cases.terms(), target_epsilon=5.0
-        )
+        get_method("mean_clustered")(
+            config_of("mean_clustered", examples_per_context=k), cases.terms()
+        ).plan(5.0)
         for k in (1, 2)
     )
     assert one.event == two.event
 
 
 def test_too_small_a_budget_is_refused_in_one_line(name, cases):
-    plan = get_method(name).plan(
-        config_of(name), cases.terms(accepts_ex_post=True), target_epsilon=0.01
-    )
+    plan = get_method(name)(config_of(name), cases.terms(accepts_ex_post=True)).plan(0.01)
     assert "min_tokens_for_new_document" in plan.refusal
     assert "\n" not in plan.refusal
     assert plan.event is None
 
 
 def test_median_refuses_a_cohort_that_does_not_accept_ex_post(cases):
-    method, config = get_method("median_clustered"), config_of("median_clustered")
-    plan = method.plan(config, cases.terms(), target_epsilon=10.0)
+    plan = get_method("median_clustered")(config_of("median_clustered"), cases.terms()).plan(10.0)
     assert "ex-post" in plan.refusal
 
 
 def test_median_draws_as_many_tokens_as_the_mean_at_the_matched_epsilon(cases):
     terms = cases.terms(accepts_ex_post=True)
-    mean = get_method("mean_clustered").plan(config_of("mean_clustered"), terms, target_epsilon=7.0)
+    mean = get_method("mean_clustered")(config_of("mean_clustered"), terms).plan(7.0)
     config = config_of("median_clustered", matched_epsilon=7.0)
-    median = get_method("median_clustered").plan(config, terms, target_epsilon=0.0)
+    median = get_method("median_clustered")(config, terms).plan(0.0)
     assert median.tokens_per_batch == mean.tokens_per_batch
     assert median.event is None
     assert median.guarantee is GuaranteeType.EX_POST
 
 
 def test_median_without_an_epsilon_to_match_is_refused(cases):
-    plan = get_method("median_clustered").plan(
-        config_of("median_clustered"), cases.terms(accepts_ex_post=True), target_epsilon=0.0
-    )
+    terms = cases.terms(accepts_ex_post=True)
+    plan = get_method("median_clustered")(config_of("median_clustered"), terms).plan(0.0)
     assert "matched_epsilon" in plan.refusal
 
 
 def test_uniform_batches_without_a_public_number_are_refused(cases):
     terms = cases.terms(public_records=None, has_cluster_histogram=False)
     method = get_method("mean_uniform")
-    refused = method.plan(config_of("mean_uniform"), terms, target_epsilon=10.0)
+    refused = method(config_of("mean_uniform"), terms).plan(10.0)
     assert "cluster_histogram" in refused.refusal
     config = config_of("mean_uniform", batches_per_label=2)
-    assert method.plan(config, terms, target_epsilon=10.0).refusal is None
+    assert method(config, terms).plan(10.0).refusal is None
 
 
 @pytest.mark.parametrize("name", ["mean_clustered", "median_clustered"])
 def test_clustered_batches_without_a_histogram_are_refused(name, cases):
     terms = cases.terms(has_cluster_histogram=False, accepts_ex_post=True)
-    refused = get_method(name).plan(config_of(name), terms, target_epsilon=10.0)
+    refused = get_method(name)(config_of(name), terms).plan(10.0)
     assert "cluster_histogram" in refused.refusal
 
 
@@ -168,7 +159,7 @@ def test_uniform_batches_carry_the_histogram_only_if_they_build_on_it(
 ):
     terms = cases.terms(public_records=records)
     config = config_of("mean_uniform", **changes)
-    assert get_method("mean_uniform").uses_histogram(config, terms) is uses
+    assert get_method("mean_uniform")(config, terms).uses_histogram is uses
 
 
 def test_rows_hold_the_allowed_columns_and_no_blank_text(name, cases, language_model):
@@ -191,19 +182,17 @@ def test_the_cost_is_the_planned_event(cases, language_model):
         assert release.value.facts["private_tokens"] <= plan.event.count * 6
 
 
-def test_a_plan_for_other_settings_is_refused_before_anything_is_read(cases, language_model):
-    method, terms = get_method("mean_clustered"), cases.terms()
-    plan = method.plan(config_of("mean_clustered"), terms, target_epsilon=10.0)
-    with pytest.raises(UnaccountedReleaseError):
-        method.generate(
-            plan,
-            config_of("mean_clustered", clip_bound=40.0),
-            terms,
-            cases.private(64),
-            cases.public(language_model),
-            cases.silent,
-        )
-    assert language_model.prompts == []
+@pytest.mark.parametrize("name", sorted(set(BATCHED) - {"median_clustered"}))
+def test_what_runs_and_what_it_costs_is_the_mechanism_of_the_stage(name, cases, endless_model):
+    method = get_method(name)(config_of(name), cases.terms())
+    (stage,) = method.plan(10.0).stages
+    fewer = replace(stage, mechanism=replace(stage.mechanism, tokens=5))
+    inputs = cases.public(
+        endless_model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM
+    )
+    release = method.release(fewer, cases.private(64), inputs, None, cases.silent)
+    assert release.cost.event == fewer.mechanism.event() != stage.mechanism.event()
+    assert release.value.facts["private_tokens"] <= 5 * release.value.facts["batches"]
 
 
 def test_facts_of_an_endless_model_are_the_same_for_any_private_data(cases, endless_model):
@@ -223,7 +212,7 @@ def test_the_denominator_is_the_declared_size_whatever_a_batch_holds(
     draw = MeanTokenMechanism.select
 
     def spy(self, *arguments, **options):
-        denominators.add(self.expected_batch_size)
+        denominators.add(self.batch.expected_batch_size)
         return draw(self, *arguments, **options)
 
     monkeypatch.setattr(MeanTokenMechanism, "select", spy)
@@ -291,7 +280,7 @@ def test_a_run_without_a_draw_has_no_cost_anywhere():
 def test_unfinished_documents_are_continued_from_public_prompts_only(cases, endless_model):
     private, method = cases.private(64), get_method("mean_clustered")
     config = config_of("mean_clustered")
-    tokens = method.plan(config, cases.terms(), target_epsilon=10.0).tokens_per_batch
+    tokens = method(config, cases.terms()).plan(10.0).tokens_per_batch
     longest = tokens - 6  # one whole document, and six tokens of the next
     config = config_of("mean_clustered", max_document_tokens=longest)
     _, release = run("mean_clustered", cases, endless_model, private=private, config=config)
@@ -339,12 +328,10 @@ def test_failures_in_a_run_show_no_private_text(cases, language_model, monkeypat
 
 def test_progress_moves_within_a_pass_and_ends_at_one(cases, language_model):
     heard = []
-    method, terms = get_method("mean_uniform"), cases.terms()
-    config = config_of("mean_uniform")
-    method.generate(
-        method.plan(config, terms, target_epsilon=3.0),
-        config,
-        terms,
+    method = get_method("mean_uniform")(config_of("mean_uniform"), cases.terms())
+    cases.release(
+        method,
+        method.plan(3.0),
         cases.private(64),
         cases.public(language_model),
         lambda share, message: heard.append((share, message)),

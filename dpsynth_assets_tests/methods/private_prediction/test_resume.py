@@ -43,15 +43,15 @@ def counted_passes(monkeypatch):
 
 
 def generated(name, cases, model, passes):
-    method = get_method(name)
+    kind = get_method(name)
     svt = {"max_tokens_per_batch": 30, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
-    config = method.config_type(**(SETTINGS | svt))
     terms = cases.terms(accepts_ex_post=True, public_records=None)
-    plan = method.plan(config, terms, target_epsilon=6.0)
+    method = kind(kind.config_type(**(SETTINGS | svt)), terms)
+    plan = method.plan(6.0)
     assert plan.refusal is None
     private = replace(cases.private(64), passes=passes)
     public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
-    return method.generate(plan, config, terms, private, public, cases.silent)
+    return cases.release(method, plan, private, public)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,8 +124,8 @@ def test_without_a_store_every_pass_is_run(cases, language_model, counted_passes
 
 
 def few_shot(cases, model, passes):
-    method = get_method("few_shot")
-    config = method.config_type(
+    kind = get_method("few_shot")
+    config = kind.config_type(
         subsets=4,
         examples_per_subset=1,
         documents_per_label=2,
@@ -133,9 +133,9 @@ def few_shot(cases, model, passes):
         max_example_tokens=8,
         top_k=10,
     )
-    plan = method.plan(config, cases.terms(), target_epsilon=10.0)
+    method = kind(config, cases.terms())
     private = replace(cases.private(64), passes=passes)
-    return method.generate(plan, config, cases.terms(), private, cases.public(model), cases.silent)
+    return cases.release(method, method.plan(10.0), private, cases.public(model))
 
 
 def test_finished_few_shot_documents_are_read_back_and_no_step_of_theirs_is_drawn_again(

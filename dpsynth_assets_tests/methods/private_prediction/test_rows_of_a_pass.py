@@ -13,8 +13,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
-from dpsynth_assets.methods.private_prediction.plan import largest_pass, mean_mechanism
-from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.privacy.forward_passes import row_key
 
 END = 1
@@ -136,10 +135,10 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
         min_tokens_for_new_document=5,
         max_example_tokens=10,
     )
-    terms, method = cases.terms(public_records=records), get_method("mean_uniform")
-    plan = method.plan(config, terms, target_epsilon=1.5)
-    room = largest_pass(config, terms)
-    mechanism, slack = mean_mechanism(config, terms), config.logit_slack
+    method = MeanUniform(config, cases.terms(public_records=records))
+    plan = method.plan(1.5)
+    room = method.declared.facts.rows_per_pass
+    mechanism, slack = method.mean_mechanism, config.logit_slack
     assert slack * room == pytest.approx(mechanism.batch.slack_of_pass)
     passes, packed = [], loop.PackedContexts
 
@@ -148,9 +147,8 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
         return packed(model, prompts, **settings)
 
     monkeypatch.setattr(loop, "PackedContexts", recorded)
-    release = method.generate(
-        plan, config, terms, cases.private(600), cases.public(cases.model()), cases.silent
-    )
+    public = cases.public(cases.model())
+    release = cases.release(method, plan, cases.private(600), public)
     assert release.cost.event == plan.event == mechanism.event(plan.tokens_per_batch)
     assert sum(passes) == 600
     assert max(passes) <= room < 600

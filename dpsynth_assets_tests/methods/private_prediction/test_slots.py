@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.methods.private_prediction.batching import fill_slots
-from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -78,39 +79,26 @@ def test_at_most_so_many_batches_are_kept_in_proportion(cases):
 
 
 def test_a_plan_without_declared_places_refuses(cases):
-    method = get_method("mean_uniform")
-    config = method.config_type(**SETTINGS)
-    refused = method.plan(config, cases.terms(), target_epsilon=20.0)
+    config = MeanUniformConfig(**SETTINGS)
+    refused = MeanUniform(config, cases.terms()).plan(20.0)
     assert "public_facts.slots" in refused.refusal
     terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
-    assert method.plan(config, terms, target_epsilon=20.0).refusal is None
+    assert MeanUniform(config, terms).plan(20.0).refusal is None
 
 
 def test_generation_refuses_undeclared_places_even_with_a_plan(cases, language_model):
-    method = get_method("mean_uniform")
-    config = method.config_type(**SETTINGS)
+    config = MeanUniformConfig(**SETTINGS)
     zero_out = NeighboringRelation.ZERO_OUT
-    plan = method.plan(
-        config, cases.terms(public_slots=True, relation=zero_out), target_epsilon=20.0
-    )
+    plan = MeanUniform(config, cases.terms(public_slots=True, relation=zero_out)).plan(20.0)
+    undeclared = MeanUniform(config, cases.terms(relation=zero_out))
     with pytest.raises(UndeclaredPublicFactError):
-        method.generate(
-            plan,
-            config,
-            cases.terms(relation=zero_out),
-            cases.private(40),
-            cases.public(language_model),
-            cases.silent,
-        )
+        cases.release(undeclared, plan, cases.private(40), cases.public(language_model))
 
 
 def test_slots_need_no_histogram_and_generate(cases, language_model):
-    method = get_method("mean_uniform")
-    config = method.config_type(**SETTINGS)
     terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
-    assert not method.uses_histogram(config, terms)
-    plan = method.plan(config, terms, target_epsilon=20.0)
-    release = method.generate(
-        plan, config, terms, cases.private(40), cases.public(language_model), cases.silent
-    )
+    method = MeanUniform(MeanUniformConfig(**SETTINGS), terms)
+    assert not method.uses_histogram
+    public = cases.public(language_model)
+    release = cases.release(method, method.plan(20.0), cases.private(40), public)
     assert release.value.facts["batches"] == 2 * (20 // 4)

@@ -34,14 +34,14 @@ def threads(request):
 
 
 def run(name, cases, model, private, progress, passes=None, **changes):
-    method = get_method(name)
+    kind = get_method(name)
     svt = {"max_tokens_per_batch": 60, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
-    config = method.config_type(**(SETTINGS | svt | changes))
     terms = cases.terms(accepts_ex_post=True, public_records=None)
-    plan = method.plan(config, terms, target_epsilon=5.0)
+    method = kind(kind.config_type(**(SETTINGS | svt | changes)), terms)
+    plan = method.plan(5.0)
     public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
     private = replace(private, passes=passes)
-    method.generate(plan, config, terms, private, public, progress)
+    cases.release(method, plan, private, public, progress)
     return plan
 
 

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from dpsynth_assets.models.conditional_generator import engine_aspects
-from dpsynth_assets.models.conditional_generator.engine_aspects import aspects_by_engine
+from dpsynth_assets.models.conditional_generator import aspects
+from dpsynth_assets.models.conditional_generator.aspects import aspects_by_engine
 from dpsynth_assets.models.engines import Generation, Provenance
 
 
@@ -36,7 +36,7 @@ class ChatTokenizer:
 
 
 def test_every_document_gets_what_the_model_said_of_it(monkeypatch):
-    monkeypatch.setattr(engine_aspects, "DOCUMENTS_AT_ONCE", 2)
+    monkeypatch.setattr(aspects, "DOCUMENTS_AT_ONCE", 2)
     engine, told = Describer(), []
     documents = ["a short letter", "some news", "one more poem"]
     found = aspects_by_engine(documents, engine, lambda share, _: told.append(share))

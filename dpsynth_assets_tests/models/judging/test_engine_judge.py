@@ -8,7 +8,7 @@ from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.engines.usage import UsageCounter
 from dpsynth_assets.models.judging import EngineJudge, JudgeError
-from dpsynth_assets.models.judging.controls import PLAIN, shuffled
+from dpsynth_assets.models.judging.engine_judge import PLAIN, shuffled
 
 
 class Answers:

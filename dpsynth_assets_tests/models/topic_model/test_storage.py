@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.models.topic_model import TopicModel
-from dpsynth_assets.models.topic_model.storage import TopicModelError
+from dpsynth_assets.models.topic_model.model import TopicModelError
 
 
 @pytest.fixture

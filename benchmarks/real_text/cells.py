@@ -1,0 +1,276 @@
+"""One cell of a table: the corpus of one cohort, method, ε and seed, kept on disk with its scores.
+
+A method runs through `run_method` alone, with a ledger and a store of its own: on real data the
+accounts of all cells over one corpus would add up. What is printed as ε comes from the label of the
+run. The seed names the release, which chooses public randomness; privacy noise has no seed.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from cohorts import Cohort
+from references import REFERENCES
+from scores import Scorer
+
+from dpsynth_assets.method_run import MethodRun, run_method
+from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.public_base import PublicBase
+from dpsynth_assets.public_base.opening import OpenedModels
+
+DOWNSTREAM = "downstream_model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a table: a registered method, or a reference.
+
+    Attributes:
+        title: Its name in the table.
+        method: Name of a registered method, or of a reference.
+        settings: Settings of the method, as in a dataset file.
+        otherwise: Settings to take in turn instead of some, where the plan refuses those before.
+        declared: Further fields of the dataset file.
+        epsilon: Its own ε, where it is not the table's.
+        rows: Rows to write; None: as many as the table's size says.
+    """
+
+    title: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    otherwise: tuple[Mapping[str, Any], ...] = ()
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    epsilon: float | None = None
+    rows: int | None = None
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is no method: it costs no ε, or protects nothing."""
+        return self.method in REFERENCES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One corpus.
+
+    Attributes:
+        table: Everything that all cells of a table share, as JSON values.
+        cohort: Name of its cohort.
+        entry: Method and settings.
+        epsilon: Budget ε; None for a reference.
+        delta: δ.
+        seed: Names the release.
+    """
+
+    table: Mapping[str, Any]
+    cohort: str
+    entry: Entry
+    epsilon: float | None
+    delta: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of its files: readable, and another one wherever anything differs."""
+        entry = {name: value for name, value in vars(self.entry).items() if name != "title"}
+        content = json.dumps([self.table, entry, self.delta], sort_keys=True, default=dict)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+        asked = "" if self.epsilon is None else f"-{self.epsilon:g}"
+        return f"{self.cohort}-{self.entry.method}{asked}-{self.seed}-{digest}"
+
+
+class Remembering:
+    """An embedder that embeds a text once: cells of one cohort share its records."""
+
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self._embedder, self._known = embedder, {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the embedder's own."""
+        return getattr(self._embedder, name)
+
+    def embed(self, texts, progress=None, *, public=False) -> np.ndarray:
+        """See `TextEmbedder.embed`."""
+        new = [text for text in dict.fromkeys(texts) if (public, text) not in self._known]
+        if new:
+            found = self._embedder.embed(new, progress, public=public)
+            self._known.update(zip(((public, text) for text in new), found, strict=True))
+        if not len(texts):
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        return np.stack([self._known[public, text] for text in texts])
+
+
+class Models(OpenedModels):
+    """Opens models as every base does, with one embedder that remembers."""
+
+    def __init__(self) -> None:
+        self._embedders: dict[str, Remembering] = {}
+
+    def text_embedder(self, manifest: Mapping[str, Any]) -> Remembering:
+        """Opens the embedder that the artifact `text_embedder` describes."""
+        name = json.dumps(manifest["model"])
+        if name not in self._embedders:
+            self._embedders[name] = Remembering(super().text_embedder(manifest))
+        return self._embedders[name]
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """What the cells of one cohort share."""
+
+    folder: Path
+    cohort: Cohort
+    public: PublicBase
+    scored_rows: int
+    rows: int
+    next_word: Any
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Scores corpora of the cohort."""
+        manifest = self.public.values(["text_embedder"])["text_embedder"]
+        embedder = self.public.models.text_embedder(manifest)
+        return Scorer(
+            cohort=self.cohort,
+            held_out=embedder.embed(self.cohort.held_out["text"].to_list()),
+            embedder=embedder,
+            rows=self.scored_rows,
+            next_word=self.next_word,
+        )
+
+
+def found_cell(folder: Path, cell: Cell, scored_rows: int) -> dict[str, Any] | None:
+    """Reads back a finished cell and its scores; None if it is not there."""
+    file = _scores_file(folder, cell, scored_rows)
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def run_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
+    """Makes and scores one corpus, or scores the rows that an earlier run has kept."""
+    facts_file = _file(bench.folder, "cells", cell, ".json")
+    if facts_file.exists():
+        facts = json.loads(facts_file.read_text(encoding="utf-8"))
+    else:
+        started = time.process_time()
+        facts = _made(bench, cell)
+        facts["processor_seconds"] = round(time.process_time() - started, 1)
+        _write(facts_file, facts)
+    rows, model = _kept(bench.folder, cell)
+    scores = bench.scorer.of_model(model) if model.is_dir() else {}
+    if rows.exists():
+        scores = bench.scorer.of_rows(pl.read_parquet(rows), cell.seed)
+    result = {**facts, **scores}
+    _write(_scores_file(bench.folder, cell, bench.scored_rows), result)
+    return result
+
+
+def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
+    rows_file, model = _kept(bench.folder, cell)
+    rows_file.parent.mkdir(parents=True, exist_ok=True)
+    if cell.entry.is_reference:
+        rows = REFERENCES[cell.entry.method](bench.cohort, bench.public, bench.rows, cell.seed)
+        rows.write_parquet(rows_file)
+        return {"rows": rows.height}
+    with tempfile.TemporaryDirectory(dir=bench.folder) as scratch:
+        try:
+            run = _run(bench, cell, Path(scratch))
+        except PrivacyError as refusal:
+            return {"rows": 0, "refusal": str(refusal)}
+        if run.corpus is None:
+            shutil.copytree(run.releases[DOWNSTREAM].folder, model, dirs_exist_ok=True)
+        else:
+            run.corpus.select("text", "label").write_parquet(rows_file)
+        return _facts(run)
+
+
+def _run(bench: Bench, cell: Cell, scratch: Path) -> MethodRun:
+    """Runs the method with the first settings that its plan does not refuse."""
+    cohort, entry = bench.cohort, cell.entry
+    tried = entry.otherwise or ({},)
+    for number, settings in enumerate(tried):
+        try:
+            return run_method(
+                entry.method,
+                cohort.source.sample(fraction=1.0, shuffle=True, seed=cell.seed),
+                bench.public,
+                epsilon=float(cell.epsilon or 0.0),
+                delta=cell.delta,
+                settings={**entry.settings, **settings},
+                labels=tuple(cohort.labels),
+                rows=bench.rows if entry.rows is None else entry.rows,
+                cohort=cohort.name,
+                release=str(cell.seed),
+                declared=_declared(cohort, entry.declared),
+                ledger=Ledger(f"sqlite:///{scratch}/ledger.db"),
+                store=scratch / "store",
+            )
+        except PrivacyError:
+            if number == len(tried) - 1:
+                raise
+    raise AssertionError("Expected at least one choice of settings.")
+
+
+def _declared(cohort: Cohort, further: Mapping[str, Any]) -> dict[str, Any]:
+    """What every dataset file of a table says: labels in words, the number of records."""
+    facts: dict[str, Any] = {"records": cohort.source.height}
+    if cohort.labels:
+        facts["labels"] = {"label": dict(cohort.labels)}
+    return {
+        **cohort.declared,
+        "columns": {"id": "id"},
+        **further,
+        "public_facts": {**facts, **further.get("public_facts", {})},
+        "budget": {"accountant": "tight", **further.get("budget", {})},
+    }
+
+
+def _facts(run: MethodRun) -> dict[str, Any]:
+    """What a run promises and released: the label's guarantee and plain facts of each release."""
+    stated = dict(run.label["guarantee"])
+    stated.pop("privacy_profile", None)
+    ex_post = [e.ex_post_epsilon for e in run.entries if e.ex_post_epsilon is not None]
+    (*_, planned) = run.plan.methods
+    return {
+        "rows": 0 if run.corpus is None else run.corpus.height,
+        "guarantee": stated,
+        "epsilon": stated.get("epsilon"),
+        "posterior": stated.get("posterior"),
+        "ex_post_epsilon": max(ex_post, default=None),
+        "parameters": _plain(planned.plan.parameters),
+        "released": {name: _plain(stage.facts) for name, stage in run.releases.items()},
+    }
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and short words; tables of numbers are left out."""
+    return {k: v for k, v in values.items() if isinstance(v, int | float | str | None)}
+
+
+def _file(folder: Path, kind: str, cell: Cell, suffix: str) -> Path:
+    return folder / kind / f"{cell.name}{suffix}"
+
+
+def _kept(folder: Path, cell: Cell) -> tuple[Path, Path]:
+    return _file(folder, "rows", cell, ".parquet"), _file(folder, "models", cell, "")
+
+
+def _scores_file(folder: Path, cell: Cell, scored_rows: int) -> Path:
+    return _file(folder, "scores", cell, f"-{scored_rows}.json")
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    part.replace(file)

@@ -1,0 +1,371 @@
+"""Sizes of tables, their lines, and the tables of docs/benchmarks.md by name."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cells import Entry
+
+from dpsynth_assets.metrics.next_word import NextWordSettings
+from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
+from dpsynth_assets.privacy.secret_protection import gaussian_budget
+
+PRIOR = 1e-4
+"""p: with what chance an attacker guesses a secret beforehand."""
+
+OCCURRENCES = 6
+"""m: most records that hold one secret word of `yelp_category_rating`, a declared constant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How large everything is; the same for every line of a table.
+
+    Attributes:
+        records: Most source records.
+        held_out: Most held-out records.
+        rows: Rows that a corpus writes where they are free, and that all corpora are scored on.
+        documents: Public documents.
+        language_model: Training of the public language model.
+        generator: Training of the public conditional generator.
+        topics: Settings of the public topics.
+        clusters: Public centres.
+        next_word: The next-word model that is trained on every corpus.
+        training, evolution, vectors: Settings of the methods of each family.
+        contexts: Contexts of a batch in private prediction at ε = 10, and how many more at ε = 3.
+        batches: Most batches of private prediction.
+        words: Secret words of the secret-protection table.
+    """
+
+    records: int
+    held_out: int
+    rows: int
+    documents: int
+    language_model: Mapping[str, Any] = field(default_factory=dict)
+    generator: Mapping[str, Any] = field(default_factory=dict)
+    topics: Mapping[str, Any] = field(default_factory=dict)
+    clusters: int = 48
+    next_word: NextWordSettings = field(default_factory=lambda: NextWordSettings(score_texts=500))
+    training: Mapping[str, Any] = field(default_factory=dict)
+    evolution: Mapping[str, Any] = field(default_factory=dict)
+    vectors: Mapping[str, Any] = field(default_factory=dict)
+    contexts: int = 64
+    batches: int = 8
+    words: int = 300
+
+
+MODEL = {"vocabulary": 4096, "max_document_tokens": 152, "sequence_tokens": [256, 320]}
+SIZES = {
+    "tiny": Size(
+        records=300, held_out=120, rows=24, documents=400, clusters=6,
+        language_model={
+            "vocabulary": 400, "width": 32, "layers": 2, "feed_forward": 64,
+            "token_budget": 20_000, "sequence_tokens": [128], "threads": 1,
+        },
+        generator={
+            "vocabulary": 1024, "width": 32, "encoder_layers": 1, "decoder_layers": 1, "heads": 2,
+            "feed_forward": 64, "token_budget": 20_000, "threads": 1,
+        },
+        topics={"min_cluster_size": 5, "min_samples": 2, "sample_documents": 400},
+        next_word=NextWordSettings(token_budget=6_000, width=32, feed_forward=64, score_texts=60),
+        training={"steps": 3, "expected_batch_size": 64, "max_document_tokens": 32},
+        evolution={"population": 20, "variations": 2, "iterations": 2, "max_new_tokens": 24},
+        vectors={
+            "candidates": 20, "negatives": 10, "clip_documents": 20, "max_document_tokens": 32,
+            "max_new_tokens": 32,
+        },
+        contexts=32, batches=4, words=30,
+    ),
+    "small": Size(
+        records=4_000, held_out=1_000, rows=500, documents=8_000,
+        language_model={**MODEL, "token_budget": 1_200_000},
+        generator={"token_budget": 1_000_000, "max_document_tokens": 96},
+        training={"steps": 40, "expected_batch_size": 256, "max_document_tokens": 96},
+        evolution={"population": 60, "variations": 5, "iterations": 4, "max_new_tokens": 64},
+        vectors={
+            "candidates": 100, "negatives": 100, "clip_documents": 200, "max_document_tokens": 72,
+            "max_new_tokens": 72,
+        },
+    ),
+    "large": Size(  # For a GPU.
+        records=100_000, held_out=2_000, rows=2_000, documents=60_000,
+        language_model={
+            **MODEL, "vocabulary": 8192, "width": 512, "layers": 8, "heads": 8,
+            "key_value_heads": 2, "feed_forward": 1408, "token_budget": 60_000_000,
+            "batch_tokens": 32_768, "device": "cuda",
+        },
+        generator={
+            "vocabulary": 8192, "width": 512, "encoder_layers": 4, "decoder_layers": 6, "heads": 8,
+            "feed_forward": 2048, "max_document_tokens": 128, "token_budget": 40_000_000,
+            "batch_tokens": 16_384, "matrix_learning_rate": 0.02, "learning_rate": 2e-3,
+            "device": "cuda",
+        },
+        next_word=NextWordSettings(
+            vocabulary=30_000, width=256, layers=4, heads=4, feed_forward=688,
+            max_document_tokens=128, token_budget=6_000_000, batch_tokens=4096, device="cuda",
+            matrix_learning_rate=0.01, learning_rate=1e-3, score_texts=1000,
+        ),
+        training={
+            "steps": 300, "expected_batch_size": 2048, "learning_rate": 5e-4,
+            "micro_batch_records": 256, "max_document_tokens": 128,
+        },
+        evolution={"population": 400, "variations": 6, "iterations": 10, "max_new_tokens": 64},
+        vectors={
+            "candidates": 100, "negatives": 200, "clip_documents": 200, "max_document_tokens": 72,
+            "max_new_tokens": 72,
+        },
+        words=1_000,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A table: its cohorts, lines, ε, and in what it departs from a size.
+
+    Attributes:
+        entries: Its lines, given the size and one ε.
+        cohorts: Names of cohorts.
+        epsilons: ε of every line that has none of its own.
+        delta: δ, a public constant.
+        per_label: Source records of each label; None: as they come.
+        size: What replaces the size's, except where it is tiny.
+    """
+
+    entries: Callable[[Size, float], Iterable[Entry]]
+    cohorts: tuple[str, ...]
+    epsilons: tuple[float, ...]
+    delta: float = 1e-6
+    per_label: int | None = None
+    size: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fine_tuning(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """CTCL and what Tan et al. 2025 compare it with."""
+    training, twice = dict(size.training), {"rows": 2 * size.rows}
+    vanilla = {"method": "dp_fine_tuning", "settings": {**training, **twice}}
+    trained = {name: value for name, value in training.items() if name != "max_document_tokens"}
+    yield Entry(title="ctcl", method="ctcl", settings=training)
+    yield Entry(title="vanilla", method="dp_fine_tuning", settings=training)
+    yield Entry(
+        title="vanilla + resample",
+        method="resampled",
+        settings={"rows": size.rows},
+        declared={"methods": [vanilla]},
+    )
+    shape = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_document_tokens")
+    words = {name: getattr(size.next_word, name) for name in shape}
+    yield Entry(
+        title="downstream DP-FT, next word",
+        method="downstream_fine_tuning",
+        settings={**trained, "learning_rate": 5e-3, **words},
+    )
+    yield Entry(
+        title="downstream DP-FT, classifier",
+        method="downstream_fine_tuning",
+        settings={
+            **{name: value for name, value in trained.items() if name != "learning_rate"},
+            "task": "classification",
+        },
+    )
+
+
+def parts_of_ctcl(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """Table 5 of Tan et al. 2025: keywords and pretraining on conditions, taken away."""
+    training = dict(size.training)
+    yield Entry(title="vanilla", method="dp_fine_tuning", settings=training)
+    yield Entry(
+        title="+ keywords", method="dp_fine_tuning", settings={**training, "keywords": True}
+    )
+    yield Entry(title="+ keywords + pretraining", method="ctcl", settings=training)
+
+
+def evolution(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """Aug-PE (Xie et al. 2024)."""
+    yield Entry(title="Aug-PE", method="aug_pe", settings=_evolution(size))
+
+
+def secret_protection(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """SecPE beside Aug-PE at an equal promise to secrets: r/p = 2, 10, 50."""
+    yield Entry(title="Aug-PE, least noise", method="aug_pe", settings=_evolution(size))
+    for ratio in (2.0, 10.0, 50.0):
+        mu = gaussian_budget(PRIOR, ratio * PRIOR)
+        for records, of in ((1, "one record"), (OCCURRENCES, "m records")):
+            yield Entry(
+                title=f"Aug-PE, μ of {of}, r/p = {ratio:g}",
+                method="aug_pe",
+                settings=_evolution(size),
+                epsilon=float(gaussian_epsilon(mu / records, 1e-6)),
+            )
+        word = {
+            "name": "word", "detector": "rare_words", "quantile": 0.8, "words": size.words,
+            "max_records": OCCURRENCES, "prior": PRIOR, "posterior": ratio * PRIOR,
+        }  # fmt: skip
+        yield Entry(
+            title=f"SecPE, r/p = {ratio:g}",
+            method="secpe",
+            settings={**_evolution(size), "clusters": 4},
+            declared={"secrets": {"kinds": [word], "planted": 0}},
+            epsilon=1.0,  # Not spent: secrets are promised (p, r), not ε.
+        )
+
+
+def vectors(size: Size, epsilon: float) -> Iterable[Entry]:
+    """EPSVec beside private prediction on few records of each label."""
+    yield from parts_of_epsvec(size, epsilon)
+    yield _prediction(size, epsilon, "private prediction (mean)", "mean_uniform", larger=(1, 2, 4))
+    yield _prediction(size, epsilon, "InvisibleInk", "invisible_ink", larger=(1 / 8, 1 / 4, 1 / 2))
+
+
+def parts_of_epsvec(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """EPSVec's parts: shots, vectors, and shots that are drawn anew for each row."""
+    drawn = {"shots": 1, "kept_shots": 16}
+    settings: dict[str, Mapping[str, Any]] = {
+        "fixed shots": {"use_vectors": False},
+        "vectors": {"use_fixed_shots": False},
+        "fixed shots and vectors": {},
+        "drawn shots": {"use_vectors": False, **drawn},
+        "drawn shots and vectors": drawn,
+    }
+    for title, changes in settings.items():
+        yield Entry(title=title, method="epsvec", settings={**size.vectors, **changes})
+
+
+def prediction(size: Size, epsilon: float) -> Iterable[Entry]:
+    """Table 3 of Amin et al. 2025: the mean, two examples a context, clusters, the median."""
+    clusters = {"cluster_histogram": {"clusters_per_label": 3 if epsilon > 5 else 2}}
+    two = {"examples_per_context": 2}
+    yield _prediction(size, epsilon, "mean (k = 1)", "mean_uniform")
+    yield _prediction(size, epsilon, "mean, Baseline++ (k = 2)", "mean_uniform", settings=two)
+    for kind, further in (("mean", {}), ("median", {"matched_epsilon": epsilon})):
+        yield _prediction(
+            size, epsilon, f"{kind}, clustered (k = 2)", f"{kind}_clustered",
+            settings={**two, **further}, declared=clusters,
+        )  # fmt: skip
+
+
+def structured_prediction(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """Table 4 of Amin et al. 2024: JSON records with and without the public-token test."""
+    tokens = 144 if size.batches > 4 else 48
+    settings = {
+        "expected_batch_size": size.contexts, "max_batches": size.batches,
+        "max_document_tokens": tokens, "max_example_tokens": tokens, "batches_per_forward": 4,
+        "on_exhaustion": "drop",
+    }  # fmt: skip
+    yield Entry(title="mean", method="mean_uniform", settings=settings)
+    for threshold in (0.5, 1.0):
+        yield Entry(
+            title=f"mean_svt, θ = {threshold:g}",
+            method="mean_svt",
+            settings={**settings, "svt_threshold": threshold, "public_temperature": 0.75},
+        )
+
+
+def references(*names: str) -> list[Entry]:
+    """Lines that are no methods."""
+    titles = {
+        "real_data": "real data",
+        "public_only": "public only (floor)",
+        "public_generator": "public generator",
+        "one_real_example": "one real example, no privacy",
+    }
+    return [Entry(title=titles[name], method=name) for name in names]
+
+
+def of_method(size: Size, name: str) -> Entry:
+    """A registered method with the size's settings."""
+    for family in (fine_tuning, evolution, parts_of_epsvec, prediction):
+        for entry in family(size, 10.0):
+            if entry.method == name:
+                return Entry(**{**vars(entry), "title": name})
+    return Entry(title=name, method=name)
+
+
+def _evolution(size: Size) -> dict[str, Any]:
+    return {**size.evolution, "rows": size.rows}
+
+
+def _prediction(
+    size: Size,
+    epsilon: float,
+    title: str,
+    method: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    declared: Mapping[str, Any] | None = None,
+    larger: Iterable[float] = (1,),
+) -> Entry:
+    """Full batches of zero-out neighbours; the smallest contexts whose plan is not refused."""
+    contexts = size.contexts if epsilon > 5 else 3 * size.contexts
+    tokens = 72 if size.batches > 4 else 32
+    return Entry(
+        title=title,
+        method=method,
+        settings={
+            "max_batches": size.batches, "max_document_tokens": tokens,
+            "max_example_tokens": tokens, "batches_per_forward": 4, "batching": "slots",
+            "on_exhaustion": "finish_publicly", **(settings or {}),
+        },
+        otherwise=tuple({"expected_batch_size": round(contexts * times)} for times in larger),
+        declared={
+            "neighboring_relation": "zero-out",
+            "public_facts": {"slots": True},
+            "budget": {"accepts_ex_post": True},
+            **(declared or {}),
+        },
+    )  # fmt: skip
+
+
+def _with(names: Iterable[str], family: Callable[[Size, float], Iterable[Entry]]) -> Any:
+    def entries(size: Size, epsilon: float) -> list[Entry]:
+        return [*references(*names), *family(size, epsilon)]
+
+    return entries
+
+
+PRESETS = {
+    "ctcl": Preset(
+        entries=_with(("real_data", "public_generator"), fine_tuning),
+        cohorts=("yelp_rating", "ag_news"), epsilons=(4.0, 2.0, 1.0), delta=1e-5,
+    ),
+    "ctcl_parts": Preset(
+        entries=_with(("real_data",), parts_of_ctcl), cohorts=("letters",), epsilons=(4.0,),
+        size={
+            "records": 2_800, "held_out": 700, "rows": 600, "documents": 5_000,
+            "generator": {"token_budget": 400_000, "max_document_tokens": 96},
+            "training": {"steps": 30, "expected_batch_size": 192, "max_document_tokens": 96},
+        },
+    ),
+    "epsvec": Preset(
+        entries=_with(("real_data", "public_only"), vectors),
+        cohorts=("yelp_sentiment", "ag_news"), epsilons=(5.0, 3.0), delta=1e-5, per_label=500,
+        size={"held_out": 800, "rows": 200},
+    ),
+    "epsvec_parts": Preset(
+        entries=_with(("real_data", "public_only"), parts_of_epsvec), cohorts=("letters",),
+        epsilons=(5.0,), size={"records": 500, "held_out": 250, "rows": 120},
+    ),
+    "evolution": Preset(
+        entries=_with(("real_data", "public_only"), evolution),
+        cohorts=("yelp_category", "yelp_rating"), epsilons=(1.0, 2.0, 4.0, 1000.0),
+    ),
+    "secpe": Preset(
+        entries=_with(("real_data",), secret_protection), cohorts=("yelp_category_rating",),
+        epsilons=(1000.0,),
+        size={
+            "records": 3_000, "held_out": 700, "rows": 300,
+            "evolution": {
+                "population": 100, "variations": 3, "iterations": 3, "max_new_tokens": 48,
+            },
+        },
+    ),
+    "prediction": Preset(
+        entries=_with(("real_data", "public_only", "one_real_example"), prediction),
+        cohorts=("yelp_sentiment", "ag_news"), epsilons=(10.0, 3.0),
+        size={"rows": 20},
+    ),
+    "movies": Preset(
+        entries=structured_prediction, cohorts=("movies_json",), epsilons=(10.0,),
+    ),
+}  # fmt: skip
+"""Tables of docs/benchmarks.md, by name."""

@@ -1,0 +1,88 @@
+"""References of a table: real text, public text alone, and text made without any privacy."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+from cohorts import Cohort
+
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
+from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
+from dpsynth_assets.methods.fine_tuning.writing import equal_cells, write_rows
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
+from dpsynth_assets.methods.private_prediction.references import (
+    generate_non_private,
+    generate_public_only,
+)
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.public_base import PublicBase
+from dpsynth_assets.public_base.inputs import load_public_inputs
+
+CONFIG = PrivatePredictionConfig(max_document_tokens=72, max_example_tokens=72)
+SPARE = 1.25
+"""A few documents may be blank."""
+
+
+def real_data(cohort: Cohort, _public: PublicBase, rows: int, _seed: int) -> pl.DataFrame:
+    """As many source records as a corpus has rows."""
+    return cohort.source.select("text", "label").head(rows)
+
+
+def public_only(cohort: Cohort, public: PublicBase, rows: int, seed: int) -> pl.DataFrame:
+    """The public language model with each label alone: the floor."""
+    terms, opened = _terms(cohort), _opened(cohort, public, "public_language_model", seed)
+    return generate_public_only(CONFIG, terms, opened, round(SPARE * rows), _quiet).rows[:rows]
+
+
+def public_generator(cohort: Cohort, public: PublicBase, rows: int, seed: int) -> pl.DataFrame:
+    """The public conditional generator with each label alone: where fine-tuning starts."""
+    opened = _opened(cohort, public, "conditional_generator", seed)
+    terms = _terms(cohort)
+    known = Conditioning(labels=terms.labels, label_texts=terms.label_texts, document_type="")
+    cells = equal_cells(known, round(SPARE * rows))
+    config = GeneratorConfig(max_document_tokens=96)
+    return write_rows(opened.conditional_generator, known, cells, config, seed, _quiet).rows[:rows]
+
+
+def one_real_example(cohort: Cohort, public: PublicBase, rows: int, seed: int) -> pl.DataFrame:
+    """The language model after one real record: the ceiling, with no privacy at all."""
+    opened = _opened(cohort, public, "public_language_model", seed)
+    private = PrivateInputs(records=cohort.source)
+    count = round(SPARE * rows)
+    made = generate_non_private(CONFIG, _terms(cohort), private, opened, count, _quiet)
+    return made.value.rows[:rows]
+
+
+def _opened(cohort: Cohort, public: PublicBase, name: str, seed: int) -> Any:
+    values = public.values([name])
+    return load_public_inputs(
+        values, public.models, _terms(cohort), None, salt=cohort.name, seed=seed
+    )
+
+
+def _terms(cohort: Cohort) -> CohortTerms:
+    """Labels alone; no mechanism runs."""
+    return CohortTerms(
+        cohort=cohort.name,
+        relation=NeighboringRelation.ADD_REMOVE,
+        unit=PrivacyUnit(),
+        epsilon=1.0,
+        delta=1e-6,
+        accountant="tight",
+        labels=tuple(cohort.labels) or ("",),
+        label_texts=tuple(cohort.labels.values()) or ("",),
+    )
+
+
+def _quiet(_share: float, _message: str) -> None:
+    """Reports to nobody."""
+
+
+REFERENCES: Mapping[str, Callable[[Cohort, PublicBase, int, int], pl.DataFrame]] = {
+    "real_data": real_data,
+    "public_only": public_only,
+    "public_generator": public_generator,
+    "one_real_example": one_real_example,
+}

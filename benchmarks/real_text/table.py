@@ -1,0 +1,256 @@
+"""Synthetic corpora of real text, scored beside one another: any method, one command.
+
+    PYTHONPATH=. python benchmarks/real_text/table.py --methods ctcl dp_fine_tuning resampled \
+        --cohorts yelp_category --epsilons 1 3 10 --sizes small --seeds 2
+    PYTHONPATH=. python benchmarks/real_text/table.py --preset ctcl
+
+Methods run as `run_method` runs them; ε is what the label of each run states. `--preset` takes the
+lines, cohorts and ε of a table in docs/benchmarks.md, and what else is given overrides them.
+References may stand among the methods: real_data, public_only, public_generator and
+one_real_example. A method may carry settings: 'epsvec:{"shots": 1}'.
+
+Every finished corpus is kept in --work with its scores: a run that is cut goes on from there, and
+--report prints what is there. All corpora of a table are scored on the same number of rows; one
+with fewer has no scores. ± is the standard deviation over seeds. Without --language-model a model
+of a million parameters is trained on public text first: it writes fragments.
+
+Needs the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cells import Bench, Cell, Entry, Models, found_cell, run_cell
+from cohorts import COHORTS, Cohort, load_cohort, public_documents
+from presets import PRESETS, SIZES, Preset, Size, of_method
+from references import REFERENCES
+from transformers.utils.logging import disable_progress_bar
+
+from dpsynth_assets.paths import project_root
+from dpsynth_assets.public_base import PublicBase
+
+COLUMNS = {
+    "rows": ("rows", ".0f"),
+    "posterior_ratio": ("r/p of a secret", ".3g"),
+    "ex_post_epsilon": ("ex-post, beside its histogram", ".2f"),
+    "accuracy": ("accuracy", ".3f"),
+    "balanced_accuracy": ("balanced", ".3f"),
+    "accuracy_category": ("category", ".3f"),
+    "balanced_accuracy_category": ("balanced", ".3f"),
+    "accuracy_rating": ("rating", ".3f"),
+    "balanced_accuracy_rating": ("balanced", ".3f"),
+    "next_word_accuracy": ("next word", ".3f"),
+    "next_word_perplexity": ("perplexity", ".3g"),
+    "mauve": ("MAUVE", ".3f"),
+    "energy_distance": ("energy distance", ".4f"),
+    "frechet_distance": ("FID", ".3f"),
+    "length_distance": ("length distance (words)", ".1f"),
+    "parse_rate": ("parses", ".2f"),
+    "validation_rate": ("validates", ".2f"),
+    "processor_seconds": ("processor s", ".0f"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What is measured: cohorts, lines, ε, seeds, all at one size."""
+
+    size: Size
+    preset: Preset
+    options: argparse.Namespace
+
+    @property
+    def scored_rows(self) -> int:
+        """Rows that every corpus is scored on."""
+        return int(self.options.score_rows or self.size.rows)
+
+    def shared(self, cohort: Cohort) -> dict[str, Any]:
+        """What all corpora of a cohort depend on: another size or model makes other cells."""
+        size = {name: value for name, value in vars(self.size).items() if name != "next_word"}
+        return {"size": size, "model": self.options.language_model, "records": cohort.version}
+
+    def cells(self, cohort: Cohort) -> Iterator[tuple[Cell, str]]:
+        """Cells of one cohort with their lines' titles, whole tables seed after seed."""
+        shared = self.shared(cohort)
+        for seed in range(self.options.seeds):
+            done = set()
+            for budget in self.preset.epsilons:
+                for entry in self.preset.entries(self.size, budget):
+                    epsilon = None if entry.is_reference else entry.epsilon or budget
+                    cell = Cell(
+                        table=shared, cohort=cohort.name, entry=entry, epsilon=epsilon,
+                        delta=self.preset.delta, seed=seed,
+                    )  # fmt: skip
+                    if cell.name not in done:
+                        done.add(cell.name)
+                        yield cell, entry.title
+
+
+def main() -> None:
+    options = arguments()
+    disable_progress_bar()
+    table = asked(options)
+    options.work.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("DPSYNTH_HOME", str(options.work / "home"))
+    deadline = time.monotonic() + 60 * options.minutes
+    for name in table.preset.cohorts:
+        cohort = load_cohort(name, table.size.records, table.size.held_out, table.preset.per_label)
+        if not options.report:
+            measure(table, cohort, deadline)
+        print(section(table, cohort), flush=True)
+
+
+def measure(table: Table, cohort: Cohort, deadline: float) -> None:
+    """Makes and scores the cells that are not there yet, until the time is up."""
+    bench = None
+    for cell, title in table.cells(cohort):
+        if found_cell(table.options.work, cell, table.scored_rows) is not None:
+            continue
+        if time.monotonic() > deadline:
+            return
+        bench = bench or opened(table, cohort)
+        result = run_cell(bench, cell)
+        shown = {key: value for key, value in result.items() if key in COLUMNS or key == "refusal"}
+        print(f"{cell.name} ({title}): {json.dumps(shown)}", flush=True)
+
+
+def opened(table: Table, cohort: Cohort) -> Bench:
+    """The public base of a cohort: documents, and models that are made when first asked for."""
+    size, options = table.size, table.options
+    model: dict[str, Any] = {"device": options.device}
+    if options.language_model is None:
+        model |= {"kind": "embedded", "settings": dict(size.language_model)}
+    else:
+        model |= {"kind": "pretrained", "model": options.language_model}
+    public = PublicBase(
+        public_documents(cohort.name, size.documents),
+        name="real_text",
+        language_model=model,
+        text_embedder={"max_tokens": 64},
+        clusters={"count": size.clusters},
+        topic_model={"settings": dict(size.topics)},
+        conditional_generator={"settings": dict(size.generator), "device": options.device},
+    )
+    public.models = Models()
+    return Bench(
+        folder=options.work,
+        cohort=cohort,
+        public=public,
+        scored_rows=table.scored_rows,
+        rows=size.rows,
+        next_word=size.next_word,
+    )
+
+
+def section(table: Table, cohort: Cohort) -> str:
+    """Markdown: one line for each method and ε, mean and ± over the seeds that are done."""
+    lines: dict[tuple[str, float | None], list[Mapping[str, Any]]] = {}
+    for cell, title in table.cells(cohort):
+        found = found_cell(table.options.work, cell, table.scored_rows)
+        if found is not None:
+            lines.setdefault((title, cell.epsilon), []).append(_with_ratio(found))
+    if not lines:
+        return f"\n**{cohort.name}**: no results yet."
+    columns = {
+        name: column
+        for name, column in COLUMNS.items()
+        if any(result.get(name) is not None for results in lines.values() for result in results)
+    }
+    head = ("corpus", "ε", *(title for title, _ in columns.values()))
+    told = f"{cohort.source.height} records, {cohort.held_out.height} held out"
+    parts = [f"\n**{cohort.name}** ({told}, {table.scored_rows} rows scored)\n", _line(head)]
+    parts.append("|" + "---|" * len(head))
+    for (title, _), results in lines.items():
+        values = [spread(results, name, form) for name, (_, form) in columns.items()]
+        parts.append(_line((title, spread(results, "epsilon", ".3g"), *values)))
+    refused = [r["refusal"] for results in lines.values() for r in results if "refusal" in r]
+    return "\n".join([*parts, *(f"\nRefused: {line}" for line in dict.fromkeys(refused))])
+
+
+def spread(results: Iterable[Mapping[str, Any]], name: str, form: str) -> str:
+    """Mean and standard deviation over seeds; the mean alone of one seed, or of equal values."""
+    values = [float(result[name]) for result in results if result.get(name) is not None]
+    if not values:
+        return ""
+    mean = format(float(np.mean(values)), form)
+    apart = len(values) > 1 and max(values) > min(values) and name != "epsilon"
+    return f"{mean} ± {np.std(values, ddof=1):{form}}" if apart else mean
+
+
+def _with_ratio(result: Mapping[str, Any]) -> dict[str, Any]:
+    """r/p beside r: how many times likelier a guess becomes."""
+    if result.get("posterior") is None:
+        return dict(result)
+    return {**result, "posterior_ratio": result["posterior"] / result["guarantee"]["prior"]}
+
+
+def _line(values: Sequence[str]) -> str:
+    return f"| {' | '.join(values)} |"
+
+
+def asked(options: argparse.Namespace) -> Table:
+    """The table that the options describe."""
+    size = SIZES[options.sizes]
+    preset = PRESETS[options.preset] if options.preset else _of_methods(options)
+    if options.sizes == "tiny":
+        preset = replace(preset, per_label=preset.per_label and 40)
+    else:
+        size = replace(size, **preset.size)
+    if options.records is not None:
+        size = replace(size, records=options.records)
+    given = {"cohorts": options.cohorts, "epsilons": options.epsilons, "delta": options.delta}
+    preset = replace(preset, **{name: tuple(value) if isinstance(value, list) else value
+                                for name, value in given.items() if value is not None})  # fmt: skip
+    return Table(size=size, preset=preset, options=options)
+
+
+def _of_methods(options: argparse.Namespace) -> Preset:
+    if not options.methods or not options.cohorts:
+        raise SystemExit("Expected --preset, or --methods with --cohorts.")
+
+    def entries(size: Size, _epsilon: float) -> list[Entry]:
+        return [_entry(size, text) for text in options.methods]
+
+    return Preset(entries=entries, cohorts=(), epsilons=(10.0,))
+
+
+def _entry(size: Size, text: str) -> Entry:
+    """A method or a reference by name, with settings behind a colon."""
+    name, _, given = text.partition(":")
+    if name in REFERENCES:
+        return Entry(title=name, method=name)
+    entry = of_method(size, name)
+    further = json.loads(given) if given else {}
+    settings = {**entry.settings, **further}
+    return replace(entry, title=text, settings=settings, rows=further.get("rows"))
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--preset", choices=list(PRESETS))
+    parser.add_argument("--methods", nargs="+", help="methods or references, with settings or not")
+    parser.add_argument("--cohorts", nargs="+", choices=list(COHORTS))
+    parser.add_argument("--epsilons", nargs="+", type=float)
+    parser.add_argument("--delta", type=float, help="δ; default 1e-6, or the preset's")
+    parser.add_argument("--sizes", choices=list(SIZES), default="small")
+    parser.add_argument("--records", type=int, help="most source records")
+    parser.add_argument("--score-rows", type=int, help="rows that every corpus is scored on")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60, help="start no corpus after this")
+    parser.add_argument("--language-model", help="folder or hub id to use instead of training one")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
+    parser.add_argument("--report", action="store_true", help="only print what is there")
+    work = project_root() / ".dpsynth" / "real_text"
+    parser.add_argument("--work", type=Path, default=work, help="where everything is kept")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()

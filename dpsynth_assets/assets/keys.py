@@ -1,0 +1,39 @@
+"""Keys of all assets: `[dataset, folder, artifact]`, or `[public, base, artifact]`."""
+
+import dagster as dg
+
+from dpsynth_assets.methods.dataset_plan import SHARED
+
+AUDIT = "audit"
+"""Folder of the assets that audit a cohort."""
+
+EVALUATION = "evaluation"
+"""Folder of scores and pictures for the steward alone."""
+
+PREDICTION_COSTS = "prediction_costs"
+REFERENCES = "references"
+
+
+def public_key(base: str, artifact: str) -> dg.AssetKey:
+    """Returns the key of one artifact of a public base."""
+    return dg.AssetKey(["public", base, artifact])
+
+
+def dataset_key(dataset: str, folder: str, artifact: str) -> dg.AssetKey:
+    """Returns the key of one artifact of a dataset; the folder is a method, or `shared`."""
+    return dg.AssetKey([dataset, folder, artifact])
+
+
+def shared_key(dataset: str, artifact: str) -> dg.AssetKey:
+    """Returns the key of what all methods of a dataset share."""
+    return dataset_key(dataset, SHARED, artifact)
+
+
+def audits_key(dataset: str) -> dg.AssetKey:
+    """Returns the key of a cohort's mechanism audits."""
+    return dataset_key(dataset, AUDIT, "mechanism_audits")
+
+
+def prediction_costs_key(dataset: str) -> dg.AssetKey:
+    """Returns the key of the costs of private prediction and the clusterings of one dataset."""
+    return dataset_key(dataset, EVALUATION, PREDICTION_COSTS)

@@ -1,0 +1,44 @@
+"""What a person may choose when they launch a release: its name, and how many free rows."""
+
+import zlib
+
+import dagster as dg
+from pydantic import Field
+
+from dpsynth_assets.tags import RELEASE
+
+DEFAULT_RELEASE = "1"
+
+
+class ReleaseConfig(dg.Config):
+    """What a person may choose at launch; ε and δ are fixed by the dataset file."""
+
+    release: str = Field(
+        default="",
+        description=(
+            "Name of the release. The same name never pays twice; a new name draws afresh and "
+            'pays. Empty: the run\'s tag `dpsynth/release`, else "1".'
+        ),
+    )
+
+
+class CorpusConfig(ReleaseConfig):
+    """What a person may choose where rows are free, whatever their number."""
+
+    rows: int = Field(
+        default=0,
+        ge=0,
+        le=100_000_000,
+        description="Rows to write; 0: as many as the dataset file says. Asking for more never "
+        "pays again.",
+    )
+
+
+def release_name(context: dg.AssetExecutionContext, config: ReleaseConfig) -> str:
+    """The release a run asks for: Launchpad, then run tag, then the first release."""
+    return config.release or context.run.tags.get(RELEASE, "") or DEFAULT_RELEASE
+
+
+def release_seed(release: str) -> int:
+    """Seed of public randomness: another release writes other rows from the same models."""
+    return zlib.crc32(release.encode())

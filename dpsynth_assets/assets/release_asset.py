@@ -1,0 +1,329 @@
+"""One asset for every stage, whatever releases it: reserve, read, release, store, commit.
+
+Stages of methods and histograms that a dataset's methods share are released by the same steps
+(`mechanism.release_once`). A public stage takes them too: it reads nothing private, requires no
+resource that could, and is charged nothing.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
+from dpsynth_assets.assets.keys import dataset_key, shared_key
+from dpsynth_assets.assets.launch import ReleaseConfig, release_name, release_seed
+from dpsynth_assets.assets.method_assets import described, part_asset
+from dpsynth_assets.assets.public_inputs import public_ins, stage_devices
+from dpsynth_assets.assets.released_values import (
+    read_released_stage,
+    reservation_of,
+    stage_facts,
+)
+from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
+from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
+from dpsynth_assets.resources.private_section import private_section, public_section
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+from dpsynth_assets.storage.identity import version_of
+from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, RELEASED, gpu_op_tags
+
+_PUBLIC_RESOURCES = frozenset({"ledger", "release_store", "models", "progress"})
+
+
+def release_asset(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    planned: PlannedMethod | PlannedShared,
+    stage: Stage,
+) -> dg.AssetsDefinition:
+    """The asset of one stage of a method, or of a histogram that the methods share."""
+    resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
+
+    @dg.asset(
+        **part_asset(spec, planned, stage.name),
+        deps=[] if stage.public else private_inputs(spec, stage),
+        ins=_inputs(spec, planned, stage),
+        tags={PRIVACY: RELEASED}
+        | ({} if stage.public else {MECHANISM: f"{planned.method.name}.{stage.name}"}),
+        kinds=set(stage.kinds),
+        pool=GPU_POOL if stage.on_gpu else None,
+        op_tags=gpu_op_tags(stage_devices(spec, planned)) if stage.on_gpu else None,
+        automation_condition=FOLLOWS_RELEASES if stage.public else None,
+        code_version=version_of(
+            planned.method.config,
+            None if stage.public else spec.budget,
+            spec.prompt,
+            spec.structured,
+            planned.method.engine_identity,
+            planned.method.code_version,
+            stage.name,
+        ),
+        description=_description(planned, stage),
+        required_resource_keys=set(resources),
+    )
+    def released(
+        context: dg.AssetExecutionContext, config: ReleaseConfig, **upstream: Any
+    ) -> dg.Output[Any]:
+        if planned.plan.refusal is not None:
+            raise dg.Failure(description=planned.plan.refusal, allow_retries=False)
+        run = _StageRun(
+            spec=spec,
+            plan=plan,
+            planned=planned,
+            stage=stage,
+            context=context,
+            release=release_name(context, config),
+            upstream=upstream,
+        )
+        return run.output(run.stored())
+
+    return released
+
+
+def private_inputs(spec: PrivateDatasetSpec, stage: Stage) -> list[dg.AssetKey]:
+    """Keys of the private assets that a stage reads."""
+    names = [
+        "private_records",
+        *(["private_embeddings"] if stage.needs_embeddings else []),
+        *(["secrets"] if stage.needs_secrets else []),
+    ]
+    return [shared_key(spec.name, name) for name in names]
+
+
+def _inputs(
+    spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared, stage: Stage
+) -> dict[str, dg.AssetIn]:
+    """Public artifacts, earlier stages, and histograms of the dataset."""
+    earlier = {s: dg.AssetIn(dataset_key(spec.name, planned.folder, s)) for s in stage.after}
+    shared = {s: dg.AssetIn(shared_key(spec.name, s)) for s in stage.shared}
+    return {**public_ins(spec, planned.method.public_inputs), **earlier, **shared}
+
+
+def _description(planned: PlannedMethod | PlannedShared, stage: Stage) -> str:
+    if stage.public:
+        return f"{stage.title} Reads nothing private and charges nothing."
+    if isinstance(planned, PlannedShared):
+        return stage.title
+    return f"{stage.title} {described(planned)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StageRun:
+    """One run of one stage: its inputs, its request, its draw and its output."""
+
+    spec: PrivateDatasetSpec
+    plan: DatasetPlan
+    planned: PlannedMethod | PlannedShared
+    stage: Stage
+    context: dg.AssetExecutionContext
+    release: str
+    upstream: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The stage's asset key as one string."""
+        return f"{self.spec.name}/{self.planned.folder}/{self.stage.name}"
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger that pays."""
+        book: Ledger = self.context.resources.ledger.open()
+        return book
+
+    @cached_property
+    def report(self) -> Any:
+        """Where progress is told."""
+        return self.context.resources.progress.start(self.context, self.name)
+
+    @property
+    def _store(self) -> ReleaseStore:
+        store: ReleaseStore = self.context.resources.release_store
+        return store
+
+    @property
+    def _sensitive(self) -> SensitiveStore:
+        store: SensitiveStore = self.context.resources.sensitive_store
+        return store
+
+    @cached_property
+    def public_values(self) -> dict[str, Any]:
+        """Upstream artifacts of the public base."""
+        needed = self.planned.method.public_inputs
+        return {name: value for name, value in self.upstream.items() if name in needed}
+
+    @cached_property
+    def public(self) -> PublicInputs:
+        """Opens public models and earlier releases and checks them: before a charge, or at resume.
+
+        Raises:
+            ValueError: The stage could not run with them.
+        """
+        terms = self.planned.method.terms
+        inputs = load_public_inputs(
+            self.public_values,
+            self.context.resources.models,
+            terms,
+            self.spec.engine if self.planned.method.uses_engine else None,
+            salt=f"{self.spec.name}/{self.planned.folder}/{self.release}",
+            seed=release_seed(self.release),
+        )
+        histogram = self.upstream.get(CLUSTER_HISTOGRAM)
+        inputs = replace(
+            inputs,
+            released={
+                name: read_released_stage(self.upstream[name], self._store)
+                for name in self.stage.after
+            },
+            cluster_histogram=None
+            if histogram is None
+            else ClusterHistogram.from_json(stage_facts(histogram)),
+        )
+        self.planned.method.check_public(self.stage, inputs)
+        return inputs
+
+    def stored(self) -> StoredRelease:
+        """Releases the stage, or finds it released."""
+        with self._section(), tempfile.TemporaryDirectory() as scratch:
+            stored = release_once(
+                ledger=self.ledger,
+                store=self._store,
+                request=self._request(),
+                terms=self.plan.budget,
+                plan=self.plan.releases,
+                draw=partial(self._make_public, Path(scratch)) if self.stage.public else self._draw,
+                passes=None if self.stage.public else self._unfinished,
+                prepare=None if self.stage.public else self._check,
+            )
+        if stored.reservation.reused:
+            self.report(1.0, "stored release reused, nothing charged")
+        return stored
+
+    def _check(self) -> None:
+        """Refuses, before a charge, what the stage could not end with."""
+        _ = self.public
+        if self.stage.needs_embeddings:
+            require_stated_embeddings(self._sensitive, self.spec.name)
+
+    @contextmanager
+    def _section(self) -> Iterator[None]:
+        section = public_section if self.stage.public else private_section
+        with section(self.name):
+            yield
+
+    def _request(self) -> ReleaseRequest:
+        read = (*self.stage.after, *self.stage.shared)
+        return stage_request(
+            self.spec,
+            self.planned,
+            self.stage,
+            release=self.release,
+            run_id=self.context.run_id,
+            inputs={
+                **public_versions(self.public_values),
+                **{name: reservation_of(self.upstream[name]) for name in read},
+            },
+            rests_on=embeddings_rest_on(self._sensitive, self.spec.name)
+            if self.stage.needs_embeddings
+            else None,
+        )
+
+    def _unfinished(self, reservation: Reservation) -> StoredCheckpoint | StoredPasses:
+        """What a killed run of this stage left under its charge."""
+        if self.stage.resumes_by == "passes":
+            return self._sensitive.passes(self.spec.name, reservation)
+        return self._sensitive.checkpoint(self.spec.name, reservation)
+
+    def _draw(self, reservation: Reservation) -> Drawn:
+        """Reads private data under the charge and releases."""
+        self.report(0.0, _budget_line(self.ledger, self.plan))
+        with public_section(self.name):  # Where a run resumes, they are opened only here.
+            public = self.public
+        private = self._private(reservation)
+        checkpoint = self._sensitive.checkpoint(self.spec.name, reservation)
+        started = time.monotonic()
+        made = self.planned.method.release(self.stage, private, public, checkpoint, self.report)
+        self._keep_internal(made, time.monotonic() - started)
+        return _drawn(made.value, made.cost)
+
+    def _private(self, reservation: Reservation) -> PrivateInputs:
+        private = self._sensitive.read_for_release(
+            self.spec.name,
+            ledger=self.ledger,
+            reservation=reservation,
+            with_embeddings=self.stage.needs_embeddings,
+            with_secrets=self.stage.needs_secrets,
+        )
+        if self.stage.resumes_by == "passes":
+            return replace(private, passes=self._sensitive.passes(self.spec.name, reservation))
+        return private
+
+    def _make_public(self, scratch: Path, _: Reservation) -> Drawn:
+        """Makes a public stage in a scratch folder, from which its files are stored."""
+        made = self.planned.method.make_public(self.stage, self.public, scratch, self.report)
+        cost = Cost(guarantee=self.planned.plan.guarantee, event=POST_PROCESSING)
+        return _drawn(made, cost)
+
+    def _keep_internal(self, made: Release[StageRelease], seconds: float) -> None:
+        """Keeps what depends on private data without noise for the steward."""
+        internal, place = dict(made.value.internal), f"{self.planned.folder}_{self.stage.name}"
+        if self.stage.name == CANDIDATE_CORPUS:
+            place = self.planned.folder
+            internal |= {"seconds": seconds, "ex_post_epsilon": made.cost.ex_post_epsilon}
+        if internal:
+            content = json.dumps(plain_json(internal))
+            self._sensitive.write_internal(self.spec.name, f"{place}_internal.json", content)
+
+    def output(self, stored: StoredRelease) -> dg.Output[Any]:
+        """The asset's value, with spend, facts and pictures as metadata."""
+        behind = self.plan.events_behind_stage(self.planned, self.stage)
+        metadata = {
+            **spend_metadata(self.ledger, stored.reservation, self.plan.budget, inherited=behind),
+            **shown_facts(stored),
+            **stage_pictures(
+                self.planned.folder,
+                self.stage,
+                stored,
+                self.public_values,
+                self.context.resources.models,
+            ),
+        }
+        if stored.rows is None:
+            return dg.Output(
+                {"reservation": stored.reservation.id, "facts": stored.facts}, metadata=metadata
+            )
+        rows = stored.rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
+        return dg.Output(rows, metadata={**metadata, "dagster/row_count": rows.height})
+
+
+def _drawn(made: StageRelease, cost: Cost) -> Drawn:
+    return Drawn(facts=made.facts, rows=made.rows, cost=cost, files=made.files)
+
+
+def _budget_line(book: Ledger, plan: DatasetPlan) -> str:
+    spend = book.spend(plan.terms.ledger_account, plan.budget)
+    return (
+        f"budget ε {rounded_up(spend.epsilon, '.2f')} of {declared(plan.budget.epsilon)} reserved"
+    )

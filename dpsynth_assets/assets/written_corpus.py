@@ -1,0 +1,228 @@
+"""Rows written from what a method's stages released: free, whatever their number."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.keys import dataset_key, shared_key
+from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
+from dpsynth_assets.assets.method_assets import described, part_asset
+from dpsynth_assets.assets.public_inputs import public_ins
+from dpsynth_assets.assets.published import read_released, released_folder
+from dpsynth_assets.assets.released_values import (
+    read_released_stage,
+    reservation_of,
+    stage_facts,
+)
+from dpsynth_assets.assets.stage_metadata import shown_facts
+from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.requests import corpus_request
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
+from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
+from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.private_section import public_section
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.storage.identity import version_of
+from dpsynth_assets.tags import GPU_POOL, PRIVACY, RELEASED, gpu_op_tags
+
+
+def written_corpus(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
+) -> dg.AssetsDefinition:
+    """The candidate corpus of a method whose rows cost nothing."""
+    method = planned.method
+
+    @dg.asset(
+        **part_asset(spec, planned, CANDIDATE_CORPUS),
+        deps=[dataset_key(spec.name, folder, "corpus") for folder in planned.builds_on],
+        ins=_inputs(spec, planned),
+        tags={PRIVACY: RELEASED},
+        kinds={"pytorch", "polars"},
+        pool=GPU_POOL,
+        op_tags=gpu_op_tags(spec.engine.tensor_parallel_size),
+        automation_condition=FOLLOWS_RELEASES,
+        code_version=version_of(
+            method.config,
+            spec.prompt,
+            spec.structured,
+            method.engine_identity,
+            method.code_version,
+        ),
+        description=_description(planned),
+    )
+    def candidate_corpus(
+        context: dg.AssetExecutionContext,
+        config: CorpusConfig,
+        ledger: PrivacyLedger,
+        release_store: ReleaseStore,
+        models: Models,
+        progress: Progress,
+        **upstream: Any,
+    ) -> dg.Output[pl.DataFrame]:
+        if planned.plan.refusal is not None:
+            raise dg.Failure(description=planned.plan.refusal, allow_retries=False)
+        run = _CorpusRun(
+            spec=spec,
+            plan=plan,
+            planned=planned,
+            release=release_name(context, config),
+            rows=config.rows or method.default_rows,
+            upstream=upstream,
+            store=release_store,
+            models=models,
+        )
+        book, report = ledger.open(), progress.start(context, run.name)
+        with public_section(run.name):  # Reads nothing private.
+            stored = run.stored(book, report, context.run_id)
+        rows = stored.rows if stored.rows is not None else pl.DataFrame()
+        rows = rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
+        spend = spend_metadata(
+            book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
+        )
+        return dg.Output(
+            rows, metadata={**spend, **shown_facts(stored), "dagster/row_count": rows.height}
+        )
+
+    return candidate_corpus
+
+
+def _inputs(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dict[str, dg.AssetIn]:
+    """Public artifacts, the method's stages, and the topic histogram where rows follow it."""
+    method = planned.method
+    ins = public_ins(spec, method.public_inputs | method.writing_inputs)
+    for stage in planned.plan.stages:
+        ins[stage.name] = dg.AssetIn(dataset_key(spec.name, planned.folder, stage.name))
+    if planned.follows_topics:
+        ins[TOPIC_HISTOGRAM] = dg.AssetIn(shared_key(spec.name, TOPIC_HISTOGRAM))
+    return ins
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CorpusRun:
+    """One run that writes rows: what it reads, what it asks for, and how rows are written."""
+
+    spec: PrivateDatasetSpec
+    plan: DatasetPlan
+    planned: PlannedMethod
+    release: str
+    rows: int
+    upstream: Mapping[str, Any]
+    store: ReleaseStore
+    models: Models
+
+    @property
+    def name(self) -> str:
+        """The corpus's asset key as one string."""
+        return f"{self.spec.name}/{self.planned.folder}/{CANDIDATE_CORPUS}"
+
+    @property
+    def _public_values(self) -> dict[str, Any]:
+        needed = self.planned.method.public_inputs | self.planned.method.writing_inputs
+        return {key: value for key, value in self.upstream.items() if key in needed}
+
+    def stored(self, book: Ledger, report: ProgressCallback, run_id: str) -> StoredRelease:
+        """Writes the rows, or finds them written."""
+        return release_once(
+            ledger=book,
+            store=self.store,
+            request=corpus_request(
+                self.spec,
+                self.planned,
+                rows=self.rows,
+                inputs={**public_versions(self._public_values), **self._paid()},
+                release=self.release,
+                run_id=run_id,
+            ),
+            terms=self.plan.budget,
+            plan=self.plan.releases,
+            draw=lambda _: self._written(report),
+        )
+
+    def _written(self, report: ProgressCallback) -> Drawn:
+        made = self.planned.method.write(self._public(), self.rows, report)
+        cost = Cost(guarantee=self.planned.plan.guarantee, event=POST_PROCESSING)
+        return Drawn(facts=made.facts, rows=made.rows, cost=cost)
+
+    def _public(self) -> PublicInputs:
+        """Opens public artifacts and adds what was released: stages, topics, other corpora."""
+        opened = load_public_inputs(
+            self._public_values,
+            self.models,
+            self.plan.terms,
+            self.spec.engine if self.planned.method.uses_engine else None,
+            salt=f"{self.spec.name}/{self.planned.folder}/{self.release}",
+            seed=release_seed(self.release),
+        )
+        topics = self.upstream.get(TOPIC_HISTOGRAM)
+        others = {name: _published_rows(self.spec, name) for name in self.planned.builds_on}
+        return replace(
+            opened,
+            released={
+                stage.name: read_released_stage(self.upstream[stage.name], self.store)
+                for stage in self.planned.plan.stages
+            },
+            topic_histogram=None if topics is None else stage_facts(topics),
+            corpora=others,
+        )
+
+    def _paid(self) -> dict[str, str]:
+        """Charge behind each release that the rows are written from."""
+        names = [stage.name for stage in self.planned.plan.stages]
+        names += [TOPIC_HISTOGRAM] if self.planned.follows_topics else []
+        paid = {name: reservation_of(self.upstream[name]) for name in names}
+        others = {n: _reservation_behind(self.spec, n) for n in self.planned.builds_on}
+        return paid | others
+
+
+def _description(planned: PlannedMethod) -> str:
+    if planned.plan.refusal is not None:
+        return described(planned)
+    return (
+        f"{planned.method.title} ({planned.method.paper}). Written from what its stages released: "
+        "charges nothing, whatever the number of rows."
+    )
+
+
+def _published_rows(spec: PrivateDatasetSpec, folder: str) -> pl.DataFrame:
+    """Published rows of another method, with the composite label that methods know."""
+    rows = read_released(spec.name, folder)
+    columns = spec.columns.labels
+    label = pl.concat_str(columns, separator=LABEL_SEPARATOR) if columns else pl.lit("")
+    return rows.with_columns(label.alias("label"))
+
+
+def _reservation_behind(spec: PrivateDatasetSpec, folder: str) -> str:
+    """The charge behind a published corpus, which must be DP itself to be written from further.
+
+    The plan has asked the dataset file; what lies there may be older than the file.
+
+    Raises:
+        dg.Failure: No corpus is published there, or one that is not DP.
+    """
+    place = released_folder(spec.name, folder) / LABEL_FILE
+    label = json.loads(place.read_text()) if place.exists() else None
+    published = "none" if label is None else label["guarantee"]["type"]
+    if label is None or published != GuaranteeType.DP:
+        raise dg.Failure(
+            description=f"Expected a published corpus of {folder} that is DP, got {published}. "
+            f"Materialise {folder} under the present dataset file first.",
+            allow_retries=False,
+        )
+    return str(label["subject"]["reservation"])

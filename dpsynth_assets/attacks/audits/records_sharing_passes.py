@@ -1,0 +1,224 @@
+"""Audits of records that share a pass: how far they move one another's states and gradients.
+
+Kernels that round a row by its place are not on every machine. Stand-ins here do so everywhere.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.row_invariance import moved
+from dpsynth_assets.models.engines.hidden_states import pooled_states
+from dpsynth_assets.models.engines.protocol import Provenance
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.per_example import (
+    GRADIENT_SLACK,
+    LossOfPart,
+    PerExampleGradients,
+    Products,
+)
+from dpsynth_assets.privacy.per_example.uses import Factors
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+VECTOR_EVENTS = ("gaussian", "discrete_gaussian", "poisson_gaussian")
+TRAINING_EVENTS = ("poisson_gaussian", "truncated_poisson_gaussian")
+TEXTS, WIDTH, VOCABULARY, PADDED = 12, 8, 11, 1024
+MOST, SLACK = 40, 1 / 400
+L2_BOUND = 0.25
+
+
+def _rounding_by_place() -> Any:
+    """A decoder of two layers whose products are a bit larger in every other row of a pass."""
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, stream: Any) -> Any:
+            place = torch.arange(len(stream))[:, None, None] % 2
+            return torch.tanh(self.weight(stream.cumsum(dim=1))) * (1.0 + place * 2.0**-22)
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+            self.layers = nn.ModuleList([Layer(), Layer()])
+            self.config = _Config()
+
+        @property
+        def base_model(self) -> Any:
+            return self
+
+        def forward(self, input_ids: Any, **_others: Any) -> Any:
+            stream = self.embedding(input_ids)
+            for layer in self.layers:
+                stream = layer(stream)
+            return stream
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return Decoder().eval()
+
+
+class _Config:
+    """The part of a model's configuration that reading states asks for."""
+
+    hidden_size, num_hidden_layers = WIDTH, 2
+
+    def get_text_config(self) -> "_Config":
+        return self
+
+
+def _moved_states(provenance: Provenance) -> Finding:
+    """Counts texts whose states are not the same in another company."""
+    draw = np.random.default_rng(3)
+    texts = [draw.integers(1, VOCABULARY, n).tolist() for n in draw.integers(1, 20, TEXTS)]
+    model = _rounding_by_place()
+
+    def states(chosen: Sequence[int]) -> np.ndarray:
+        found = pooled_states(
+            model,
+            [texts[index] for index in chosen],
+            (0, 1),
+            begin_token_id=None,
+            pad_token_id=0,
+            pooling="mean",
+            tokens_per_pass=128,
+            provenance=provenance,
+        )
+        return np.concatenate([found[0], found[1]], axis=1)
+
+    return Finding(claimed=0.0, observed=float(moved(states, TEXTS).rows))
+
+
+def _clipped_in_shared_pass(mates: Sequence[int], products: Products) -> np.ndarray:
+    """The clipped gradient of one short example beside others of some lengths, in clip bounds.
+
+    The losses of the others count for nothing, so that the sum is what the example itself adds.
+    """
+    import torch
+    from torch import nn
+
+    draw = np.random.default_rng(5)
+    lengths = [6, *mates]
+    rows = np.zeros((len(lengths), max(lengths), WIDTH), dtype=np.float32)
+    for row, length in zip(rows, lengths, strict=True):
+        row[:length] = draw.standard_normal((length, WIDTH))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, WIDTH))
+
+    def losses(model: Any) -> Any:
+        only = torch.zeros(len(rows))
+        only[0] = 1.0
+        real = torch.from_numpy((rows != 0).any(axis=2))
+        return (model(torch.from_numpy(rows)).square().sum(dim=2) * real).sum(dim=1) * only
+
+    part = LossOfPart(len(rows), losses)
+    sums, _ = PerExampleGradients(model, products).private_clipped_sums([part], L2_BOUND)
+    return np.concatenate([each.flatten().numpy() for each in sums]) / L2_BOUND
+
+
+def _moved_gradient() -> Finding:
+    """The largest distance between the clipped gradients of one example in two companies."""
+    companies: list[list[int]] = [[], [5], [40] * 3, [PADDED], [PADDED] * 7]
+    largest = 0.0
+    for products in Products:
+        found = [_clipped_in_shared_pass(mates, products) for mates in companies]
+        largest = max(largest, *(float(np.linalg.norm(one - found[0])) for one in found[1:]))
+    return Finding(claimed=GRADIENT_SLACK, observed=largest)
+
+
+@contextmanager
+def _terms_of_the_longest() -> Iterator[None]:
+    """Planted: norms make up for rounding over as many tokens as others pad an example to."""
+    add_sizes = Factors.add_sizes
+
+    def padded(self: Factors, sizes: Any) -> None:
+        add_sizes(self, sizes.clamp(min=1e-300))
+
+    with mock.patch.object(Factors, "add_sizes", padded):
+        yield
+
+
+def _padded_terms() -> Finding:
+    with _terms_of_the_longest():
+        return _moved_gradient()
+
+
+def _company_mechanism() -> DpSgdMechanism:
+    return DpSgdMechanism(
+        l2_bound=L2_BOUND,
+        noise_multiplier=1.0,
+        sampling_probability=1.0,
+        steps=1,
+        expected_batch_size=float(MOST),
+        relation=NeighboringRelation.ADD_REMOVE,
+        most_in_company=MOST,
+        gradient_slack=SLACK,
+    )
+
+
+def _moved_sum(bound: float) -> Finding:
+    """Measures how a record moves a sum whose others it moves by the whole slack, its own way."""
+    import torch
+    from torch import nn
+
+    def total(records: int) -> Any:
+        rows = torch.zeros(records, 1, MOST)
+        rows[:, 0, : MOST - 1] = torch.eye(records, MOST - 1)
+        if records == MOST:
+            rows[:, 0, -1] = SLACK
+            rows[-1, 0, -1] = 1.0
+        part = LossOfPart(records, lambda model: model(rows)[:, 0, 0])
+        model = nn.Linear(MOST, 1, bias=False)
+        (found,), _ = PerExampleGradients(model, Products.FLOAT64).private_clipped_sums(
+            [part], bound
+        )
+        return found
+
+    return Finding(claimed=L2_BOUND, observed=float((total(MOST) - total(MOST - 1)).norm()))
+
+
+AUDITS = (
+    Audit(
+        name="record-states",
+        mechanism="hidden states of private records",
+        events=VECTOR_EVENTS,
+        claim="A record's hidden states depend on no other record, also where kernels round a row "
+        "by its place.",
+        measure="records that moved",
+        kind=AuditKind.EXACT,
+        observe=lambda: _moved_states(Provenance.PRIVATE),
+        planted={Bug.SHARED_STATES: lambda: _moved_states(Provenance.PUBLIC)},
+    ),
+    Audit(
+        name="gradients-in-company",
+        mechanism="book-keeping of clipped gradients",
+        events=TRAINING_EVENTS,
+        claim="Batch mates of any length move a record's clipped gradient by at most the slack of "
+        "float32.",
+        measure="Euclidean distance in clip bounds",
+        kind=AuditKind.EXACT,
+        observe=_moved_gradient,
+        planted={Bug.TERMS_OF_THE_LONGEST: _padded_terms},
+    ),
+    Audit(
+        name="sum-of-gradients-in-company",
+        mechanism="clipped sums of records that share a pass",
+        events=TRAINING_EVENTS,
+        claim="A record that moves all its batch mates by the slack moves the sum by at most the "
+        "bound.",
+        measure="Euclidean distance",
+        kind=AuditKind.EXACT,
+        observe=lambda: _moved_sum(_company_mechanism().record_bound),
+        planted={Bug.SHARED_PASSES_NOT_CHARGED: lambda: _moved_sum(L2_BOUND)},
+    ),
+)

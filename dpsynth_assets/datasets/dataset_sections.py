@@ -1,0 +1,294 @@
+"""Sections of a private dataset's declaration: source, unit, public facts, budget, methods."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.privacy.units import PrivacyUnit
+
+LABEL_SEPARATOR = " | "
+"""Joins the values of several label columns into one composite label."""
+
+LARGEST_DELTA = 1e-3
+"""δ at or above this promises nothing worth the name, whatever the number of records."""
+
+
+class SourceSpec(Declaration):
+    """The source of the records."""
+
+    path: str = Field(
+        min_length=1,
+        description="File, glob, folder written by Hugging Face `save_to_disk`, or hf:// address. "
+        "A relative path starts at the project root or, failing that, at the YAML file's folder.",
+    )
+    format: Literal["auto", "csv", "jsonl", "parquet", "huggingface"] = Field(
+        default="auto", description="File format; auto: by the suffix, or by a folder's content."
+    )
+    version: PublicWord = Field(
+        default="1",
+        description="Public name of the data's version. A new version is a new state of the same "
+        "records: it does not refund budget.",
+    )
+
+
+class ColumnsSpec(Declaration):
+    """The columns of the source that are read. Every other column is ignored."""
+
+    text: str = Field(default="text", min_length=1, description="Column of the text.")
+    object: list[str] = Field(
+        default_factory=list,
+        description="Columns that make up the text instead: one compact JSON object a record, in "
+        "this order, numbers and lists kept. Empty: the text is a column.",
+    )
+    labels: list[str] = Field(
+        default_factory=list,
+        description="Label columns, in the order in which prompts name them; empty: no labels.",
+    )
+    id: str | None = Field(
+        default=None,
+        description="Column that identifies a record; none: identified by its content.",
+    )
+    max_text_characters: int | None = Field(
+        default=None,
+        ge=1,
+        description="Longest text used, in characters (>= 1), a public constant; longer records "
+        "are set aside. None: a million.",
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        single = [*self.labels, *([self.id] if self.id else [])]
+        # A label may also be a field of the object; a text that is a label is a mistake.
+        for names in (self.object, single) if self.object else ([self.text, *single],):
+            if repeated := sorted({name for name in names if names.count(name) > 1}):
+                refuse("", "distinct columns", f"{repeated[0]!r} twice", "Name each column once.")
+        return self
+
+    @model_validator(mode="after")
+    def _one_text(self) -> Self:
+        if self.object and "text" in self.model_fields_set:
+            refuse("object", "columns.text or columns.object", "both", "Drop one of them.")
+        return self
+
+
+class PrivacyUnitSpec(Declaration):
+    """Whose presence is hidden."""
+
+    column: str | None = Field(
+        default=None, description="Column that names the unit, e.g. customer_id; none: one record."
+    )
+    max_records: int = Field(
+        default=1,
+        ge=1,
+        description="Records used of one unit, at most (>= 1), enforced before any mechanism; "
+        "must be written where a column is.",
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.column is None and self.max_records != 1:
+            refuse(
+                "max_records",
+                "1 where the unit is one record",
+                str(self.max_records),
+                "Name the unit's column, or drop max_records.",
+            )
+        if self.column is not None and "max_records" not in self.model_fields_set:
+            refuse(
+                "max_records",
+                f"a bound on the records of one {self.column!r}",
+                "none",
+                "Write max_records: 1 for one record a unit, or the bound you accept paying for.",
+            )
+        return self
+
+    def to_unit(self) -> PrivacyUnit:
+        """Returns the unit as mechanisms know it."""
+        return PrivacyUnit(column=self.column, max_records=self.max_records)
+
+
+class PublicFactsSpec(Declaration):
+    """Facts about the private data that may be known to anybody. What is absent is private."""
+
+    labels: dict[str, list[PublicWord] | dict[PublicWord, PublicWord]] = Field(
+        default_factory=dict,
+        description="Label column -> allowed values, or value -> how a prompt writes it. "
+        "The set of labels must be public; a record with another label is set aside.",
+    )
+    records: int | None = Field(
+        default=None, ge=1, description="Number of records (>= 1), if it is public."
+    )
+    slots: bool = Field(
+        default=False,
+        description="Whether the label, the public cluster and the place of every record are "
+        "public; then only what a record says is protected. Needs neighboring_relation: zero-out.",
+    )
+
+    @model_validator(mode="after")
+    def _usable_labels(self) -> Self:
+        for column, values in self.labels.items():
+            field = f"labels.{column}"
+            if not values:
+                refuse(field, "at least one value", "none", "List the allowed values.")
+            if len(set(values)) != len(values):
+                refuse(field, "distinct values", "a repeated value", "List each value once.")
+            if any(LABEL_SEPARATOR in value for value in values):
+                refuse(
+                    field, f"values without {LABEL_SEPARATOR!r}", "one with it", "Rename the value."
+                )
+        return self
+
+    def texts(self, column: str) -> dict[str, str]:
+        """Maps each value of `column` to how a prompt writes it, in declared order."""
+        values = self.labels[column]
+        return dict(values) if isinstance(values, dict) else {value: value for value in values}
+
+
+class BudgetSpec(Declaration):
+    """All that may ever be spent on this dataset, and how fast."""
+
+    epsilon: float = Field(gt=0, allow_inf_nan=False, description="Total ε of the cohort (> 0).")
+    delta: float = Field(
+        gt=0,
+        lt=1,
+        description="Total δ of the cohort: a public constant below 1e-3 and, where the number of "
+        "records n is public, at most 1 / (10 n).",
+    )
+    rounds: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="How often everything may be released anew within ε (>= 1): each round gets an "
+        "equal part of the budget. A schedule needs as many rounds as it is to run.",
+    )
+    monthly_epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="ε that the releases of one calendar month (UTC) may come to, beside the total "
+        "(> 0), composed by the same accountant; none: no bound by month.",
+    )
+    accountant: Literal["zcdp", "tight"] = Field(
+        default="zcdp",
+        description="zcdp: methods may be added later. tight: a plan fixed beforehand, smaller ε.",
+    )
+    accepts_ex_post: bool = Field(
+        default=False,
+        description="Whether releases with only a data-dependent (ex-post) bound are accepted. "
+        "They are not (ε, δ)-DP.",
+    )
+
+    @model_validator(mode="after")
+    def _month_within_total(self) -> Self:
+        if self.monthly_epsilon is not None and self.monthly_epsilon > self.epsilon:
+            refuse(
+                "monthly_epsilon",
+                f"at most budget.epsilon = {declared(self.epsilon)}",
+                declared(self.monthly_epsilon),
+                "Lower it, or drop it: the total bounds a month already.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _small_delta(self) -> Self:
+        if self.delta >= LARGEST_DELTA:
+            refuse(
+                "delta",
+                f"0 < delta < {LARGEST_DELTA}",
+                declared(self.delta),
+                "Choose a public power of ten, at most 1 / (10 x number of records).",
+            )
+        return self
+
+
+class HistogramSpec(Declaration):
+    """The noisy histogram of clusters that clustered methods share."""
+
+    budget_share: float = Field(
+        default=0.02,
+        gt=0,
+        le=1,
+        description="Share of the cohort's budget, in (0, 1], spent once. Shares compose: together "
+        "they cost what 1 allows, whatever each costs alone.",
+    )
+    noise: Literal["laplace", "gaussian"] = Field(
+        default="laplace", description="Noise of the counts (integer-valued)."
+    )
+    clusters_per_label: int = Field(
+        default=4, ge=1, description="Clusters kept for each label (>= 1), the largest by count."
+    )
+
+
+class TopicHistogramSpec(Declaration):
+    """The noisy histogram of public topics that conditional generation follows."""
+
+    noise_std: float = Field(
+        default=10.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="Standard deviation of the integer Gaussian noise on each count, in records "
+        "(>= 1). Its cost is a small part of the budget; the methods share what it leaves.",
+    )
+
+
+class MethodSpec(Declaration):
+    """One corpus to be made."""
+
+    method: Name = Field(description="Registered method, see `dpsynth methods`.")
+    name: Name | None = Field(
+        default=None, description="Folder of the corpus and its assets; none: the method's name."
+    )
+    budget_share: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of the cohort's budget, in (0, 1]; none: an equal part of what the "
+        "others leave. A method that spends nothing (ex-post, or built on another release) takes "
+        "none.",
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of the method, checked by the method."
+    )
+
+    @property
+    def key(self) -> str:
+        """Folder of the corpus: `name`, or the method's own name."""
+        return self.name or self.method
+
+
+class ReleaseGateSpec(Declaration):
+    """The checks that may hold back a corpus beside those that look at no private record."""
+
+    copied_spans: Literal["show", "block"] = Field(
+        default="show",
+        description="What happens where a corpus repeats a long span of one or two private units. "
+        "show: the steward sees it in `copied_spans`, internal, and nothing is held back. block: "
+        "the corpus is not published; whether one is published then answers a question about "
+        "private text exactly, outside (ε, δ), and the ledger and the label count every answer.",
+    )
+
+
+class EvaluationSpec(Declaration):
+    """The scoring of corpora. Scores stay internal: they are computed from private text."""
+
+    rows: int = Field(default=1000, ge=10, description="Rows scored of one corpus (>= 10).")
+    reference_rows: int = Field(
+        default=400, ge=10, description="Rows of the public-only and non-private references."
+    )
+    canaries: str | None = Field(
+        default=None,
+        description="Private text or Parquet file with one planted canary a line; none: no test.",
+    )
+    references: bool = Field(
+        default=True, description="Whether real held-out text and public text are scored beside."
+    )
+    next_word: bool = Field(
+        default=False,
+        description="Whether a small language model is trained on every corpus and scored by the "
+        "next words of held-out text it gets right.",
+    )
+    next_word_settings: dict[str, Any] = Field(
+        default_factory=dict, description="Shape and training of that model."
+    )

@@ -1,0 +1,292 @@
+"""The released histogram over labels and public clusters, and its two-step mechanism.
+
+Letters: N records, K public centres, k' centres kept for a label.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.datasets import HistogramSpec
+from dpsynth_assets.methods.base import Staged
+from dpsynth_assets.methods.counted_labels import counted_labels
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.privacy.accounting import zcdp_epsilon
+from dpsynth_assets.privacy.events import ComposedEvent, Event
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
+from dpsynth_assets.privacy.release import Cost, Release
+
+CLUSTER_HISTOGRAM = "cluster_histogram"
+"""Name of the stage, and of its asset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterHistogram:
+    """Noisy record counts by label and kept centre. Released; safe to store and to print.
+
+    Attributes:
+        labels: Declared labels, in order.
+        centers: For each label the kept centres, as indices into the K public centres.
+        dp_counts: Noisy counts aligned with `centers`, after records were assigned to kept centres
+            only; may be negative.
+        dp_counts_before: For each label the noisy counts of all K public centres, from which the
+            kept ones were chosen; empty in releases stored before these counts were kept.
+    """
+
+    labels: tuple[str, ...]
+    centers: tuple[tuple[int, ...], ...]
+    dp_counts: tuple[tuple[int, ...], ...]
+    dp_counts_before: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses misaligned parts."""
+        shapes = [len(kept) for kept in self.centers], [len(part) for part in self.dp_counts]
+        if len(self.labels) != len(self.centers) or shapes[0] != shapes[1]:
+            raise ValueError(
+                "Expected one list of centres and one of counts for each label, of equal lengths."
+            )
+        if len(self.dp_counts_before) not in (0, len(self.labels)):
+            raise ValueError("Expected counts before rebalancing for every label, or for none.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Writes lists of plain numbers."""
+        return {
+            "labels": list(self.labels),
+            "centers": [list(kept) for kept in self.centers],
+            "dp_counts": [list(counts) for counts in self.dp_counts],
+            "dp_counts_before": [list(counts) for counts in self.dp_counts_before],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ClusterHistogram":
+        """Reads what `to_json` wrote, also before it wrote counts before rebalancing."""
+        return cls(
+            labels=tuple(data["labels"]),
+            centers=_whole_numbers(data["centers"]),
+            dp_counts=_whole_numbers(data["dp_counts"]),
+            dp_counts_before=_whole_numbers(data.get("dp_counts_before", ())),
+        )
+
+
+def label_indices(labels: Sequence[str], declared: Sequence[str]) -> np.ndarray:
+    """Maps each record's label to its index among the declared ones, -1 if it is none of them."""
+    index = {label: i for i, label in enumerate(declared)}
+    return np.array([index.get(label, -1) for label in labels], dtype=np.int64)
+
+
+def assign_clusters(
+    embeddings: np.ndarray, labels: np.ndarray, centers: np.ndarray, kept: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """Assigns each record to the nearest of its label's kept centres.
+
+    Args:
+        embeddings: (N, d), unit length.
+        labels: (N,) label indices; records at -1 are assigned nothing.
+        centers: (K, d), unit length, public.
+        kept: For each label, indices into `centers`.
+
+    Returns:
+        (N,) indices into `centers`, -1 where the label is none or keeps no centre.
+
+    **Privacy** Reads one record and public centres: other records do not matter.
+    """
+    from dpsynth_assets.clustering import nearest_center
+
+    clusters = np.full(len(labels), -1, dtype=np.int64)
+    for label, chosen in enumerate(kept):
+        own = labels == label
+        if own.any() and len(chosen):
+            indices = np.asarray(chosen, dtype=np.int64)
+            clusters[own] = indices[nearest_center(embeddings[own], centers[indices])]
+    return clusters
+
+
+def count_by_label_and_center(
+    labels: np.ndarray, clusters: np.ndarray, n_labels: int, n_centers: int
+) -> np.ndarray:
+    """Counts records: (n_labels, n_centers) int64; records at -1 are not counted. Private."""
+    counted = (labels >= 0) & (clusters >= 0)
+    cells = labels[counted] * n_centers + clusters[counted]
+    return np.bincount(cells, minlength=n_labels * n_centers).reshape(n_labels, n_centers)
+
+
+def select_top_centers(dp_counts: np.ndarray, clusters_per_label: int) -> list[list[int]]:
+    """Keeps each label's k' largest noisy counts: (labels, K) -> ascending centre indices.
+
+    **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", within each label.
+    **Privacy** Post-processing of the whole noisy histogram.
+    """
+    order = np.argsort(-np.asarray(dp_counts), axis=1, kind="stable")
+    return [sorted(row[:clusters_per_label].tolist()) for row in order]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterCounting:
+    """Two noisy histograms over labels and public centres: of all centres, then of the kept ones.
+
+    Attributes:
+        histogram: Noise and price of each of the two.
+        labels: Declared labels, in order.
+        clusters_per_label: k', public.
+
+    **Privacy** Two histograms of one (label, centre) cell a record, hence of L1 and L2
+    sensitivity 1 under add/remove and zero-out: a null record counts nowhere. Their events are
+    composed, so both may be kept and shown. The second is needed because re-assignment changes
+    every count, and batch numbers must come from released numbers.
+
+    **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", whose batches are
+    then cut by private counts (errata B-000.2); ours are cut by the second histogram.
+    """
+
+    histogram: NoisyHistogram
+    labels: tuple[str, ...]
+    clusters_per_label: int
+
+    def event(self) -> Event:
+        """Prices both histograms, composed."""
+        return ComposedEvent(events=(self.histogram.event(), self.histogram.event()))
+
+    def release(self, private: PrivateInputs, centers: np.ndarray) -> Release[ClusterHistogram]:
+        """Counts with noise, keeps the k' fullest centres of each label, counts again with noise.
+
+        Args:
+            private: Records with `label`, and their embeddings.
+            centers: (K, d) public centres.
+
+        Raises:
+            ValueError: If there are no embeddings.
+        """
+        embeddings = private.embeddings
+        if embeddings is None:
+            raise ValueError(
+                "Expected embeddings of the private records, got none. Embed them first."
+            )
+        own = counted_labels(private.records, self.labels)
+
+        def noisy_counts(kept: Sequence[Sequence[int]]) -> Release[np.ndarray]:
+            clusters = assign_clusters(embeddings, own, centers, kept)
+            counts = count_by_label_and_center(own, clusters, len(kept), len(centers))
+            return self.histogram.release(
+                [int(row[i]) for row, chosen in zip(counts, kept, strict=True) for i in chosen]
+            )
+
+        first = noisy_counts([list(range(len(centers)))] * len(self.labels))
+        dp_counts = first.value.reshape(len(self.labels), len(centers))
+        kept = select_top_centers(dp_counts, self.clusters_per_label)
+        second = noisy_counts(kept)
+        histogram = ClusterHistogram(
+            labels=self.labels,
+            centers=tuple(tuple(chosen) for chosen in kept),
+            dp_counts=_split(second.value, [len(chosen) for chosen in kept]),
+            dp_counts_before=_whole_numbers(dp_counts.tolist()),
+        )
+        return Release(value=histogram, cost=Cost(guarantee=GuaranteeType.DP, event=self.event()))
+
+
+class ClusterHistogramRelease(Staged[HistogramSpec]):
+    """The cluster histogram of a dataset, which clustered methods cut their batches by."""
+
+    name = CLUSTER_HISTOGRAM
+    free_settings = frozenset({"prompts"})  # Counting reads no prompt.
+
+    @property
+    def public_inputs(self) -> frozenset[str]:
+        """The public centres."""
+        return frozenset({"public_clusters"})
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The two histograms, released together."""
+        stage = Stage(
+            name=CLUSTER_HISTOGRAM,
+            title=(
+                "Noisy counts per label and public cluster; the largest clusters of each label are "
+                "kept and counted again (Amin et al. 2025, Section 4.1, rebalancing). Batch counts "
+                "of every method come from here."
+            ),
+            kinds=("opendp",),
+            needs_embeddings=True,
+            on_gpu=False,
+        )
+        return (stage,)
+
+    def plan(self, rho: float) -> MethodPlan:
+        """Calibrates two equal histograms that cost ρ together."""
+        noise = NoisyHistogram(
+            noise=self.config.noise,
+            scale=self._scale(rho),
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+        )
+        mechanism = ClusterCounting(
+            histogram=noise,
+            labels=self.terms.labels,
+            clusters_per_label=self.config.clusters_per_label,
+        )
+        parameters = {
+            "noise": self.config.noise,
+            "scale": noise.scale,
+            "clusters_per_label": self.config.clusters_per_label,
+            "labels": list(self.terms.labels),
+        }
+        return self.planned({CLUSTER_HISTOGRAM: mechanism}, parameters)
+
+    def _scale(self, rho: float) -> float:
+        """Half of ρ each: ε²/2 of a pure release, Δ²/(2σ²) of a Gaussian one."""
+        delta, gaussian = self.terms.delta, self.config.noise == "gaussian"
+        each = scale_for(
+            epsilon=zcdp_epsilon(rho, delta) if gaussian else math.sqrt(rho),
+            delta=delta,
+            noise=self.config.noise,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+        )
+        return math.sqrt(2) * each if gaussian else each
+
+    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Selects noise, scale and labels; counting reads no prompt."""
+        return {
+            k: v for k, v in super().stage_settings(stage, parameters).items() if k != "prompts"
+        }
+
+    def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Writes noise and centres, under the names that ledgers have held from the first."""
+        return {**stage.settings, "public_clusters": inputs.get("public_clusters", "")}
+
+    def mechanism_name(self, stage: Stage) -> str:
+        """Names the noise."""
+        del stage
+        return f"two {self.config.noise} histograms over public clusters"
+
+    def release(
+        self,
+        stage: Stage,
+        private: PrivateInputs,
+        public: PublicInputs,
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
+    ) -> Release[StageRelease]:
+        """Releases both histograms; see `ClusterCounting`."""
+        del checkpoint, progress
+        mechanism, centers = stage.mechanism, public.cluster_centers
+        if not isinstance(mechanism, ClusterCounting) or centers is None:
+            raise ValueError("Expected public centres and a planned histogram, got none.")
+        made = mechanism.release(private, centers)
+        return Release(value=StageRelease(facts=made.value.to_json()), cost=made.cost)
+
+
+def _split(counts: np.ndarray, lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    return _whole_numbers(np.split(counts, np.cumsum(lengths)[:-1]))
+
+
+def _whole_numbers(rows: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(number) for number in row) for row in rows)

@@ -1,0 +1,185 @@
+"""What planned methods build on: the topic histogram and one another's corpora, or why not.
+
+A method whose inputs are not there is refused, and what cannot be is left out of its links: so the
+asset graph stays whole, and one mistaken dataset file never keeps the other cohorts from opening.
+
+**Privacy** Post-processing inherits the guarantee of what it reads: rows chosen from a corpus that
+is not (ε, δ)-DP are not (ε, δ)-DP, whatever chooses them. So a method may build on a corpus only if
+every step behind it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.stages import MethodPlan
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+
+
+class Planned(Protocol):
+    """A method of a dataset file with its settings and its plan (`dataset_plan.PlannedMethod`)."""
+
+    @property
+    def folder(self) -> str:
+        """Its name within the dataset."""
+
+    @property
+    def method(self) -> Method[Any]:
+        """The bound method."""
+
+    @property
+    def plan(self) -> MethodPlan:
+        """What it will do and charge."""
+
+    @property
+    def writes_corpus(self) -> bool:
+        """Whether it writes a corpus."""
+
+
+Methods = Mapping[str, Planned]
+"""All methods of one dataset file by folder."""
+
+_IN_WORDS = {
+    GuaranteeType.EX_POST: "ex-post: its bound depends on the records",
+    GuaranteeType.SECRET: "for secrets alone",
+    GuaranteeType.NONE: "without any guarantee",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputProblem:
+    """Why a method cannot have an input that its settings name.
+
+    Attributes:
+        field: What to mend in the dataset file: a key of the file, or below the method's entry.
+        of_method: Whether `field` lies below the method's entry.
+        expected: What should be there.
+        got: What is there; public words of the dataset file.
+        remedy: What to do, a sentence.
+    """
+
+    field: str
+    of_method: bool = True
+    expected: str
+    got: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Writes the line that a plan refuses with."""
+        return f"Expected {self.expected}, got {self.got}. {self.remedy}"
+
+
+def input_problems(planned: Planned, known: Methods, *, has_topics: bool) -> list[InputProblem]:
+    """Lists what a method builds on that is not there; empty if all of it is."""
+    topics = [] if has_topics else _topic_problems(planned)
+    found = [_corpus_problem(planned, folder, known) for folder in _settings_name(planned)]
+    return topics + [problem for problem in found if problem is not None]
+
+
+def readable_corpora(planned: Planned, known: Methods) -> tuple[str, ...]:
+    """Folders that a method's settings name and whose corpora it can read, without a circle."""
+    named = _settings_name(planned)
+    return tuple(folder for folder in named if _unreadable(planned, folder, known) is None)
+
+
+def refusal_for_inputs(planned: Planned, known: Methods, *, has_topics: bool) -> str | None:
+    """What is wrong with its own inputs, or else which method behind it is refused."""
+    if problems := input_problems(planned, known, has_topics=has_topics):
+        return str(problems[0])
+    for folder in _behind(planned.folder, known):
+        other = known[folder]
+        why = [other.plan.refusal, *input_problems(other, known, has_topics=has_topics)]
+        if any(why):
+            return (
+                f"Expected {folder}, which {planned.folder} builds on, to be one that can be made, "
+                f"got a refusal. Mend {folder} first."
+            )
+    return None
+
+
+def _topic_problems(planned: Planned) -> list[InputProblem]:
+    if not planned.method.uses_topics:
+        return []
+    return [
+        InputProblem(
+            field="topic_histogram",
+            of_method=False,
+            expected=f"the released histogram of topics, which {planned.folder} follows",
+            got="none",
+            remedy=f"Declare topic_histogram, or drop {planned.folder} or the setting that asks "
+            "for it.",
+        )
+    ]
+
+
+def _corpus_problem(planned: Planned, folder: str, known: Methods) -> InputProblem | None:
+    """Why a method may not build on the corpus of one folder."""
+    if (problem := _unreadable(planned, folder, known)) is not None:
+        return problem
+    steps = [known[folder], *(known[name] for name in _behind(folder, known))]
+    other = next((p for p in steps if p.plan.guarantee is not GuaranteeType.DP), None)
+    if other is not None:
+        return InputProblem(
+            field="settings",
+            expected=f"a DP corpus for {planned.folder} to build on",
+            got=f"{other.folder}, which is {_IN_WORDS[other.plan.guarantee]}",
+            remedy="Rows of it are no more private than it is: name the folder of a DP method.",
+        )
+    return _nothing_to_choose(planned, known[folder])
+
+
+def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem | None:
+    """Why there is no corpus of a folder that a method could read at all."""
+    name = f"the folder of another method, whose corpus {planned.folder} reads"
+    remedy = f"Corpora of this file: {', '.join(_readable(planned, known)) or 'none'}."
+    if folder not in known:
+        return InputProblem(field="settings", expected=name, got=repr(folder), remedy=remedy)
+    if planned.folder in {folder, *_behind(folder, known)}:
+        got = f"{folder!r}, which is built on {planned.folder} itself"
+        return InputProblem(field="settings", expected=name, got=got, remedy=remedy)
+    if not known[folder].writes_corpus:
+        got = f"{folder!r}, which writes none"
+        return InputProblem(field="settings", expected=name, got=got, remedy=remedy)
+    return None
+
+
+def _nothing_to_choose(planned: Planned, other: Planned) -> InputProblem | None:
+    """Whoever asks for all rows of a corpus, or for more, gets that corpus under another name."""
+    if not (planned.method.rows_are_free and other.method.rows_are_free):
+        return None  # How many rows a corpus of one release has is known once it was made.
+    asked = planned.method.default_rows
+    there = other.method.default_rows
+    if asked < there:
+        return None
+    return InputProblem(
+        field="settings.rows",
+        expected=f"fewer rows than {other.folder} writes ({there}), to choose among them",
+        got=str(asked),
+        remedy=f"Lower rows of {planned.folder}, or raise those of {other.folder}, which are free.",
+    )
+
+
+def _readable(planned: Planned, known: Methods) -> list[str]:
+    return [
+        folder
+        for folder, other in known.items()
+        if other.writes_corpus and planned.folder not in {folder, *_behind(folder, known)}
+    ]
+
+
+def _behind(folder: str, known: Methods) -> list[str]:
+    """Folders whose corpora a method rests on, over all steps; itself too where in a circle."""
+    found: list[str] = []
+    rest = list(_settings_name(known[folder]))
+    while rest:
+        name = rest.pop()
+        if name in known and name not in found:
+            found.append(name)
+            rest += _settings_name(known[name])
+    return found
+
+
+def _settings_name(planned: Planned) -> tuple[str, ...]:
+    """Folders that a method's settings name, there or not."""
+    return planned.method.builds_on

@@ -1,0 +1,117 @@
+"""What a stage reads: private records, public and released values, and its own checkpoints."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ProgressCallback = Callable[[float, str], None]
+"""Called with the share done in [0, 1] and a short public message."""
+
+
+class PassStore(Protocol):
+    """Passes of one paid release that are finished, so that a killed run need not repeat them.
+
+    **Privacy** A finished pass is part of the release that was paid for; it stays sensitive until
+    the whole is committed. What a killed run drew beyond it was seen by nobody, in no message
+    either, and is drawn anew.
+    """
+
+    def load(self, number: int) -> dict[str, Any] | None:
+        """Returns the JSON values of a finished pass; None where it has to be run."""
+
+    def save(self, number: int, values: dict[str, Any]) -> None:
+        """Keeps a finished pass, for its owner only."""
+
+
+class Checkpoint(Protocol):
+    """Owner-only files of one unfinished stage, from which a killed run resumes under its charge.
+
+    **Privacy** What lies here is part of the release that was paid for, and nobody else's to see
+    until the whole is committed. A run that dies draws again only what it had not checkpointed, so
+    nothing that depends on later draws may be shown (logs, progress, public losses included)
+    before the checkpoint that holds them is saved.
+    """
+
+    @property
+    def saved(self) -> Path | None:
+        """Folder of the last saved checkpoint; None at the first start."""
+
+    def scratch(self) -> Path:
+        """Returns an empty owner-only folder for the next checkpoint, or for the stage's files."""
+
+    def save(self, scratch: Path) -> None:
+        """Makes `scratch` the last checkpoint: whole or not at all, on disk when this returns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateInputs:
+    """What a mechanism reads after the ledger was charged. Never logged, never returned.
+
+    Attributes:
+        records: Columns `record_id`, `unit_id`, `text`, `label` (strings); held-out rows excluded.
+        embeddings: float32 (N, d), rows aligned with `records`, unit length.
+        secrets: Which record holds which secret: columns `record` (row of `records`) and
+            `secret` (index), where the cohort declares secrets and the stage reads them.
+        passes: Finished passes of this very release, if the caller keeps them.
+    """
+
+    records: "pl.DataFrame" = field(repr=False)
+    embeddings: np.ndarray | None = field(default=None, repr=False)
+    secrets: "pl.DataFrame | None" = field(default=None, repr=False)
+    passes: PassStore | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """A stage's release read back from the store.
+
+    Attributes:
+        reservation: The ledger charge that paid for it.
+        facts: Its JSON values.
+        folder: Where its files lie; read-only.
+    """
+
+    reservation: str
+    facts: Mapping[str, Any]
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicInputs:
+    """Public or already released values a stage builds on.
+
+    Attributes:
+        language_model: `models.language_model.LanguageModel`, loaded.
+        cluster_centers: float32 (K, d), unit length, from public embeddings.
+        cluster_histogram: The released histogram, if the stage reads it.
+        salt: Public string that keys the hash which assigns records to batches.
+        seed: Seed of public randomness only (reference corpora, public continuations).
+        text_embedder: `models.text_embedder.TextEmbedder`, loaded.
+        public_records: Public documents, columns `text` and `label`.
+        topic_model: `models.topic_model.TopicModel` of the public base, if it has one.
+        topic_histogram: Released noisy counts by label and topic (JSON), if the cohort has them.
+        conditional_generator: `models.conditional_generator.ConditionalGenerator`, if it has one.
+        engine: Engine of the dataset file (`models.engines`), if a method generates through one.
+        released: Releases of earlier stages of the same method, by stage.
+        corpora: Published rows of other methods of the cohort that this one builds on, by folder.
+    """
+
+    language_model: Any = None
+    cluster_centers: np.ndarray | None = None
+    cluster_histogram: Any | None = None
+    salt: str = ""
+    seed: int = 0
+    text_embedder: Any | None = None
+    public_records: "pl.DataFrame | None" = field(default=None, repr=False)
+    topic_model: Any | None = None
+    topic_histogram: Mapping[str, Any] | None = None
+    conditional_generator: Any | None = None
+    engine: Any | None = None
+    released: Mapping[str, Released] = field(default_factory=dict)
+    corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)

@@ -1,0 +1,280 @@
+"""Batches as public facts decide them: how many there are, what they cost, who stands in which.
+
+Everything but `place` reads settings, declared facts and released numbers, and no record. So what
+may be wrong with the batches is known, and asked, before anything is charged.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.cluster_histogram import (
+    ClusterHistogram,
+    assign_clusters,
+    label_indices,
+)
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction.batching import (
+    BatchCell,
+    PrivateBatch,
+    assign_records,
+    batch_counts,
+    fill_slots,
+    label_batch_counts,
+    uniform_batch_counts,
+)
+from dpsynth_assets.methods.private_prediction.config import (
+    PrivatePredictionConfig,
+    UniformBatchesConfig,
+)
+from dpsynth_assets.privacy.batch_terms import BatchTerms
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredBatches:
+    """The batches of one method under one cohort's terms.
+
+    Attributes:
+        config: The method's settings.
+        terms: The cohort's declared terms.
+        clustered: Whether a batch holds records of one public cluster of a label; else of a label.
+    """
+
+    config: PrivatePredictionConfig
+    terms: CohortTerms
+    clustered: bool
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether records fill batches in their public order."""
+        return self.config.batching == "slots"
+
+    @property
+    def records_per_batch(self) -> int:
+        """Records from which a batch is cut: s k."""
+        return self.config.expected_batch_size * self.config.examples_per_context
+
+    @property
+    def per_label(self) -> int | None:
+        """Number of batches of one label; None if clustered or if nothing public gives it."""
+        if not isinstance(self.config, UniformBatchesConfig):
+            return None
+        if self.config.batches_per_label is not None:
+            return self.config.batches_per_label
+        if self.terms.public_records is None:
+            return None
+        records = self.terms.public_records / len(self.terms.labels)
+        return max(1, round(records / self.records_per_batch))
+
+    @property
+    def uses_histogram(self) -> bool:
+        """Whether the number of batches comes from the released cluster histogram.
+
+        Uniform batches need it only where neither a constant nor a declared number of records
+        gives their number.
+        """
+        return self.clustered or (not self.in_slots and self.per_label is None)
+
+    @cached_property
+    def facts(self) -> BatchTerms:
+        """Facts on which the price of a draw depends; one record toggles one context.
+
+        **Privacy** With k >= 2 the drop rule lets one record toggle one context, so a record's
+        contribution is one logit vector for every k. A replaced record may leave one batch and
+        enter another, at η each; the price is 2η in one batch, which covers both.
+        """
+        return BatchTerms(
+            expected_batch_size=self.config.expected_batch_size,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+            logit_slack=self.config.logit_slack,
+            batches_per_pass=self.config.batches_per_forward,
+            load=self._load,
+        )
+
+    @property
+    def _load(self) -> float:
+        """Records of a full batch, estimated from public facts, as a multiple of s.
+
+        Forward passes get room for so many, and are cut where it does not do (`pass_rows`): the
+        price holds whatever the batches hold, and a good estimate spares passes.
+
+        Clustered batches, and uniform ones cut by a histogram, follow released counts: s each. Cut
+        by the declared number of records, a batch holds more than s where its label has more than
+        an equal part; at most all records have it. With k >= 2 it has s contexts at most. Without
+        either number nothing public says more than that s are expected.
+        """
+        if self.in_slots or self.config.examples_per_context > 1:
+            return 1.0
+        if self.per_label is None or self.terms.public_records is None:
+            return 1.0
+        return max(1.0, self.terms.public_records / (self.per_label * self.records_per_batch))
+
+    def rows_estimate(self, tokens: int) -> int | None:
+        """Counts rows if every document ran to its greatest length: a floor, from public facts.
+
+        Args:
+            tokens: Private tokens of a batch.
+        """
+        if (batches := self._generating) is None:
+            return None
+        whole, left = divmod(tokens, self.config.max_document_tokens)
+        kept = self.config.on_exhaustion == "finish_publicly"
+        return batches * (whole + (kept and left >= self.config.min_tokens_for_new_document))
+
+    @property
+    def _generating(self) -> int | None:
+        if isinstance(self.config, UniformBatchesConfig):
+            if self.per_label is None:
+                return None
+            return sum(cell.generating for cell in self._uniform_cells(self.per_label))
+        if self.terms.public_records is None:
+            return None
+        return min(self.config.max_batches, self.terms.public_records // self.records_per_batch)
+
+    def refusal(self, tokens: int, epsilon: float) -> str | None:
+        """Says in one line why batches of so many private tokens cannot run; None if they can."""
+        if tokens < self.config.min_tokens_for_new_document:
+            return (
+                f"Expected at least {self.config.min_tokens_for_new_document} private tokens a "
+                f"batch (min_tokens_for_new_document), got {tokens} at ε={rounded_up(epsilon)}, "
+                f"δ={declared(self.terms.delta)}. "
+                "Raise target_epsilon, expected_batch_size or temperature, or lower clip_bound, "
+                "logit_slack or batches_per_forward."
+            )
+        if self.in_slots and not self.terms.public_slots:
+            return (
+                "Expected public_facts.slots (label, cluster and place of every record are public) "
+                "for batching: slots, got none. Declare it, or use batching: hashed."
+            )
+        if self.in_slots and getattr(self.config, "batches_per_label", None) is not None:
+            return (
+                "Expected no batches_per_label with batching: slots, got one: the records' places "
+                "say how many batches there are. Leave it out, or use batching: hashed."
+            )
+        if not (self.in_slots or self.terms.has_cluster_histogram or self.per_label is not None):
+            return (
+                "Expected a released or declared number of batches, got neither a cluster "
+                "histogram nor a declared number of records. Declare cluster_histogram in the "
+                "dataset file."
+            )
+        return None
+
+    def check(self, public: PublicInputs) -> None:
+        """Refuses declared or released numbers from which no batch can be cut.
+
+        Raises:
+            UndeclaredPublicFactError: If the places of records are not declared public.
+            ValueError: If the released histogram or the centres are missing, of other labels, or
+                too small for a batch.
+        """
+        if self.clustered:
+            self._centers(public)
+        if self.in_slots:
+            self._slot_cells(public)
+        else:
+            self._hashed_cells(public)
+
+    def place(self, private: PrivateInputs, public: PublicInputs) -> list[PrivateBatch]:
+        """Puts each record, by itself, into its batch.
+
+        Raises:
+            UndeclaredPublicFactError: If the places of records are not declared public.
+            ValueError: If centres, histogram or embeddings are missing, or the histogram's labels
+                are not the declared ones.
+        """
+        labels = label_indices(private.records["label"].to_list(), self.terms.labels)
+        clusters = self._clusters(private, public, labels) if self.clustered else None
+        config = self.config
+        if self.in_slots:
+            return fill_slots(
+                private.records,
+                labels,
+                clusters,
+                self._slot_cells(public),
+                expected_batch_size=config.expected_batch_size,
+                examples_per_context=config.examples_per_context,
+                max_batches=config.max_batches,
+            )
+        return assign_records(
+            private.records,
+            labels,
+            clusters,
+            self._hashed_cells(public),
+            expected_batch_size=config.expected_batch_size,
+            examples_per_context=config.examples_per_context,
+            salt=public.salt,
+        )
+
+    def _clusters(
+        self, private: PrivateInputs, public: PublicInputs, labels: np.ndarray
+    ) -> np.ndarray:
+        centers, kept = self._centers(public)
+        if private.embeddings is None:
+            raise ValueError(
+                "Expected embeddings of the private records, got none. Materialise "
+                "private_embeddings."
+            )
+        return assign_clusters(private.embeddings, labels, centers, kept)
+
+    def _hashed_cells(self, public: PublicInputs) -> tuple[BatchCell, ...]:
+        """Reads how many batches each cell is cut into off declared or released numbers."""
+        if not self.clustered and self.per_label is not None:
+            return self._uniform_cells(self.per_label)
+        size: dict[str, Any] = {
+            "expected_batch_size": self.config.expected_batch_size,
+            "examples_per_context": self.config.examples_per_context,
+            "max_batches": self.config.max_batches,
+        }
+        counted = batch_counts if self.clustered else label_batch_counts
+        return counted(self._histogram(public), **size)
+
+    def _uniform_cells(self, per_label: int) -> tuple[BatchCell, ...]:
+        return uniform_batch_counts(len(self.terms.labels), per_label, self.config.max_batches)
+
+    def _slot_cells(self, public: PublicInputs) -> list[tuple[int, int | None]]:
+        """Lists the (label, cluster) pairs whose records fill batches in their public order."""
+        if not self.terms.public_slots:
+            raise UndeclaredPublicFactError(
+                "Expected public_facts.slots in the dataset file for batching: slots, got none. "
+                "Declare it, or use batching: hashed."
+            )
+        if not self.clustered:
+            return [(label, None) for label in range(len(self.terms.labels))]
+        _, kept = self._centers(public)
+        return [(label, center) for label, own in enumerate(kept) for center in own]
+
+    def _centers(self, public: PublicInputs) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
+        """Reads the public centres (K, d), and which of them each label keeps."""
+        histogram, centers = self._histogram(public), public.cluster_centers
+        if centers is None:
+            raise ValueError(
+                "Expected cluster centres, got none. Materialise public_clusters first."
+            )
+        highest = max((center for own in histogram.centers for center in own), default=-1)
+        if highest >= len(centers):
+            raise ValueError(
+                f"Expected a histogram over the {len(centers)} public centres, got one that keeps "
+                f"centre {highest}. Materialise the cluster histogram again."
+            )
+        return centers, histogram.centers
+
+    def _histogram(self, public: PublicInputs) -> ClusterHistogram:
+        """Reads the released histogram of this cohort."""
+        histogram = public.cluster_histogram
+        if histogram is None:
+            raise ValueError(
+                "Expected a released cluster histogram, got none. Declare cluster_histogram in the "
+                "dataset file and materialise it, or set batches_per_label."
+            )
+        if histogram.labels != self.terms.labels:
+            raise ValueError(
+                f"Expected a histogram over the declared labels {list(self.terms.labels)}, got one "
+                f"over {list(histogram.labels)}. Materialise the cluster histogram again."
+            )
+        return cast("ClusterHistogram", histogram)

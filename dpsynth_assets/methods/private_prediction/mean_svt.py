@@ -1,0 +1,118 @@
+"""Mean of clipped logits behind a test whether public text would do: only other tokens are paid."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.methods.private_prediction.config import MeanSvtConfig
+from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
+from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
+from dpsynth_assets.methods.private_prediction.method import (
+    BatchPrediction,
+    BatchTokens,
+    tokens_within,
+)
+from dpsynth_assets.methods.stages import MethodPlan
+from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensBehindTest(BatchTokens):
+    """Private tokens, each paid with the AboveThreshold instance that led to it.
+
+    Attributes:
+        mechanism: Draws a private token.
+        test: Says whether a token has to be private.
+        public_temperature: Temperature of public tokens.
+    """
+
+    mechanism: MeanTokenMechanism
+    test: PublicTokenTest
+    public_temperature: float
+
+    def event(self) -> ComposedEvent:
+        """Prices r private tokens of every batch, each with its test."""
+        events = (self.mechanism.event(self.tokens), self.test.event(self.tokens))
+        return ComposedEvent(events=events)
+
+    def selector(self) -> SelectorFactory:
+        """Binds test and mechanism to one meter of r private tokens for each batch of a pass."""
+        import torch
+
+        def for_pass(batches: Sequence[int]) -> TokenSelector:
+            meter = PrivateTokenMeter(self.tokens, len(batches))
+            asked = self.test.open(meter)
+
+            def select(logits: Any, batch_of_row: Any, active: np.ndarray, public: Any) -> Draws:
+                private = asked.needs_private_token(logits, public, batch_of_row, active)
+                tokens = draw_public_tokens(public, self.public_temperature)
+                if private.any():
+                    own = public[torch.from_numpy(private)]
+                    tokens[private] = self.mechanism.select(
+                        logits, batch_of_row, active[private], meter, public_logits=own
+                    )
+                return Draws(tokens, private)
+
+            return select
+
+        return for_pass
+
+
+class MeanSvt(BatchPrediction[MeanSvtConfig]):
+    """Amin et al. 2024, Algorithm 1 whole: mean of clipped logits behind a public-token test.
+
+    Draws a public token where the noisy distance is below the threshold, else a private one.
+
+    **Privacy** r bounded-range draws and r AboveThreshold instances for each batch, batches in
+    parallel: the planned event. Which tokens were private is part of the release.
+    """
+
+    name = "mean_svt"
+    title = "Private prediction with free public tokens"
+    paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
+    arxiv = "2407.12108"
+    config_type = MeanSvtConfig
+
+    @property
+    def compares_with_public_prompts(self) -> bool:
+        """Always: every token is compared with public text."""
+        return True
+
+    def plan(self, target_epsilon: float) -> MethodPlan:
+        """Finds how many tested private tokens a batch may draw at `target_epsilon`.
+
+        Whether the test is worth its price depends on the text: it pays off while the share of
+        private tokens stays below `break_even_private_fraction`.
+
+        **Source** Amin et al. 2024, Theorem 1; break-even from its two terms.
+        """
+        mechanism = self.mean_mechanism
+        test = PublicTokenTest(
+            batch=self.declared.facts,
+            noise_scale=self.config.svt_noise_scale,
+            threshold=self.config.svt_threshold,
+        )
+
+        def behind_test(tokens: int) -> TokensBehindTest:
+            return TokensBehindTest(
+                tokens=tokens,
+                mechanism=mechanism,
+                test=test,
+                public_temperature=self.config.public_temperature,
+            )
+
+        each, tested = float(mechanism.event(1).rho), float(test.event(1).rho)
+        tokens = tokens_within(
+            lambda count: behind_test(count).event(), target_epsilon, self.terms.delta
+        )
+        parameters = {
+            "eta": mechanism.eta,
+            "svt_epsilon": test.epsilon,
+            "break_even_private_fraction": each / (each + tested),
+        }
+        return self.planned_tokens(behind_test(tokens), parameters, target_epsilon)

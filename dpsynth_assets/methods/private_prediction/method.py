@@ -1,0 +1,266 @@
+"""What the methods of private prediction share: one paid stage, whose rows are the corpus."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from dpsynth_assets.attacks.catalogue import Attack
+from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
+from dpsynth_assets.methods.private_prediction.config import (
+    FewShotConfig,
+    PrivatePredictionConfig,
+)
+from dpsynth_assets.methods.private_prediction.corpus import (
+    GenerationTask,
+    SelectorFactory,
+    generate_corpus,
+)
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
+from dpsynth_assets.methods.private_prediction.preconditions import check_batches
+from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
+    Mechanism,
+    MethodPlan,
+    Stage,
+    StageRelease,
+    SyntheticCorpus,
+)
+from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
+from dpsynth_assets.privacy.calibration import largest_token_count
+from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.reconstruction import KeysWritten
+
+PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig | FewShotConfig)
+BatchesT = TypeVar("BatchesT", bound=PrivatePredictionConfig)
+MechanismT = TypeVar("MechanismT", bound=Mechanism)
+
+
+class PrivatePrediction(Method[PredictionT]):
+    """Rows drawn token by token from private prompts: they are themselves the paid release."""
+
+    rows_are_free = False
+    attacks: ClassVar[tuple[Attack, ...]] = (Attack.RECONSTRUCTION,)
+    needs_embeddings: ClassVar[bool] = False
+
+    @property
+    def public_inputs(self) -> frozenset[str]:
+        """The language model, and the centres over which a histogram may be released."""
+        return frozenset({"public_language_model", "public_clusters"})
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The corpus, whose finished passes a killed run need not repeat."""
+        stage = Stage(
+            name=CANDIDATE_CORPUS,
+            title="Rows whose tokens are drawn one after another from private prompts.",
+            kinds=("pytorch", "polars"),
+            needs_embeddings=self.needs_embeddings,
+            shared=(CLUSTER_HISTOGRAM,) if self.terms.has_cluster_histogram else (),
+            resumes_by="passes",
+        )
+        return (stage,)
+
+    def mechanism_of(self, stage: Stage, kind: type[MechanismT]) -> MechanismT:
+        """Takes the mechanism of a planned stage.
+
+        Raises:
+            TypeError: If the plan refused.
+        """
+        if not isinstance(stage.mechanism, kind):
+            raise TypeError(f"Expected a planned stage of {self.name}, got none. Plan first.")
+        return stage.mechanism
+
+    def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Writes settings and inputs under the names that ledgers have held from the first."""
+        names = {
+            "language_model": "public_language_model",
+            "public_clusters": "public_clusters",
+            "cluster_histogram": CLUSTER_HISTOGRAM,
+        }
+        read = {name: inputs.get(artifact, "") for name, artifact in names.items()}
+        return {**stage.settings, "inputs": read}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTokens(Mechanism):
+    """The private tokens of every batch: what a batch draws, and what all draws cost together.
+
+    Attributes:
+        tokens: r, private tokens of a batch, public. Batches share no record, so r adaptive draws
+            of one batch are the cost of all of them.
+    """
+
+    tokens: int
+
+    @abstractmethod
+    def event(self) -> Event:
+        """Prices r tokens of every batch, also where a batch stops early."""
+
+    @abstractmethod
+    def selector(self) -> SelectorFactory:
+        """Opens meters of r tokens for each batch of a pass, which no draw can exceed."""
+
+
+class BatchPrediction(PrivatePrediction[BatchesT]):
+    """Methods that aggregate the next-token logits of the contexts of a batch."""
+
+    @cached_property
+    def declared(self) -> DeclaredBatches:
+        """The batches, as public facts decide them."""
+        return DeclaredBatches(
+            config=self.config, terms=self.terms, clustered=self.needs_embeddings
+        )
+
+    @property
+    def uses_histogram(self) -> bool:
+        """Whether the number of batches comes from the released cluster histogram."""
+        return self.declared.uses_histogram
+
+    @property
+    def compares_with_public_prompts(self) -> bool:
+        """Whether each batch has a public prompt that is decoded beside it."""
+        return getattr(self.config, "public_top_k", None) is not None
+
+    @cached_property
+    def mean_mechanism(self) -> MeanTokenMechanism:
+        """Draws from the mean of clipped logits, at the settings and terms of this method."""
+        return MeanTokenMechanism(
+            batch=self.declared.facts,
+            clip_bound=self.config.clip_bound,
+            temperature=self.config.temperature,
+            public_top_k=getattr(self.config, "public_top_k", None),
+        )
+
+    def mean_tokens(self, target_epsilon: float) -> int:
+        """Sizes the most private tokens a batch that the mean may draw, by zCDP: ρ adds up."""
+        if target_epsilon <= 0:
+            return 0
+        return largest_token_count(
+            eta=self.mean_mechanism.eta,
+            target_epsilon=target_epsilon,
+            delta=self.terms.delta,
+            accountant="zcdp",
+        )
+
+    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+        """Asks for the batches' cells, and for room for prompts with their documents.
+
+        **Privacy** Reads settings, the public model and the released histogram only.
+        """
+        del stage
+        finishes = self.config.on_exhaustion == "finish_publicly"
+        reads = finishes or self.compares_with_public_prompts
+        check_batches(self.declared, public, reads_public_prompts=reads)
+
+    def release(
+        self,
+        stage: Stage,
+        private: PrivateInputs,
+        public: PublicInputs,
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
+    ) -> Release[StageRelease]:
+        """Draws the planned private tokens of every batch; each method's module says how.
+
+        **Privacy** The planned event, for every dataset: r adaptive draws for each batch, batches
+        in parallel. Charged in full even where a batch stops early. A public prompt is decoded
+        beside its batch in passes of its own.
+        """
+        del checkpoint
+        drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
+        corpus = generate_corpus(
+            self.task(public, drawn.tokens),
+            self.declared.place(private, public),
+            drawn.selector(),
+            progress,
+            with_public_prompts=self.compares_with_public_prompts,
+            passes=private.passes,
+        )
+        return Release(
+            value=released(corpus), cost=Cost(guarantee=self.guarantee, event=drawn.event())
+        )
+
+    def task(self, public: PublicInputs, tokens: int) -> GenerationTask:
+        """Collects what one run of the loop reads of settings and public inputs."""
+        return GenerationTask(declared=self.declared, public=public, tokens_per_batch=tokens)
+
+    def reconstruct(
+        self,
+        plan: MethodPlan,  # noqa: ARG002 - made anew for keys, by the same target
+        target_epsilon: float,
+        model: Any,
+    ) -> "KeysWritten | None":
+        """Runs the method on planted keys (`planted_keys`)."""
+        task = batches_task(self, target_epsilon, model)
+        return None if task is None else task.run()
+
+    def planned_tokens(
+        self, mechanism: BatchTokens, parameters: Mapping[str, Any], target_epsilon: float
+    ) -> MethodPlan:
+        """Plans r private tokens a batch, or refuses them in one line.
+
+        Args:
+            mechanism: The tokens, with what draws them.
+            parameters: What the ledger keeps beside the settings.
+            target_epsilon: ε that the tokens were sized by.
+        """
+        refused = self.refused_tokens(mechanism.tokens, parameters, target_epsilon)
+        if refused is not None:
+            return refused
+        return self.planned(
+            {CANDIDATE_CORPUS: mechanism},
+            self.settings(mechanism.tokens, parameters),
+            epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
+            tokens_per_batch=mechanism.tokens,
+            rows_estimate=self.declared.rows_estimate(mechanism.tokens),
+        )
+
+    def refused_tokens(
+        self, tokens: int, parameters: Mapping[str, Any], target_epsilon: float
+    ) -> MethodPlan | None:
+        """Makes a plan that refuses r tokens a batch; None where they can be drawn."""
+        refusal = self.declared.refusal(tokens, target_epsilon)
+        return None if refusal is None else self.refused_plan(refusal, parameters)
+
+    def refused_plan(self, refusal: str, parameters: Mapping[str, Any]) -> MethodPlan:
+        """Makes a plan of no tokens that says why in one line."""
+        return replace(self.refused(refusal, self.settings(0, parameters)), tokens_per_batch=0)
+
+    def settings(self, tokens: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes the settings as the ledger keeps them, with what was computed from them."""
+        own = self.config.model_dump(mode="json")
+        return own | {"tokens_per_batch": tokens} | dict(parameters)
+
+
+def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: float) -> int:
+    """Sizes the most private tokens a batch by ρ: r tokens cost r times the ρ of one.
+
+    Args:
+        price: Event of a number of tokens.
+        target_epsilon: ε that they may cost alone.
+        delta: Public constant δ.
+    """
+    if target_epsilon <= 0:
+        return 0
+    tokens = int(zcdp_rho(target_epsilon, delta) / float(price(1).rho))
+    if tokens and epsilon_of([price(tokens)], delta, "zcdp") > target_epsilon:
+        tokens -= 1  # The quotient was rounded up to a whole number.
+    return tokens
+
+
+def released(corpus: SyntheticCorpus) -> StageRelease:
+    """Makes a corpus the release of the stage."""
+    return StageRelease(facts=corpus.facts, rows=corpus.rows, internal=corpus.internal)

@@ -1,0 +1,219 @@
+"""A method's run on made-up keys: its own mechanism, its own settings, texts of five digits.
+
+Everything that decides privacy is the dataset's: mechanism, clip bound, temperature, batch size,
+examples in a context, slack, sampling, relation and unit. Batches are few and plans short, so that
+a test takes seconds; a shorter plan claims less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.methods.base import CohortTerms, Method
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction.references import generate_non_private
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan
+from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.release import Cost
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.reconstruction import KeysWritten, PlantedKeys
+
+CONTEXTS = 96
+"""Contexts that generate side by side in a test, whole batches: one batch at least."""
+
+PRIVATE_TOKENS = 60
+"""Private tokens a batch, or a label, draws in a test, if its plan allows as many: a dozen keys.
+
+More would show weaker copying, but claim a larger ε, which copying itself could then not refute.
+"""
+
+MOST_KEYS_SHARE = 10
+"""At most one key in so many is planted: rarer keys prove more."""
+
+CONTROL_DOCUMENTS = 100
+"""Documents of the positive control."""
+
+MethodT = TypeVar("MethodT", bound=Method[Any])
+
+LABEL = "keys"
+
+NO_CHECKPOINT = cast("Checkpoint", None)
+"""Private prediction resumes by finished passes; a test keeps none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyTask:
+    """One method's run on planted keys: its own mechanism settings, lengths of a key.
+
+    Attributes:
+        method: The method with the lengths of a key, few batches, and one label for all keys.
+        plan: As many private tokens as the declared plan has, at most as the test may draw.
+        public: The language model, one cluster and its made-up histogram.
+        expected_keys: Records that fill the batches: their public number where `in_places`, else
+            their number on average.
+        in_places: Whether records stand in public places, some of them null.
+    """
+
+    method: Method[Any]
+    plan: MethodPlan
+    public: PublicInputs
+    expected_keys: int
+    in_places: bool = False
+
+    def plant(self) -> "PlantedKeys":
+        """Plants keys as neighbours of the declared relation differ: there or not, or null."""
+        from dpsynth_assets.attacks.reconstruction import plant_in_places, plant_keys
+
+        return (plant_in_places if self.in_places else plant_keys)(self.expected_keys)
+
+    def run(self) -> "KeysWritten":
+        """Plants keys and counts those that the method writes, and those that copying writes."""
+        from dpsynth_assets.attacks.reconstruction import KeysWritten, audit_delta, count_overlap
+
+        planted = self.plant()
+        present = key_records(planted.source)
+        records = present if planted.places is None else key_records(planted.places)
+        made = self.method.release(
+            self.plan.stage(CANDIDATE_CORPUS), records, self.public, NO_CHECKPOINT, _silent
+        )
+        config, terms = self.method.config, self.method.terms
+        copied = generate_non_private(
+            config, terms, present, self.public, CONTROL_DOCUMENTS, _silent
+        )
+        rows = cast("pl.DataFrame", made.value.rows)
+        return KeysWritten(
+            overlap=count_overlap(planted, rows["text"].to_list()),
+            control=count_overlap(planted, copied.value.rows["text"].to_list()),
+            claimed_epsilon=_claimed_epsilon(made.cost, audit_delta(planted)),
+        )
+
+
+def batches_task(method: Method[Any], target_epsilon: float, model: Any) -> KeyTask | None:
+    """Fits a method of batches to keys; None if its budget does not reach for a single one."""
+    from dpsynth_assets.attacks.reconstruction import KEYS
+
+    own, length = method.config, key_length(model)
+    batches, in_places = max(1, CONTEXTS // own.expected_batch_size), own.batching == "slots"
+    keys = min(KEYS // 2, batches * own.expected_batch_size * own.examples_per_context)
+    fitted = type(method)(
+        changed(
+            own,
+            max_document_tokens=length,
+            max_example_tokens=length,
+            min_tokens_for_new_document=min(own.min_tokens_for_new_document, length),
+            on_exhaustion="drop",
+            max_batches=batches,
+            batches_per_label=None if in_places else batches,
+            max_tokens_per_batch=2 * PRIVATE_TOKENS,
+        ),
+        _key_terms(method.terms, keys),
+    )
+    plan = short_plan(fitted, target_epsilon)
+    if plan.refusal is not None or not plan.tokens_per_batch:
+        return None
+    histogram = ClusterHistogram(labels=(LABEL,), centers=((0,),), dp_counts=((keys,),))
+    return KeyTask(
+        method=fitted,
+        plan=plan,
+        public=PublicInputs(
+            language_model=model,
+            cluster_centers=np.ones((1, 1), dtype=np.float32),
+            cluster_histogram=histogram,
+        ),
+        expected_keys=keys,
+        in_places=in_places,
+    )
+
+
+def few_shot_fitted(method: MethodT, model: Any) -> tuple[MethodT, int]:
+    """Fits few-shot generation to keys: fewer demonstrations, of the length of a key.
+
+    Returns:
+        The fitted method, and as many keys as one label has declared records, so that each is
+        sampled as often.
+    """
+    from dpsynth_assets.attacks.reconstruction import KEYS
+
+    own, terms, length = method.config, method.terms, key_length(model)
+    declared = own.documents_per_label * own.max_document_tokens
+    records = (terms.public_records or 0) // len(terms.labels)
+    keys = min(KEYS // MOST_KEYS_SHARE, max(1, records))
+    config = changed(
+        own,
+        documents_per_label=max(1, min(declared, PRIVATE_TOKENS) // length),
+        max_document_tokens=length,
+        max_example_tokens=length,
+        extra_documents=0,
+    )
+    return type(method)(config, _key_terms(terms, keys)), keys
+
+
+def key_length(model: Any) -> int:
+    """Most tokens that a key of five equal digits takes."""
+    from dpsynth_assets.attacks.reconstruction import DIGITS
+
+    return max(len(model.encode(digit * DIGITS)) for digit in "0123456789")
+
+
+def short_plan(method: Method[Any], target_epsilon: float) -> MethodPlan:
+    """Plans as declared, or about `PRIVATE_TOKENS`: they cost ρ in proportion."""
+    target = getattr(method.config, "matched_epsilon", None) or target_epsilon
+    plan = method.plan(target)
+    tokens = plan.tokens_per_batch or 0
+    if plan.refusal is not None or tokens <= PRIVATE_TOKENS:
+        return plan
+    rho = float(zcdp_rho(target, method.terms.delta)) * PRIVATE_TOKENS / tokens
+    unmatched = type(method)(changed(method.config, matched_epsilon=None), method.terms)
+    return unmatched.plan(zcdp_epsilon(rho, method.terms.delta))
+
+
+def changed(config: Any, **changes: Any) -> Any:
+    """Sets those fields that a method's settings have."""
+    fields = type(config).model_fields
+    return config.model_copy(update={k: v for k, v in changes.items() if k in fields})
+
+
+def key_records(texts: Sequence[str]) -> PrivateInputs:
+    """Made-up records in the shape of private ones: a key or a null text each, in one cluster.
+
+    A key is its record's id, so that it goes to its batch whatever other keys there are.
+    """
+    names = [text or f"null {place}" for place, text in enumerate(texts)]
+    return PrivateInputs(
+        records=pl.DataFrame(
+            {"record_id": names, "unit_id": names, "text": texts, "label": [LABEL] * len(texts)},
+            schema=dict.fromkeys(("record_id", "unit_id", "text", "label"), pl.String),
+        ),
+        embeddings=np.ones((len(texts), 1), dtype=np.float32),
+    )
+
+
+def _claimed_epsilon(cost: Cost, delta: float) -> float:
+    """ε that a release states at the test's δ: of its event, or its realised ex-post bound.
+
+    A record that is replaced costs at least as much as one that comes or goes, which is what the
+    test's coins do; so the figure holds for the test under every declared relation.
+    """
+    if cost.event is None:
+        return float(cost.ex_post_epsilon or 0.0)  # of made-up records, so it may be shown
+    return float(epsilon_of([cost.event], delta, "zcdp"))
+
+
+def _key_terms(terms: CohortTerms, keys: int) -> CohortTerms:
+    return replace(
+        terms,
+        accountant="zcdp",
+        labels=(LABEL,),
+        label_texts=(LABEL,),
+        public_records=keys,
+        has_cluster_histogram=True,
+    )
+
+
+def _silent(_share: float, _message: str) -> None:
+    """Reports to nobody: the test's own progress counts methods."""

@@ -1,0 +1,76 @@
+"""Preconditions of a run: what public settings and released numbers must allow before a charge."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.private_prediction.config import (
+    FewShotConfig,
+    PrivatePredictionConfig,
+)
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
+from dpsynth_assets.models.decoding import require_room
+
+
+def check_batches(
+    declared: DeclaredBatches, public: PublicInputs, *, reads_public_prompts: bool
+) -> None:
+    """Refuses what batches cannot be cut from, and prompts that leave no room for a document.
+
+    Args:
+        declared: The method's batches.
+        public: Language model, centres and released histogram.
+        reads_public_prompts: Whether anything is written from prompts without examples.
+    """
+    config, terms, model = declared.config, declared.terms, public.language_model
+    check_slack(config, model.model)
+    declared.check(public)
+    columns = prompt_columns(
+        model, terms.label_texts, config.examples_per_context, config.max_example_tokens
+    )
+    require_room(model.model, columns + config.max_document_tokens)
+    if reads_public_prompts:
+        check_public_prompts(model, terms.label_texts, config.max_document_tokens)
+
+
+def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInputs) -> None:
+    """Refuses prompts of N examples, or without one, that leave no room for a demonstration.
+
+    Extra documents fit then as well: their examples are cut to what is left.
+    """
+    model, length = public.language_model, config.max_document_tokens
+    check_slack(config, model.model)
+    columns = prompt_columns(
+        model, terms.label_texts, config.examples_per_subset, config.max_example_tokens
+    )
+    require_room(
+        model.model,
+        columns + length,
+        remedy="Lower max_example_tokens, examples_per_subset or max_document_tokens.",
+    )
+    check_public_prompts(model, terms.label_texts, length)
+
+
+def check_slack(config: PrivatePredictionConfig | FewShotConfig, model: Any) -> None:
+    """Refuses low precision under the slack that was meant for float32."""
+    import torch
+
+    if model.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
+        raise ValueError(
+            f"Expected a declared logit_slack for {model.dtype} weights, whose rounding lets one "
+            "record move another's logits (0.25 was seen), got the default for float32. Load the "
+            "model with dtype: float32, or declare what you measured."
+        )
+
+
+def check_public_prompts(model: Any, label_texts: Sequence[str], document_tokens: int) -> None:
+    """Refuses a public prompt that leaves no room for a document of full length."""
+    longest = max(len(public_prompt(model, text)) for text in label_texts)
+    require_room(
+        model.model,
+        longest + document_tokens,
+        what="public prompt and document",
+        remedy="Shorten prompt.public in the dataset file or lower max_document_tokens.",
+    )

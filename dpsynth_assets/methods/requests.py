@@ -1,0 +1,82 @@
+"""What an asset asks of the ledger: equal requests are one release, and are paid for once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.ledger import ReleaseRequest
+from dpsynth_assets.privacy.ledger.schema import RESTS_ON
+
+
+def stage_request(
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod | PlannedShared,
+    stage: Stage,
+    *,
+    release: str,
+    run_id: str = "",
+    inputs: Mapping[str, str] | None = None,
+    rests_on: Mapping[str, Any] | None = None,
+) -> ReleaseRequest:
+    """Asks for one stage.
+
+    Settings that its release does not depend on are no part of the request: other rows never pay
+    again. A public stage is recorded and charged nothing.
+
+    Args:
+        spec: The dataset.
+        planned: Method or shared histogram.
+        stage: A stage of its plan.
+        release: Name of the release.
+        run_id: Dagster run that asks.
+        inputs: Identity of each public artifact and earlier release that the stage reads.
+        rests_on: Facts about its inputs that the label states; no part of its identity.
+    """
+    mechanism = stage.mechanism
+    parameters = planned.method.request_parameters(stage, inputs or {})
+    return ReleaseRequest(
+        cohort=spec.account,
+        dataset=spec.dataset,
+        asset=f"{spec.name}/{planned.folder}/{stage.name}",
+        mechanism=planned.method.mechanism_name(stage),
+        guarantee=planned.plan.guarantee,
+        event=POST_PROCESSING if mechanism is None else mechanism.event(),
+        parameters={**parameters, RESTS_ON: {**(rests_on or {}), **stage.rests_on}},
+        code_version=planned.method.code_version,
+        data_version=spec.source.version,
+        release=release,
+        run_id=run_id,
+    )
+
+
+def corpus_request(
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod,
+    *,
+    rows: int,
+    inputs: Mapping[str, str],
+    release: str,
+    run_id: str,
+) -> ReleaseRequest:
+    """Records rows written from what a method's stages released: free post-processing."""
+    return ReleaseRequest(
+        cohort=spec.account,
+        dataset=spec.dataset,
+        asset=f"{spec.name}/{planned.folder}/{CANDIDATE_CORPUS}",
+        mechanism=planned.method.name,
+        guarantee=planned.plan.guarantee,
+        event=POST_PROCESSING,
+        parameters={
+            **planned.plan.parameters,
+            **planned.method.engine_identity,
+            "rows": rows,
+            "inputs": dict(inputs),
+        },
+        code_version=planned.method.code_version,
+        data_version=spec.source.version,
+        release=release,
+        run_id=run_id,
+    )

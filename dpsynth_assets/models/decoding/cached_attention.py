@@ -1,0 +1,210 @@
+"""A static key/value cache, and one-token attention over it without repeating grouped heads.
+
+Every row has its own write column. Prompts stand at the left edge and are padded on the right, so a
+row's column equals its token position and one comparison (`column <= position`) is the whole
+attention mask. The padding is never attended to: the columns up to a row's position were all
+written by that row's own tokens.
+
+Stock attention copies every key and value H/G times before each step, which at one query a row is
+most of the work. Here the H/G queries that share a head stand where the query positions would be.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class RowwiseCache:
+    """Cache that transformers' attention layers take as `past_key_values`.
+
+    It answers the two calls that decoder layers make, `update` and `get_seq_length`, and needs no
+    base class; masks and positions are always given explicitly, so no layer asks it for them.
+
+    Attributes:
+        keys: L tensors (R, G, P + T, D), allocated when a layer first writes.
+        values: Same shape.
+    """
+
+    def __init__(self, *, rows: int, columns: int) -> None:
+        self.rows = rows
+        self.columns = columns
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+        self._rows: Any = slice(0, 0)
+        self._first_column = 0
+        self._write_columns: torch.Tensor | None = None
+        self._visible_columns = 0
+
+    def at_prompt(self, rows: slice, first_column: int = 0) -> "RowwiseCache":
+        """Directs the next forward pass to the columns of `rows` from `first_column` (prefill).
+
+        Its queries may attend to all columns before, which hold a prefix, and to its own.
+        """
+        self._rows, self._first_column, self._write_columns = rows, first_column, None
+        return self
+
+    def at_columns(self, columns: "torch.Tensor", visible_columns: int) -> "RowwiseCache":
+        """Directs the next forward pass to one column of every row: (R,), int64 (decoding)."""
+        import torch
+
+        self._rows = torch.arange(len(columns), device=columns.device)
+        self._write_columns, self._visible_columns = columns, visible_columns
+        return self
+
+    def update(
+        self, keys: "torch.Tensor", values: "torch.Tensor", layer_idx: int, *_: Any, **__: Any
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Stores one layer's new keys and values; returns what its queries may attend to."""
+        if layer_idx == len(self.keys):
+            self._allocate(keys)
+        stored_keys, stored_values = self.keys[layer_idx], self.values[layer_idx]
+        if self._write_columns is None:
+            last = self._first_column + keys.shape[2]
+            stored_keys[self._rows, :, self._first_column : last] = keys
+            stored_values[self._rows, :, self._first_column : last] = values
+            if not self._first_column:
+                return keys, values
+            return stored_keys[self._rows, :, :last], stored_values[self._rows, :, :last]
+        stored_keys[self._rows, :, self._write_columns] = keys[:, :, 0]
+        stored_values[self._rows, :, self._write_columns] = values[:, :, 0]
+        visible = slice(0, self._visible_columns)
+        return stored_keys[:, :, visible], stored_values[:, :, visible]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns in use. Unused by our passes, which state positions; part of the protocol."""
+        del layer_idx
+        return self._visible_columns
+
+    def copy_prefix(self, source: int, rows: slice, columns: int) -> None:
+        """Copies the first columns of one row to other rows, in every layer."""
+        for stored in (*self.keys, *self.values):
+            stored[rows, :, :columns] = stored[source : source + 1, :, :columns].clone()
+
+    def keep(self, rows: "torch.Tensor") -> None:
+        """Drops every row but `rows` ((R',), int64, in this order) from all layers."""
+        self.rows = len(rows)
+        for stored in (self.keys, self.values):
+            for layer in range(len(stored)):  # one layer at a time: the copy's peak is one layer
+                stored[layer] = stored[layer].index_select(0, rows)
+
+    def _allocate(self, like: "torch.Tensor") -> None:
+        shape = (self.rows, like.shape[1], self.columns, like.shape[3])
+        self.keys.append(like.new_zeros(shape))
+        self.values.append(like.new_zeros(shape))
+
+
+_NAME = "dpsynth_grouped_query"
+
+
+def grouped_query_attention(
+    module: Any,
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    attention_mask: "torch.Tensor | None",
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> "tuple[torch.Tensor, None]":
+    """Scaled dot-product attention; queries (R, H, Q, D), keys and values (R, G, n, D).
+
+    Args:
+        module: The attention layer (part of the transformers interface; unused).
+        query: One query a row in decoding, P in prefill.
+        key: Keys the row may attend to.
+        value: Values.
+        attention_mask: Additive, broadcastable to (R, 1, Q, n).
+        dropout: Ignored: these are inference passes.
+        scaling: Factor of the scores; None for 1/sqrt(D).
+        softcap: Scores are softcap·tanh(score / softcap) (Gemma 2); None leaves them as they are.
+            Stock scaled dot-product attention ignores it.
+
+    Returns:
+        (R, Q, H, D) and None, as the transformers interface wants.
+    """
+    del module, dropout
+    from torch.nn.functional import scaled_dot_product_attention
+
+    rows, heads, queries, width = query.shape
+    groups = key.shape[1]
+    if groups != heads and queries == 1:
+        query = query.reshape(rows, groups, heads // groups, width)
+    elif groups != heads:
+        key = key.repeat_interleave(heads // groups, dim=1)
+        value = value.repeat_interleave(heads // groups, dim=1)
+    if softcap is None:
+        attended = scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=scaling
+        )
+    else:
+        attended = _capped_attention(query, key, value, attention_mask, scaling, softcap)
+    return attended.reshape(rows, heads, queries, width).transpose(1, 2).contiguous(), None
+
+
+def _capped_attention(
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    attention_mask: "torch.Tensor | None",
+    scaling: float | None,
+    softcap: float,
+) -> "torch.Tensor":
+    """Attends with capped scores; shapes as above. Softmax in float32, as Gemma 2 has it."""
+    import torch
+
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(factor / softcap)
+    scores = scores.tanh_().mul_(softcap)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return torch.matmul(weights, value)
+
+
+_entered: dict[int, int] = {}
+"""Number of passes, in any thread, that are inside `grouped_queries` of a configuration, by id."""
+_entering = Lock()
+
+
+@contextmanager
+def grouped_queries(model: Any) -> Iterator[None]:
+    """Runs a model's `sdpa` layers through `grouped_query_attention`; leaves other kinds alone.
+
+    Threads may be inside with the same model: the last one to leave puts its attention back, so no
+    pass ever changes kind on its way.
+    """
+    config = model.config
+    with _entering:
+        inside = _entered.get(id(config), 0)
+        if not inside and config._attn_implementation != "sdpa":
+            grouped = False
+        else:
+            _register()
+            _entered[id(config)] = inside + 1
+            config._attn_implementation = _NAME
+            grouped = True
+    try:
+        yield
+    finally:
+        if grouped:
+            _leave(config)
+
+
+def _leave(config: Any) -> None:
+    with _entering:
+        _entered[id(config)] -= 1
+        if not _entered[id(config)]:
+            del _entered[id(config)]
+            config._attn_implementation = "sdpa"
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+
+    if _NAME not in AttentionInterface().valid_keys():
+        AttentionInterface.register(_NAME, grouped_query_attention)

@@ -1,0 +1,54 @@
+"""Context window of a model, and refusals of prompts and documents that do not fit."""
+
+from typing import Any
+
+
+def attention_limit(model: Any) -> int | None:
+    """Reads the most tokens of prompt and document together; None where a model has no bound.
+
+    The smaller of its positions and its sliding window: a row that outgrew the window would read
+    other keys than the model was trained to.
+    """
+    config = model.config
+    limits = [getattr(config, "max_position_embeddings", None), _sliding_window(config)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def require_room(
+    model: Any,
+    columns: int,
+    *,
+    what: str = "prompt and document",
+    remedy: str = "Lower max_example_tokens, examples_per_context or max_document_tokens.",
+) -> None:
+    """Refuses weights that are not float32 on the CPU, and more tokens than the model attends over.
+
+    Args:
+        model: transformers causal language model.
+        columns: Tokens of the longest row.
+        what: Names the row in the message.
+        remedy: What its reader may change.
+
+    Raises:
+        ValueError: One of both.
+    """
+    import torch
+
+    if model.device.type == "cpu" and model.dtype != torch.float32:
+        raise ValueError(
+            f"Expected float32 weights on the CPU, got {model.dtype}: lower precision lets one "
+            "record move another's logits. Load the model with dtype=torch.float32."
+        )
+    limit = attention_limit(model)
+    if limit is not None and columns > limit:
+        raise ValueError(
+            f"Expected {what} within {limit} tokens of attention, got {columns}. {remedy}"
+        )
+
+
+def _sliding_window(config: Any) -> int | None:
+    window = getattr(config, "sliding_window", None)
+    layers = getattr(config, "layer_types", None)
+    if layers is not None and "sliding_attention" not in layers:
+        return None
+    return window

@@ -1,0 +1,82 @@
+"""A dry run on public examples, before any charge: refuses a model that cannot be trained."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
+from dpsynth_assets.privacy.per_example import (
+    GRADIENT_SLACK,
+    LossOfPart,
+    PerExampleGradients,
+    opacus_layers,
+    refuse_undeclared_slack,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+def refuse_untrainable(
+    model: Any,
+    public_examples: Sequence[Any],
+    loss: ExampleLoss,
+    l2_bound: float,
+    *,
+    shared_passes: bool = False,
+) -> None:
+    """Clips the gradients of some public examples, as a step of the private run would.
+
+    Args:
+        model: As the private run will start; its weights are left as they were.
+        public_examples: PUBLIC or made up: at least two, of different lengths, the longest as long
+            as any that will come.
+        loss: Losses of single examples.
+        l2_bound: C of the private run.
+        shared_passes: Whether records may share passes on the strength of float32's own slack.
+
+    Raises:
+        TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
+        ValueError: If the examples do not fit the model, or their losses are not numbers, or passes
+            of several records need a declared slack, or layers that Opacus works on move one
+            another's gradients by more than it.
+
+    **Privacy** Reads nothing private, and nothing that it computes is kept.
+    """
+    import torch
+
+    def losses(examples: Sequence[Any], model: Any) -> "torch.Tensor":
+        found = loss(model, examples)
+        if not bool(torch.isfinite(found).all()):
+            raise ValueError(
+                "Expected finite losses of public examples, got others. Check the model's weights."
+            )
+        return found
+
+    if shared_passes:
+        refuse_undeclared_slack(model)
+    model.eval()
+    together = [LossOfPart(len(public_examples), partial(losses, public_examples))]
+    gradients = PerExampleGradients(model)
+    sums, _ = gradients.private_clipped_sums(together, l2_bound)
+    if shared_passes and opacus_layers(model):
+        one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
+        alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
+        _refuse_influence(_distance(sums, alone) / l2_bound)
+
+
+def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") -> float:
+    """Euclidean distance over all parameters together."""
+    squares = [float((a - b).square().sum()) for a, b in zip(some, others, strict=True)]
+    return math.sqrt(math.fsum(squares))
+
+
+def _refuse_influence(moved: float) -> None:
+    """Refuses shared passes where records move a sum by more than the slack of one gradient."""
+    if not moved <= GRADIENT_SLACK:
+        raise ValueError(
+            "Expected records that share a pass to move the sum of their clipped gradients by at "
+            f"most {GRADIENT_SLACK:.1e} of the bound, got {moved:.1e} on public text in layers "
+            "that Opacus works on. Set exact_sums: true, which passes each record alone."
+        )

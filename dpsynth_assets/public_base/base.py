@@ -1,0 +1,95 @@
+"""A public base outside Dagster: documents and models, each made when first asked for."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.public_base import making
+from dpsynth_assets.public_base.opening import OpenedModels
+
+
+class PublicBase:
+    """Public documents, and the models that are made from them or named beside them.
+
+    Models are kept in DPSYNTH_HOME under a digest of all that they were made of. The assets of a
+    public base keep theirs there too, so that whoever is second finds them.
+    """
+
+    def __init__(
+        self,
+        documents: pl.DataFrame,
+        *,
+        name: str = "documents",
+        report: making.Report | None = None,
+        **declared: Any,
+    ) -> None:
+        """Names the documents and declares the models.
+
+        Args:
+            documents: Columns `text` and, if there are any, `label`; public.
+            name: Folder of its models in DPSYNTH_HOME.
+            report: Called with the share done while a model is made.
+            declared: Fields of a public base file (docs/datasets.md), e.g.
+                `language_model={"kind": "smollm2"}`.
+        """
+        if "label" not in documents.columns:
+            documents = documents.with_columns(pl.lit("").alias("label"))
+        self.documents = documents.select("text", "label")
+        self.spec = PublicDataSpec.model_validate({"name": name, **declared})
+        self.models = OpenedModels()
+        self._report = report or (lambda _share, _message: None)
+
+    def values(self, names: Iterable[str]) -> dict[str, Any]:
+        """Makes artifacts by the last part of their asset keys."""
+        return {name: getattr(self, f"_{name}") for name in names}
+
+    @property
+    def _public_corpus(self) -> pl.DataFrame:
+        return self.documents
+
+    @cached_property
+    def _text_embedder(self) -> Mapping[str, Any]:
+        return making.embedder_manifest(self.spec, self.models)
+
+    @cached_property
+    def embeddings(self) -> np.ndarray:
+        """Embeddings of the documents, float32 (N, d), unit length."""
+        texts = self.documents["text"].to_list()
+        return making.embedded_documents(
+            self.spec.name, dict(self._text_embedder), texts, self.models, self._report
+        )
+
+    @cached_property
+    def _public_clusters(self) -> np.ndarray:
+        return making.public_centers(self.spec, self.embeddings)
+
+    @cached_property
+    def _public_language_model(self) -> Mapping[str, Any]:
+        return making.language_model_manifest(self.spec, self.documents, self._report)
+
+    @cached_property
+    def _topic_model(self) -> Mapping[str, Any]:
+        folder = making.fitted_topics(
+            self.spec,
+            self.documents,
+            self.embeddings,
+            self.models,
+            dict(self._text_embedder),
+            self._report,
+        )
+        return {"path": str(folder)}
+
+    @cached_property
+    def _conditional_generator(self) -> Mapping[str, Any]:
+        return making.generator_manifest(
+            self.spec,
+            self.documents,
+            self.embeddings,
+            dict(self._topic_model),
+            self.models,
+            self._report,
+        )

@@ -1,0 +1,329 @@
+"""Runs every mechanism: reserve, read, release, store, commit, in that order.
+
+This is the one place where private data meets a release. A request that was released before is
+loaded from the store and costs nothing; a value that a dying run had already stored is committed,
+not drawn again; anything else is charged first. One run at a time draws a release; a run that has
+drawn a value while the disk is full holds on to it until there is room.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.privacy.errors import (
+    LedgerIntegrityError,
+    PrivacyError,
+    UnaccountedReleaseError,
+)
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import (
+    BudgetTerms,
+    Ledger,
+    PlannedRelease,
+    ReleaseRequest,
+    Reservation,
+)
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.releases.draw_lock import alone
+from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
+
+STORE_POLL_SECONDS = 5.0
+
+LOGGER = "dagster.builtin"
+"""Name of the logger that Dagster shows in a run's log."""
+
+
+class PublicInputError(PrivacyError):
+    """A public model cannot be opened, or a draw could not end with it; nothing was charged."""
+
+
+class Unfinished(Protocol):
+    """State that a run keeps of a release it has paid for and not finished."""
+
+    def begin(self) -> None:
+        """Marks that a run under this reservation begins to draw."""
+
+    def remove(self) -> None:
+        """Forgets what was kept, once the release is committed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRelease:
+    """Result of a mechanism.
+
+    Attributes:
+        reservation: The ledger reservation that paid for it.
+        facts: Released facts (JSON).
+        rows: Released rows, for a corpus.
+    """
+
+    reservation: Reservation
+    facts: dict[str, Any]
+    rows: pl.DataFrame | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A freshly drawn release: facts as JSON values, rows and files, with their cost."""
+
+    facts: Mapping[str, Any]
+    rows: pl.DataFrame | None
+    cost: Cost
+    files: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Writes NumPy values and tuples among the facts as they will be read back."""
+        object.__setattr__(self, "facts", plain_json(dict(self.facts)))
+
+
+def release_once(
+    *,
+    ledger: Ledger,
+    store: StoredReleases,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Sequence[PlannedRelease],
+    draw: Callable[[Reservation], Drawn],
+    passes: Callable[[Reservation], Unfinished] | None = None,
+    prepare: Callable[[], object] | None = None,
+) -> StoredRelease:
+    """Runs a mechanism exactly once for its payment.
+
+    Args:
+        ledger: Charged before `draw` is called.
+        store: Where the value is kept, addressed by the reservation.
+        request: What is asked for; its identity decides reuse.
+        terms: The cohort's budget.
+        plan: Every release the dataset file declares, for fixed-plan accounting.
+        draw: Reads private data with the reservation it is given and returns the release.
+        passes: What an unfinished run kept of a reservation, for a mechanism that can resume where
+            a killed run stopped. Its charge is then used, not repeated: what that run drew and
+            did not keep was seen by nobody.
+        prepare: Opens the public models that the draw needs and checks what is public about it,
+            where a draw is about to begin: what cannot be loaded, or could not end, costs nothing,
+            and its message is shown.
+
+    Raises:
+        PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
+        UnaccountedReleaseError: If the mechanism's cost differs from what was charged; the value
+            is discarded and the charge stands.
+    """
+    with alone(request.key(terms.relation, terms.unit), store.base, lambda: _say_waiting(request)):
+        _commit_stored_values(ledger, store, request)
+        reservation = _interrupted(ledger, request, passes)
+        if reservation is None:
+            _check_room(ledger, store, request, terms, plan)
+            _prepare(ledger, request, terms, plan, prepare)
+            reservation = ledger.reserve(request, terms, plan)
+        elif prepare is not None:
+            _prepare_in_public(request, prepare)
+        if reservation.reused:
+            facts, rows = store.load(reservation.id)
+            _assert_unaltered(store, reservation)
+            return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+        return _drawn_and_committed(ledger, store, request, reservation, draw, passes)
+
+
+def _drawn_and_committed(
+    ledger: Ledger,
+    store: StoredReleases,
+    request: ReleaseRequest,
+    reservation: Reservation,
+    draw: Callable[[Reservation], Drawn],
+    passes: Callable[[Reservation], Unfinished] | None,
+) -> StoredRelease:
+    kept = passes(reservation) if passes is not None else None
+    if kept is not None:
+        kept.begin()
+    drawn = draw(reservation)
+    _assert_cost_was_charged(drawn.cost, request)
+    if store.has(reservation.id):
+        return _first_stored(ledger, store, request, reservation)
+    digest, path = _stored(store, request, reservation, drawn)
+    _commit(ledger, request, reservation, digest, path, drawn.cost.ex_post_epsilon)
+    if kept is not None:
+        kept.remove()
+    return StoredRelease(reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows)
+
+
+def _first_stored(
+    ledger: Ledger, store: StoredReleases, request: ReleaseRequest, reservation: Reservation
+) -> StoredRelease:
+    """Uses what a run that was taken for dead has stored under this very charge.
+
+    That happens where the lock was lost, as when its server was started anew. One charge pays for
+    one value: the first that was stored; what this run drew was seen by nobody.
+    """
+    if request.guarantee == GuaranteeType.EX_POST:
+        raise PrivacyError(
+            f"Another run has stored {request.asset} under the same charge. Run again to use it."
+        )
+    digest, path = store.digest(reservation.id), str(store.folder(reservation.id))
+    _commit(ledger, request, reservation, digest, path, None)
+    facts, rows = store.load(reservation.id)
+    return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+
+
+def _check_room(
+    ledger: Ledger,
+    store: StoredReleases,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Sequence[PlannedRelease],
+) -> None:
+    """Refuses before the charge where the value could not be kept; a reuse only reads."""
+    try:
+        store.check_room()
+    except StoreUnavailableError:
+        if not ledger.preview(request, terms, plan).reused:
+            raise
+
+
+def _prepare(
+    ledger: Ledger,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Sequence[PlannedRelease],
+    prepare: Callable[[], object] | None,
+) -> None:
+    """Opens what a draw needs, unless nothing will be drawn; why it fails is public."""
+    if prepare is None:
+        return
+    expected = ledger.preview(request, terms, plan)
+    if not expected.reused and expected.refusal is None:
+        _prepare_in_public(request, prepare)
+
+
+def _prepare_in_public(request: ReleaseRequest, prepare: Callable[[], object]) -> None:
+    try:
+        prepare()
+    except Exception as error:  # Nothing private was read: its message may be shown.
+        raise PublicInputError(f"{request.asset}: {error}") from error
+
+
+def _stored(
+    store: StoredReleases, request: ReleaseRequest, reservation: Reservation, drawn: Drawn
+) -> tuple[str, str]:
+    """Stores what was drawn, waiting for room: the charge is spent, the value is only here.
+
+    Raises:
+        StoreUnavailableError: The store's patience ended; the charge stands.
+    """
+    deadline = time.monotonic() + store.patience_seconds
+    while True:
+        try:
+            return store.save(reservation.id, dict(drawn.facts), drawn.rows, drawn.files)
+        except StoreUnavailableError as problem:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StoreUnavailableError(
+                    f"{problem} The charge of {request.asset} stands and its value is lost."
+                ) from None
+            _say(
+                f"{problem} {request.asset} is drawn and paid for: mend this while the run lives "
+                f"and nothing is lost. It tries again for {left / 60:.0f} minutes."
+            )
+        time.sleep(min(STORE_POLL_SECONDS, max(0.1, left)))
+
+
+def _commit(
+    ledger: Ledger,
+    request: ReleaseRequest,
+    reservation: Reservation,
+    digest: str,
+    path: str,
+    ex_post_epsilon: float | None,
+) -> None:
+    """Commits a stored value; if the ledger is gone, says that nothing is lost."""
+    try:
+        ledger.commit(
+            reservation,
+            artifact_digest=digest,
+            artifact_uri=path,
+            ex_post_epsilon=ex_post_epsilon,
+        )
+    except LedgerIntegrityError:
+        raise
+    except PrivacyError as problem:
+        if request.guarantee == GuaranteeType.EX_POST:
+            raise  # Its realised cost ends with this run, so the value cannot be used.
+        raise PrivacyError(
+            f"{problem} The value of {request.asset} is stored and paid for: run again, and it is "
+            "committed at no further charge."
+        ) from None
+
+
+def _say_waiting(request: ReleaseRequest) -> None:
+    _say(
+        f"Another run is drawing {request.asset}, release {request.release!r}. This one waits and "
+        "then uses that value: nothing is paid twice. Terminate either of them at will."
+    )
+
+
+def _say(message: str) -> None:
+    """Shows a public message in the run's log."""
+    logging.getLogger(LOGGER).warning(message)
+
+
+def _interrupted(
+    ledger: Ledger,
+    request: ReleaseRequest,
+    passes: Callable[[Reservation], Unfinished] | None,
+) -> Reservation | None:
+    """Finds the charge of a run of this very request that did not live to store.
+
+    Whoever holds the lock is alone, so that run is dead, and what it drew was seen by nobody: its
+    charge is used, wherever between reserving and storing it died.
+    """
+    return None if passes is None else next(iter(ledger.pending(request)), None)
+
+
+def _commit_stored_values(ledger: Ledger, store: StoredReleases, request: ReleaseRequest) -> None:
+    """Commits what an earlier run stored and paid for, but did not live to commit."""
+    if request.guarantee == GuaranteeType.EX_POST:
+        return  # Its realised cost died with the run, so the value cannot be labelled.
+    for reservation in ledger.pending(request):
+        if store.has(reservation.id):
+            ledger.commit(
+                reservation,
+                artifact_digest=store.digest(reservation.id),
+                artifact_uri=str(store.folder(reservation.id)),
+            )
+            return
+
+
+def _assert_unaltered(store: StoredReleases, reservation: Reservation) -> None:
+    """A stored value must be the one whose digest the ledger has sealed."""
+    if store.digest(reservation.id) != reservation.artifact_digest:
+        raise LedgerIntegrityError(
+            f"Expected the stored release {reservation.id} as the ledger recorded it, got altered "
+            "files. Restore its folder from a backup, or ask for a new release by name, which pays."
+        )
+
+
+def _assert_cost_was_charged(cost: Cost, request: ReleaseRequest) -> None:
+    if cost.guarantee != request.guarantee or cost.event != request.event:
+        raise UnaccountedReleaseError(
+            f"Expected {request.asset} to cost what was charged before private data was read, "
+            "got a release with another cost. The value was discarded and the charge stands; "
+            "report the mechanism."
+        )
+
+
+def plain_json(value: Any) -> Any:
+    """Converts NumPy values to JSON values."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {str(k): plain_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(v) for v in value]
+    return value

@@ -1,0 +1,80 @@
+"""The table of real text runs methods through `run_method`, states ε of their labels, and resumes.
+
+On the invented letters, which need no real corpus.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "benchmarks" / "real_text" / "table.py"
+
+pytestmark = pytest.mark.slow
+
+
+def run(work: Path, *options: str) -> str:
+    environment = os.environ | {
+        "DPSYNTH_HOME": str(work / "home"),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    command = [sys.executable, str(SCRIPT), "--sizes", "tiny", "--cohorts", "letters"]
+    made = subprocess.run(
+        [*command, "--epsilons", "8", "--work", str(work), *options],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert made.returncode == 0, made.stderr[-3000:]
+    return made.stdout
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """A folder with a finished table: a reference, a method, one built on another corpus."""
+    folder = tmp_path_factory.mktemp("real_text")
+    run(folder, "--methods", "real_data", "aug_pe", "resampled")
+    return folder
+
+
+def test_every_corpus_is_kept_with_its_rows_and_scores(work):
+    scored = [json.loads(file.read_text()) for file in (work / "scores").iterdir()]
+    assert len(scored) == 3
+    assert {result["rows"] for result in scored} == {24}
+    assert {result["scored_rows"] for result in scored} == {24}
+    assert all(0 <= result["accuracy"] <= 1 for result in scored)
+
+
+def test_epsilon_is_what_the_label_states(work):
+    cells = [json.loads(file.read_text()) for file in (work / "cells").iterdir()]
+    stated = [cell["guarantee"]["epsilon"] for cell in cells if "guarantee" in cell]
+    assert len(stated) == 2
+    assert all(0 < epsilon <= 8 for epsilon in stated)
+    shown = run(work, "--methods", "aug_pe", "--report")
+    assert f"| aug_pe | {min(stated):.3g} |" in shown or f"| aug_pe | {max(stated):.3g} |" in shown
+
+
+def test_a_corpus_built_on_another_carries_the_charges_of_both(work):
+    (file,) = (work / "cells").glob("letters-resampled-*")
+    cell = json.loads(file.read_text())
+    assert {"topic_histogram", "finetuned_generator", "candidate_corpus"} <= set(cell["released"])
+    assert cell["released"]["candidate_corpus"]["rows_to_choose_from"] > 24
+
+
+def test_a_second_run_makes_nothing_again(work):
+    before = {file: file.stat().st_mtime_ns for file in (work / "rows").iterdir()}
+    shown = run(work, "--methods", "real_data", "aug_pe", "resampled")
+    assert {file: file.stat().st_mtime_ns for file in (work / "rows").iterdir()} == before
+    assert shown.count("\n| ") == 4  # the head and three lines
+
+
+def test_another_number_of_rows_scores_the_same_corpora(work):
+    shown = run(work, "--methods", "aug_pe", "--score-rows", "20")
+    assert "20 rows scored" in shown
+    assert len(list((work / "rows").iterdir())) == 3

@@ -1,0 +1,349 @@
+"""Private text in, an audited synthetic corpus out: the whole graph, and what must never leave."""
+
+import json
+import re
+from datetime import UTC, datetime
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.attack_gate import UP_TO_DATE, WITHSTOOD
+from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
+from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
+from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.card_check import corpus_problems
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.schedules import refusal_of
+from dpsynth_assets_tests.end_to_end.conftest import (
+    BUDGET,
+    CANARY,
+    LABELS,
+    SECRET,
+    definitions_of,
+    private_spec,
+    public_spec,
+)
+
+pytestmark = pytest.mark.slow
+
+DP_METHODS = ("mean_uniform", "mean_clustered")
+METHODS = (*DP_METHODS, "median_clustered", "mean_svt")
+
+
+def ledger():
+    return Ledger(home().ledger_url)
+
+
+def spend(house):
+    return ledger().spend(house.spec.name, budget_terms(house.spec))
+
+
+def label_of(house, method):
+    folder = house.home / "released" / "letters" / method
+    return json.loads((folder / "privacy_label.json").read_text())
+
+
+def evaluations(result, name):
+    return [
+        event.asset_check_evaluation_data
+        for event in result.all_events
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        and event.asset_check_evaluation_data.check_name == name
+    ]
+
+
+def step_failures(result):
+    return [event.step_key for event in result.all_events if event.is_step_failure]
+
+
+def test_the_whole_graph_materialises(house):
+    assert step_failures(house.result) == []
+    assert house.result.success
+
+
+def test_the_planted_secret_is_among_the_records_that_mechanisms_read(house):
+    source = pl.read_parquet(house.home / "sensitive" / "letters" / "source.parquet")
+    assert source["text"].str.contains(CANARY).sum() == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_published_corpus_has_text_labels_id_and_provenance_and_nothing_else(house, method):
+    rows = pl.read_parquet(
+        house.home / "released" / "letters" / method / "data" / "train-00000-of-00001.parquet"
+    )
+    assert rows.columns == ["text", "label", "id", "method", "batch", "cluster", "n_tokens"]
+    assert rows.height > 0
+    assert set(rows["label"].unique()) <= set(LABELS)
+    assert rows["id"].n_unique() == rows.height
+
+
+def test_every_dp_release_is_in_the_ledger_and_within_budget(house):
+    entries = [entry for entry in ledger().entries("letters") if entry.kind == "reserve"]
+    assert sorted(entry.asset for entry in entries) == sorted(
+        ["letters/shared/cluster_histogram"]
+        + [f"letters/{method}/candidate_corpus" for method in METHODS]
+    )
+    assert 0 < spend(house).epsilon <= house.spec.budget.epsilon
+    assert ledger().verify().ok
+
+
+@pytest.mark.parametrize("method", DP_METHODS)
+def test_spend_is_visible_as_asset_metadata(house, method):
+    shown = house.metadata("letters", method, "candidate_corpus")
+    assert 0.4 * 60 < shown["dpsynth/epsilon"] < 60  # shares compose: each is worth more alone
+    assert shown["dpsynth/epsilon"] > shown["dpsynth/epsilon_alone"]
+    assert shown["dpsynth/delta"] == 1e-5
+    assert shown["dpsynth/guarantee"] == "dp"
+    assert shown["dpsynth/accounting_event"]["type"] == "bounded_range"
+    assert shown["dpsynth/neighboring_relation"] == "add-remove"
+    assert shown["dpsynth/privacy_unit"] == "one record"
+    assert shown["dpsynth/epsilon_remaining"] >= 0
+
+
+def test_ex_post_release_never_enters_the_dp_column(house):
+    shown = house.metadata("letters", "median_clustered", "candidate_corpus")
+    assert shown["dpsynth/guarantee"] == "ex-post"
+    assert "dpsynth/epsilon" not in shown
+    assert shown["dpsynth/epsilon_charged"] == 0.0
+    assert spend(house).total_guarantee == "none (ex-post only)"
+    label = label_of(house, "median_clustered")
+    assert label["guarantee"]["type"] == "ex-post"
+    assert not {"epsilon", "delta"} & set(label["guarantee"])
+    assert label["cohort"]["ledger_head"] is None
+
+
+def test_realised_ex_post_bound_is_nowhere_in_what_is_released(house):
+    bound = spend(house).ex_post_epsilon_max
+    assert bound > 0
+    for path in (house.home / "released").rglob("*"):
+        if path.is_file() and path.suffix in {".json", ".md"}:
+            assert rounded_up(bound, ".4g") not in path.read_text()
+            assert rounded_down(bound, ".4g") not in path.read_text()
+
+
+def test_materialising_again_reuses_every_release_and_charges_nothing(house):
+    before = spend(house).epsilon
+    entries = len(ledger().entries("letters"))
+    first = (house.home / "released" / "letters" / "mean_clustered" / "data").glob("*")
+    text = pl.read_parquet(next(first))
+    again = house.run('key:"letters/mean_clustered/*" or key:"letters/shared/cluster_histogram"')
+    assert again.success
+    assert spend(house).epsilon == before
+    assert len(ledger().entries("letters")) == entries
+    shown = house.metadata("letters", "mean_clustered", "candidate_corpus")
+    assert shown["dpsynth/reused"]
+    assert shown["dpsynth/epsilon_charged"] == 0.0
+    second = (house.home / "released" / "letters" / "mean_clustered" / "data").glob("*")
+    assert pl.read_parquet(next(second)).equals(text)
+
+
+def test_a_release_beyond_the_budget_is_refused_before_private_data_is_read(house, monkeypatch):
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    def read(*arguments, **options):
+        raise AssertionError("private data was read")
+
+    monkeypatch.setattr(SensitiveStore, "read_for_release", read)
+    for release in ("second", "third", "fourth"):
+        result = house.run(
+            'key:"letters/mean_uniform/candidate_corpus"', tags={"dpsynth/release": release}
+        )
+        assert not result.success
+    reasons = [
+        event.event_specific_data.user_failure_data.description
+        for event in result.all_events
+        if event.is_step_failure
+    ]
+    assert "would overspend cohort 'letters'" in reasons[0]
+    assert "remaining" in reasons[0]
+
+
+def test_gate_checks_of_every_candidate_passed_and_show_nothing_but_the_outcome(house):
+    checks = [
+        event.asset_check_evaluation_data
+        for event in house.result.all_events
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ]
+    candidates = [check for check in checks if check.asset_key.path[-1] == "candidate_corpus"]
+    gate = [check for check in candidates if check.check_name in GATE]
+    assert len(gate) == len(GATE) * len(METHODS)
+    assert all(check.passed and not check.metadata for check in gate)
+
+
+def test_every_card_and_the_statement_equal_the_ledger(house):
+    cards = evaluations(house.result, "card_equals_ledger")
+    statements = evaluations(house.result, "statement_equals_ledger")
+    assert len(cards) == len(METHODS)
+    assert len(statements) == 1
+    assert all(check.passed for check in [*cards, *statements])
+
+
+def test_a_card_that_says_another_epsilon_fails_its_check(house):
+    card = house.home / "released" / "letters" / "mean_uniform" / "README.md"
+    text = card.read_text()
+    epsilon = rounded_up(label_of(house, "mean_uniform")["guarantee"]["epsilon"], ".4g")
+    try:
+        card.write_text(text.replace(f"ε = {epsilon}", "ε = 0.1"))
+        assert corpus_problems(card.parent, ledger().entries())
+    finally:
+        card.write_text(text)
+    assert corpus_problems(card.parent, ledger().entries()) == []
+
+
+def test_the_mechanisms_were_audited_and_the_label_says_so(house):
+    (outcome,) = evaluations(house.result, "mechanisms_pass_their_audits")
+    assert outcome.passed
+    audits = {audit["name"]: audit for audit in label_of(house, "mean_clustered")["audits"]}
+    assert audits
+    assert all(audit["passed"] for audit in audits.values())
+
+
+def test_the_label_holds_the_attacks_of_the_run_that_published_it(house):
+    for method in METHODS:
+        audits = {audit["name"]: audit for audit in label_of(house, method)["audits"]}
+        for model in (OWN_MODEL, COPYING_MODEL):
+            assert audits[f"letters/{method}/reconstruction ({model})"]["passed"]
+    assert audits_of_the_median(house) == {"median-gamma": True, "median-removal": True}
+    for name in (WITHSTOOD, UP_TO_DATE):
+        outcomes = evaluations(house.result, name)
+        assert len(outcomes) == len(METHODS)
+        assert all(outcome.passed for outcome in outcomes)
+
+
+def audits_of_the_median(house):
+    audits = label_of(house, "median_clustered")["audits"]
+    return {
+        audit["name"].rpartition("/")[2]: audit["passed"]
+        for audit in audits
+        if "/median-" in audit["name"]
+    }
+
+
+def test_the_test_of_public_tokens_says_which_share_was_private(house):
+    shown = house.metadata("letters", "mean_svt", "candidate_corpus")
+    assert shown["private_tokens"] > 0
+    assert shown["public_tokens"] >= 0
+
+
+def test_candidate_with_a_planted_canary_is_not_published(house):
+    key = ["letters", "mean_uniform", "candidate_corpus"]
+    path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
+    clean = pl.read_parquet(path)
+    leak = clean.head(1).with_columns(text=pl.lit(f"my code is {CANARY.lower()} ok"))
+    published = house.home / "released" / "letters" / "mean_uniform" / "privacy_label.json"
+    before = published.stat().st_mtime_ns
+    try:
+        pl.concat([clean, leak]).write_parquet(path)
+        result = house.run('key:"letters/mean_uniform/corpus"')
+    finally:
+        clean.write_parquet(path)
+    assert not result.success
+    assert published.stat().st_mtime_ns == before
+
+
+def test_copied_spans_warn_the_steward_and_lie_in_the_sensitive_store_alone(house):
+    outcomes = evaluations(house.result, NO_COPIED_SPAN)
+    assert len(outcomes) == len(METHODS)
+    assert {check.asset_key.path[-1] for check in outcomes} == {"copied_spans"}
+    assert all(check.passed and not check.blocking for check in outcomes)
+    key = ["letters", "mean_clustered", "candidate_corpus"]
+    path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
+    clean = pl.read_parquet(path)
+    leak = clean.head(1).with_columns(text=pl.lit(SECRET))
+    try:
+        pl.concat([clean, leak]).write_parquet(path)
+        result = house.run('key:"letters/mean_clustered/copied_spans"')
+    finally:
+        clean.write_parquet(path)
+    assert result.success
+    (warning,) = evaluations(result, NO_COPIED_SPAN)
+    assert (warning.passed, warning.severity) == (False, dg.AssetCheckSeverity.WARN)
+    spans = pl.read_parquet(
+        house.home / "sensitive" / "letters" / "mean_clustered_copied_spans.parquet"
+    )
+    assert spans["row"].to_list() == [clean.height]
+
+
+def test_report_scores_every_corpus_beside_floor_ceiling_and_real_data(house):
+    scores = json.loads((house.home / "reports" / "letters" / "metrics.json").read_text())
+    names = [row["name"] for row in scores["table"]]
+    assert {"public only", "non-private", *METHODS} < set(names)
+    assert (house.home / "reports" / "letters" / "report.html").exists()
+
+
+def test_statement_lists_every_release_and_what_was_not_summed(house):
+    text = (house.home / "released" / "letters" / "privacy_statement.md").read_text()
+    for name in ("shared/cluster_histogram", *METHODS):
+        assert name in text
+    assert "What was not summed" in text
+    assert "none (ex-post only)" in text
+
+
+PRIVATE_STORES = ("sensitive",)
+
+
+def test_no_private_text_lies_outside_the_sensitive_store(house):
+    """Every byte under DPSYNTH_HOME: text, canary and secret must not be there."""
+    needles = [CANARY, SECRET, "Ottoline", "Thistledown", "upset that box number"]
+    for path in house.home.rglob("*"):
+        inside = path.relative_to(house.home).parts
+        if not path.is_file() or inside[0] in PRIVATE_STORES:
+            continue
+        content = path.read_bytes()
+        found = [needle for needle in needles[:4] if needle.encode() in content]
+        assert not found, f"{found} in {path.relative_to(house.home)}"
+
+
+def test_number_of_private_records_is_in_no_log_and_no_metadata(house):
+    """Counts are private under add/remove; a run id or a hash may contain the digits by chance."""
+    counts = [
+        pl.read_parquet(house.home / "sensitive" / "letters" / f"{split}.parquet").height
+        for split in ("source", "held_out")
+    ]
+    phrases = [rf"\b{count} (of|texts|records|rows|documents)\b" for count in counts]
+    phrases += [rf'"value": {count}\b' for count in counts]
+    for path in (house.home / "dagster").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes().decode("utf-8", errors="replace")
+            assert not [phrase for phrase in phrases if re.search(phrase, content)], path
+
+
+def test_sensitive_and_internal_folders_are_the_owners_alone(house):
+    for store in ("sensitive", "reports"):
+        for path in (house.home / store).rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_schedule_skips_with_the_reason_when_the_budget_does_not_allow_another_round(house):
+    plan = plan_dataset(house.spec)
+    reason = refusal_of(house.spec, plan, list(plan.methods), ledger(), "2030-01-01T03:00")
+    assert reason is not None
+    assert "would overspend" in reason
+
+
+def tick(house, definitions):
+    schedule = definitions.resolve_schedule_def("regenerate_letters_schedule")
+    context = dg.build_schedule_context(
+        instance=house.instance,
+        scheduled_execution_time=datetime(2030, 1, 1, 3, tzinfo=UTC),
+        resources={"ledger": PrivacyLedger()},
+    )
+    return schedule.evaluate_tick(context)
+
+
+def test_schedule_tick_is_skipped_with_the_reason(house):
+    data = tick(house, house.definitions)
+    assert not data.run_requests
+    assert "would overspend cohort 'letters'" in data.skip_message
+
+
+def test_schedule_asks_for_a_new_release_by_name_while_the_budget_allows(house):
+    richer = private_spec(house.folder, budget={**BUDGET, "epsilon": 500.0, "rounds": 3})
+    data = tick(house, definitions_of(public_spec(house.folder), richer))
+    (request,) = data.run_requests
+    assert request.tags["dpsynth/release"] == "2030-01-01T03:00"

@@ -1,0 +1,90 @@
+"""A method of another package: public texts, as many of each label as private records have."""
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from dpsynth_assets.methods.base import Method, MethodConfig
+from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
+from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import integer_noise_std
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.release import Release
+
+COUNTS = "label_counts"
+
+
+class PublicCopyConfig(MethodConfig):
+    """Settings in the dataset file."""
+
+    method: Literal["public_copy"] = "public_copy"
+    rows: int = Field(default=50, ge=1, description="Rows to write (rows).")
+
+
+class PublicCopy(Method[PublicCopyConfig]):
+    """One noisy histogram of labels; rows are public texts in its proportions."""
+
+    name = "public_copy"
+    title = "Public texts in private proportions"
+    paper = "Nobody 2026, A method from outside"
+    arxiv = "2601.00001"
+    config_type = PublicCopyConfig
+    free_settings = frozenset({"rows"})
+
+    @property
+    def writing_inputs(self):
+        """Rows are copied from the public corpus."""
+        return frozenset({"public_corpus"})
+
+    def stages(self):
+        """The histogram."""
+        return (Stage(name=COUNTS, title="Noisy numbers of records of each label."),)
+
+    def plan(self, target_epsilon):
+        """Finds the least noise at which the histogram costs at most `target_epsilon`."""
+
+        def counts(noise_std):
+            return NoisyHistogram(
+                noise="gaussian",
+                scale=noise_std,
+                relation=self.terms.relation,
+                max_records_per_unit=self.terms.unit.max_records,
+            )
+
+        noise_std = integer_noise_std(
+            lambda std: [counts(std).event()],
+            target_epsilon=target_epsilon,
+            delta=self.terms.delta,
+            accountant=self.terms.accountant,
+        )
+        mechanism = counts(noise_std)
+        return self.planned(
+            {COUNTS: mechanism},
+            self.config.model_dump(mode="json") | {"noise_std": noise_std},
+            epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
+            rows_estimate=self.config.rows,
+        )
+
+    def release(self, stage, private, public, checkpoint, progress):
+        """Counts the records of each label, with noise."""
+        del public, checkpoint, progress
+        labels = counted_labels(private.records, self.terms.labels)
+        counts = np.bincount(labels[labels != UNCOUNTED], minlength=len(self.terms.labels))
+        made = stage.mechanism.release(counts.tolist())
+        return Release(value=StageRelease(facts={"dp_counts": made.value.tolist()}), cost=made.cost)
+
+    def write(self, public, rows, progress):
+        """Copies public texts of each label in the released proportions."""
+        counts = np.maximum(np.array(public.released[COUNTS].facts["dp_counts"]), 0) + 1e-9
+        shares = np.floor(rows * counts / counts.sum()).astype(int)
+        documents = public.public_records
+        parts = [
+            documents.filter(pl.col("label") == label).head(int(share)).select("text", "label")
+            for label, share in zip(self.terms.labels, shares, strict=True)
+        ]
+        written = pl.concat(parts)
+        progress(1.0, f"{written.height} rows")
+        return SyntheticCorpus(rows=written, facts={"rows": written.height})

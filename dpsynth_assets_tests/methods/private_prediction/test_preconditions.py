@@ -1,0 +1,217 @@
+"""Public inputs alone tell what cannot be written; what they let through comes to its end."""
+
+import inspect
+
+import pytest
+import torch
+
+from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+
+HISTOGRAM = ClusterHistogram(
+    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+)
+CLUSTERED = ("mean_clustered", "median_clustered")
+UNIFORM = ("mean_uniform", "mean_svt", "invisible_ink")
+NAMES = (*UNIFORM, *CLUSTERED)
+BATCHES = {
+    "expected_batch_size": 8,
+    "clip_bound": 2.0,
+    "max_batches": 2,
+    "min_tokens_for_new_document": 3,
+    "max_document_tokens": 30,
+    "max_example_tokens": 6,
+}
+FEW_SHOT = {
+    "subsets": 4,
+    "examples_per_subset": 3,
+    "documents_per_label": 1,
+    "max_document_tokens": 30,
+    "max_example_tokens": 6,
+    "top_k": 5,
+    "extra_documents": 3,
+}
+SETTINGS = {
+    "few_shot": FEW_SHOT,
+    "mean_svt": BATCHES | {"svt_noise_scale": 20.0, "max_tokens_per_batch": 50},
+}
+EPSILON = {"few_shot": 60.0}
+
+
+class Case:
+    """One method with its plan and public inputs."""
+
+    def __init__(self, name, cases, model, histogram=HISTOGRAM, terms=(), **settings):
+        self.cases, self.model, kind = cases, model, get_method(name)
+        self.config = kind.config_type(**(SETTINGS.get(name, BATCHES) | settings))
+        epsilon = EPSILON.get(name, 12.0)
+        terms = cases.terms(accepts_ex_post=True, epsilon=epsilon, **dict(terms))
+        self.method = kind(self.config, terms)
+        self.plan = self.method.plan(epsilon)
+        assert self.plan.refusal is None
+        self.public = cases.public(
+            model, cluster_centers=cases.centers(), cluster_histogram=histogram
+        )
+
+    def check(self):
+        self.method.check_public(self.plan.stages[0], self.public)
+
+    def release(self):
+        return self.cases.release(self.method, self.plan, self.cases.private(64), self.public)
+
+    @property
+    def columns(self):
+        """Longest prompt with examples of full length."""
+        count = getattr(self.config, "examples_per_subset", 1)
+        return len(self.model.prompt_ids("why", [""] * count, 1)) + count * 6
+
+
+def positions(model, count):
+    model.model.config.max_position_embeddings = count
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_a_run_that_fills_the_models_positions_comes_to_its_end(name, cases, endless_model):
+    """Documents that a batch leaves unfinished, and extra ones, are written there as well."""
+    case = Case(name, cases, endless_model)
+    positions(endless_model, case.columns + 30)
+    case.check()
+    corpus = case.release().value
+    assert corpus.facts.get("unfinished_documents", 1) > 0
+    assert corpus.rows["n_tokens"].max() == 30
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_prompts_and_documents_beyond_the_models_positions_are_refused(name, cases, endless_model):
+    case = Case(name, cases, endless_model)
+    limit = case.columns + 29
+    positions(endless_model, limit)
+    with pytest.raises(ValueError, match=f"within {limit} tokens of attention, got {limit + 1}"):
+        case.check()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_a_check_reads_no_private_records(name, cases, language_model):
+    case = Case(name, cases, language_model)
+    language_model.prompts.clear()
+    case.check()
+    assert {text for examples in language_model.prompts for text in examples} <= {""}
+    for method in (Method, type(case.method)):
+        signature = inspect.signature(method.check_public)
+        assert "private" not in signature.parameters
+        kinds = [parameter.annotation for parameter in signature.parameters.values()]
+        assert PrivateInputs not in kinds
+
+
+class LongPublicPrompts:
+    """A model whose declared public prompt is longer than private ones."""
+
+    def __init__(self, model, length):
+        self._model, self._length = model, length
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def prompt_ids(self, label_text, examples, max_example_tokens):
+        if examples:
+            return self._model.prompt_ids(label_text, examples, max_example_tokens)
+        return [3] * self._length
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_a_public_prompt_without_room_for_a_document_is_refused(name, cases, endless_model):
+    positions(endless_model, 100)
+    case = Case(name, cases, LongPublicPrompts(endless_model, 71))
+    with pytest.raises(ValueError, match=r"public prompt and document within 100 .* got 101"):
+        case.check()
+    fits = Case(name, cases, LongPublicPrompts(endless_model, 70))
+    fits.check()
+    fits.release()
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+def test_a_public_prompt_that_nothing_reads_may_be_of_any_length(name, cases, language_model):
+    model = LongPublicPrompts(language_model, 600)
+    case = Case(name, cases, model, on_exhaustion="drop")
+    case.check()
+    case.release()
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+@pytest.mark.parametrize(
+    ("histogram", "message"),
+    [
+        (None, "released cluster histogram, got none"),
+        (
+            ClusterHistogram(
+                labels=("x", "z"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+            ),
+            "declared labels",
+        ),
+        (
+            ClusterHistogram(
+                labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((3, -2), (2, 3))
+            ),
+            "half a batch",
+        ),
+        (
+            ClusterHistogram(
+                labels=("x", "y"), centers=((0, 6), (1, 3)), dp_counts=((17, 15), (16, 14))
+            ),
+            "6 public centres",
+        ),
+    ],
+    ids=["none", "other labels", "no batch", "other centres"],
+)
+def test_a_histogram_that_gives_no_batches_is_refused(
+    name, cases, language_model, histogram, message
+):
+    with pytest.raises(ValueError, match=message) as refusal:
+        Case(name, cases, language_model, histogram).check()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", UNIFORM)
+def test_uniform_batches_ask_for_a_histogram_where_nothing_else_gives_their_number(
+    name, cases, language_model
+):
+    Case(name, cases, language_model, histogram=None).check()
+    undeclared = Case(name, cases, language_model, None, terms={"public_records": None})
+    with pytest.raises(ValueError, match="released cluster histogram, got none"):
+        undeclared.check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_undeclared_places_are_refused(name, cases, language_model):
+    case = Case(name, cases, language_model)
+    slots = case.config.model_copy(update={"batching": "slots"})
+    case.method = type(case.method)(slots, case.method.terms)
+    with pytest.raises(UndeclaredPublicFactError, match=r"public_facts\.slots"):
+        case.check()
+
+
+def test_low_precision_on_the_processor_is_refused(cases, language_model):
+    case = Case("invisible_ink", cases, language_model)
+    language_model.model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match="float32"):
+        case.check()
+
+
+class OnAnotherDevice:
+    """A model in low precision that does not run on the processor, as far as checks can see."""
+
+    device, dtype = torch.device("cuda"), torch.bfloat16
+
+    def __init__(self, model):
+        self.config = model.config
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_low_precision_needs_a_slack_that_was_declared_for_it(name, cases, language_model):
+    language_model.model = OnAnotherDevice(language_model.model)
+    with pytest.raises(ValueError, match=r"declared logit_slack for torch\.bfloat16"):
+        Case(name, cases, language_model).check()
+    Case(name, cases, language_model, logit_slack=1e-4).check()

@@ -1,0 +1,163 @@
+"""Laws of what methods build on: it is there, it is DP, or the method is refused and says why."""
+
+from dataclasses import replace
+
+import pytest
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.dependencies import input_problems, refusal_for_inputs
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+
+TRAINING = {"steps": 4, "expected_batch_size": 64, "rows": 100}
+PREDICTION = {"expected_batch_size": 64, "max_batches": 8}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_home(tmp_path_factory):
+    """Noise is calibrated once for all plans of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPSYNTH_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+def method(name, folder=None, **settings):
+    return {"method": name, "name": folder, "settings": settings}
+
+
+def resampled(corpus, folder=None, rows=50):
+    return method("resampled", folder, corpus=corpus, rows=rows)
+
+
+def plan_of(*methods, **changes):
+    declared = {
+        "name": "letters",
+        "source": {"path": "nowhere.jsonl"},
+        "budget": {"epsilon": 20.0, "delta": 1e-6, "accepts_ex_post": True},
+        "public_facts": {"records": 5000},
+        "cluster_histogram": {},
+        "topic_histogram": {},
+        "methods": list(methods),
+    }
+    return plan_dataset(PrivateDatasetSpec.model_validate(declared | changes))
+
+
+def refusals(plan):
+    return {p.folder: p.plan.refusal for p in plan.methods if p.plan.refusal is not None}
+
+
+GENERATOR = method("dp_fine_tuning", **TRAINING)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["built_on_first", "built_on_last"])
+def test_a_corpus_that_is_there_is_linked_with_all_it_cost(first):
+    methods = [GENERATOR, method("ctcl", **TRAINING), resampled("dp_fine_tuning")]
+    plan = plan_of(*(methods if first else reversed(methods)))
+    assert refusals(plan) == {}
+    chosen, ctcl = plan.method("resampled"), plan.method("ctcl")
+    assert (chosen.builds_on, chosen.follows_topics) == (("dp_fine_tuning",), True)
+    assert (ctcl.builds_on, ctcl.follows_topics) == ((), True)
+    assert not plan.method("dp_fine_tuning").follows_topics
+    training = plan.method("dp_fine_tuning").plan.event
+    assert list(plan.events_behind(chosen)) == [plan.topics.event, training]
+
+
+@pytest.mark.parametrize(
+    "follower",
+    [
+        method("ctcl", **TRAINING),
+        method("dp_fine_tuning", **TRAINING, label_shares="released"),
+        method("dp_fine_tuning", **TRAINING, keywords=True),
+    ],
+    ids=["ctcl", "label_shares", "keywords"],
+)
+def test_who_follows_topics_that_are_not_released_is_refused_and_charges_nothing(follower):
+    plan = plan_of(follower, topic_histogram=None)
+    (planned,) = plan.methods
+    assert "histogram of topics" in planned.plan.refusal
+    assert "Declare topic_histogram" in planned.plan.refusal
+    assert planned.plan.event is None
+    assert planned.plan.epsilon is None
+    assert not planned.plan.charges
+    assert not planned.follows_topics
+    assert [line.asset for line in plan.releases] == ["letters/shared/cluster_histogram"]
+
+
+NOT_THERE = {
+    "nobody": ([resampled("nobody")], "'nobody'"),
+    "itself": ([resampled("resampled")], "built on resampled itself"),
+    "a circle": ([resampled("b", "a"), resampled("a", "b")], "built on a itself"),
+    "no corpus": (
+        [method("downstream_fine_tuning", steps=4), resampled("downstream_fine_tuning")],
+        "which writes none",
+    ),
+    "ex-post": (
+        [
+            method("mean_uniform", **PREDICTION),
+            method("median_clustered", **PREDICTION),
+            resampled("median_clustered"),
+        ],
+        "median_clustered, which is ex-post",
+    ),
+    "all rows": ([GENERATOR, resampled("dp_fine_tuning", rows=100)], "writes (100)"),
+}
+
+
+@pytest.mark.parametrize(("methods", "words"), NOT_THERE.values(), ids=NOT_THERE)
+def test_a_method_whose_corpus_it_may_not_have_is_refused_and_the_others_are_not(methods, words):
+    plan = plan_of(GENERATOR | {"name": "bystander"}, *methods)
+    refused = refusals(plan)
+    assert set(refused) == {m["name"] or m["method"] for m in methods if m["method"] == "resampled"}
+    line = next(iter(refused.values()))
+    assert words in line
+    assert line.startswith("Expected ")
+    assert "\n" not in line
+    for planned in plan.methods:  # Ends, and finds everything it is linked with.
+        plan.events_behind(planned)
+    assert plan.method("bystander").plan.event in plan.events
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("ex-post", "ex-post"), ("secret", "for secrets alone"), ("none", "without any guarantee")],
+)
+def test_what_is_chosen_from_a_corpus_over_two_steps_keeps_its_weaker_guarantee(kind, words):
+    plan = plan_of(GENERATOR, resampled("dp_fine_tuning"), resampled("resampled", "again", 20))
+    source, first, second = plan.methods
+    weaker = replace(source, plan=replace(source.plan, guarantee=GuaranteeType(kind)))
+    assert refusals(plan) == {}
+    known = {planned.folder: planned for planned in (weaker, first, second)}
+    for planned in (first, second):
+        refusal = refusal_for_inputs(planned, known, has_topics=True)
+        assert f"got dp_fine_tuning, which is {words}" in refusal
+
+
+def test_who_builds_on_a_refused_method_is_refused_by_the_name_of_the_first_to_mend():
+    chain = [resampled("nobody", "first"), resampled("first", "second", 20)]
+    refused = refusals(plan_of(GENERATOR, *chain))
+    assert "nobody" in refused["first"]
+    assert "Mend first first" in refused["second"]
+
+
+def test_a_method_that_cannot_be_priced_is_refused_and_the_others_are_planned():
+    poor = GENERATOR | {"budget_share": 1e-9}
+    plan = plan_of(poor, method("ctcl", **TRAINING), resampled("dp_fine_tuning"))
+    refused = refusals(plan)
+    assert "noise multiplier" in refused["dp_fine_tuning"]
+    assert "dp_fine_tuning" in refused["resampled"]
+    assert plan.method("ctcl").plan.event in plan.events
+
+
+def test_a_problem_names_the_field_to_mend():
+    plan = plan_of(resampled("nobody"), topic_histogram=None)
+    known = {planned.folder: planned for planned in plan.methods}
+    problems = input_problems(plan.method("resampled"), known, has_topics=False)
+    assert [(p.field, p.of_method) for p in problems] == [
+        ("topic_histogram", False),
+        ("settings", True),
+    ]
+
+
+def test_an_unknown_folder_is_named():
+    with pytest.raises(KeyError, match="nobody"):
+        plan_of(GENERATOR).method("nobody")

@@ -1,0 +1,84 @@
+"""Every bound is written rounded away from safety, exactly, in every format."""
+
+import math
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, strategies as st
+
+from dpsynth_assets.privacy.directed_rounding import (
+    declared,
+    digits_that_differ,
+    rounded_down,
+    rounded_up,
+)
+
+FORMS = ("g", ".2g", ".3g", ".4g", ".6g", ".2f", ".4f", ".17f", ".1e", ".4e")
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(value=NUMBERS, form=st.sampled_from(FORMS))
+def test_what_is_shown_bounds_the_number_exactly(value: float, form: str) -> None:
+    shown = Decimal(repr(value))
+    assert Decimal(rounded_down(value, form)) <= shown <= Decimal(rounded_up(value, form))
+
+
+@given(
+    value=st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False),
+    form=st.sampled_from([form for form in FORMS if form[-1] != "f"]),
+)
+def test_nothing_but_the_direction_of_rounding_differs(value: float, form: str) -> None:
+    """What Python writes, rounded to nearest, is one of the two."""
+    nearest = float(f"{value:{form}}")
+    assert nearest in {float(rounded_up(value, form)), float(rounded_down(value, form))}
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "up", "down"),
+    [
+        (3.3232799769432324, ".4g", "3.324", "3.323"),
+        (0.07103492595599145, ".1e", "7.2e-02", "7.1e-02"),
+        (0.0499999999, ".2g", "0.05", "0.049"),
+        (0.0499999999, ".4f", "0.0500", "0.0499"),
+        (9.96e-7, ".1e", "1.0e-06", "9.9e-07"),
+        (9.999999e-7, "g", "1e-06", "9.99999e-07"),
+        (1e-06, "g", "1e-06", "1e-06"),
+        (1e-05, ".1e", "1.0e-05", "1.0e-05"),
+        (0.1, ".4g", "0.1", "0.1"),
+        (4.0, ".4g", "4", "4"),
+        (4.0, ".2f", "4.00", "4.00"),
+        (999999.5, "g", "1e+06", "999999"),
+        (0.0, ".1e", "0.0e+00", "0.0e+00"),
+        (0.0, ".4g", "0", "0"),
+        (5e-324, ".4g", "5e-324", "5e-324"),
+        (math.inf, ".4g", "inf", "inf"),
+        (None, ".4g", "–", "–"),
+        (-0.126, ".2f", "-0.12", "-0.13"),
+    ],
+)
+def test_known_roundings(value: float | None, form: str, up: str, down: str) -> None:
+    assert rounded_up(value, form) == up
+    assert rounded_down(value, form) == down
+
+
+@given(value=NUMBERS)
+def test_a_declared_constant_reads_back(value: float) -> None:
+    assert float(declared(value)) == value
+
+
+def test_declared_constants_look_as_they_were_declared() -> None:
+    assert [declared(v) for v in (4.0, 1e-06, 1e-05, 0.75, 2.3456789, None)] == [
+        "4", "1e-06", "1e-05", "0.75", "2.3456789", "–",
+    ]  # fmt: skip
+
+
+def test_digits_show_an_excess() -> None:
+    assert digits_that_differ(4.5, 4.0) == 2
+    assert digits_that_differ(4.00001, 4.0) == 8
+    assert digits_that_differ(4.5, 1.234) == 4
+    assert digits_that_differ(4.0 + 1e-15, 4.0) == 16
+
+
+def test_an_unknown_format_is_named() -> None:
+    with pytest.raises(ValueError, match=r"got '4d'"):
+        rounded_up(1.0, "4d")
