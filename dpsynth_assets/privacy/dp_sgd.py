@@ -113,11 +113,11 @@ class DpSgdMechanism:
             bound, when the records of its pass change. None: that of float32 (`GRADIENT_SLACK`).
 
     **Privacy** The clipped sum moves by at most C for each record that enters or leaves
-    (`add_clipped`). Where several share a pass, each is clipped to `record_bound`
-    = C / (1 + M s). Let a unit add j of its records to a batch of B others. If B + j <= M, the
-    others move by at most s each, and if B <= M < B + j they pass alone from then on, which is
-    another change of its pass; in larger batches each record passes alone and none moves. So the
-    sum moves by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is
+    (`add_clipped`). Where several share a pass, each is clipped to `record_bound` = C / (1 + M s).
+    Let a unit add j of its records to a batch of B others. If B + j <= M, the others move by at
+    most s each, and if B <= M < B + j they pass alone from then on, which is another change of the
+    records of their passes; in larger batches every record passes alone and none moves. So the sum
+    moves by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is
     replaced, and nothing is assumed of how many records there are. The cost is `event()`, charged
     for all T steps before the first batch is drawn; a run that stops early has paid for all of
     them. What optimizers make of the gradients is post-processing. Sums and noise meet in float64:
