@@ -7,8 +7,10 @@ released once (`releases.once`), rows are written, and the label is computed fro
 import shutil
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +32,26 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, Reservation
 from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint as VerifiedLedger
-from dpsynth_assets.privacy.ledger.schema import EMBEDDINGS
 from dpsynth_assets.privacy.ledger.witness import Witness
 from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.records import canonical_frame
+from dpsynth_assets.records.columns import check_columns
+from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
+from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+
+VERSION = "in_memory"
+"""Data version of a frame: a release over a source is never taken for one over a frame."""
+
+_ARGUMENTS = ("name", "source", "public_data")
+"""Fields of a dataset file that the arguments of `run_method` state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +63,9 @@ class MethodRun:
             releases a model instead.
         label: What a reader must know to judge the last release (docs/privacy.md).
         entries: The cohort's entries in the ledger, in order.
-        releases: Every release by stage: ledger charge, facts, folder of files.
+        releases: Every release by folder and stage, e.g. `ctcl/finetuned_generator`: ledger charge,
+            facts, folder of files.
+        reused: Whether the corpus is one that an earlier run has paid for and stored.
         plan: What was planned and charged.
     """
 
@@ -58,6 +73,7 @@ class MethodRun:
     label: Label = field(repr=False)
     entries: tuple[LedgerEntry, ...] = field(repr=False)
     releases: Mapping[str, Released] = field(repr=False)
+    reused: bool
     plan: DatasetPlan = field(repr=False)
 
 
@@ -71,7 +87,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
     settings: Mapping[str, Any] | None = None,
     labels: Sequence[str] = (),
     rows: int | None = None,
-    cohort: str = "run",
+    cohort: str,
     release: str = "1",
     declared: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
@@ -89,25 +105,30 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
         settings: Settings of the method, as in a dataset file.
         labels: Public label values; records under another label are set aside.
         rows: Rows to write, where they are free; None: as many as the settings say.
-        cohort: Name of the disjoint set of records, which the ledger charges. A run under the name
-            and release of an earlier one finds what that one has paid for.
+        cohort: Name of the records, whose account in the ledger pays. One name stands for one set
+            of people: their records under a second name would have a second budget. A run under
+            the name and release of an earlier one finds what that one has paid for and reads
+            nothing (`MethodRun.reused`).
         release: Name of the release; another name draws afresh and pays.
         declared: Further fields of a dataset file (docs/datasets.md): privacy unit, neighbouring
             relation, public facts, accountant, secrets; under `methods`, those whose corpora this
             one builds on, which are released and written first.
-        ledger: What is charged; None: the ledger of this installation.
+        ledger: What is charged; None: the ledger of this installation, which compares the records
+            with those of its other accounts. Another ledger knows of no other account.
         store: Folder of released values; None: that of this installation.
         progress: Called with the share of each stage that is done.
 
     Raises:
-        PrivacyError: The budget, the plan or the declaration refuses; nothing private was read.
-        ValueError: A setting is wrong.
+        PrivacyError: The budget, the plan or the declaration refuses; nothing was charged. Or a
+            stage has failed; its own message is withheld, and the same call resumes its charge.
+        ValueError: A setting is wrong, or the frame lacks a column.
     """
     spec = _declaration(method, public, epsilon, delta, settings or {}, labels, cohort, declared)
     plan = plan_dataset(spec)
     refusals = [each.plan.refusal for each in plan.methods if each.plan.refusal is not None]
     if refusals:
         raise PrivacyError(refusals[0])
+    check_columns(private.columns, column_names(spec), "the frame", schema=True)
     run = _Run(
         spec=spec,
         plan=plan,
@@ -116,15 +137,18 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
         release=release,
         ledger=ledger or _own_ledger(),
         store=StoredReleases(store or home().releases),
+        unfinished=(home().sensitive if store is None else store / "unfinished"),
+        compared=ledger is None,
         progress=progress,
     )
     last = run.all_releases(rows)
-    entries = tuple(run.ledger.entries(spec.account))
+    entries = run.ledger.entries()
     return MethodRun(
         corpus=last.rows,
         label=corpus_label(entries, last.reservation.id),
-        entries=entries,
-        releases=run.released,
+        entries=tuple(entry for entry in entries if entry.cohort == spec.account),
+        releases=run.everything,
+        reused=last.reservation.reused,
         plan=plan,
     )
 
@@ -141,13 +165,16 @@ def _declaration(
 ) -> PrivateDatasetSpec:
     """Writes the dataset file that these arguments stand for, with the histograms it needs."""
     further = dict(declared or {})
-    budget = {"epsilon": epsilon, "delta": delta, **further.pop("budget", {})}
+    budget = {"epsilon": epsilon, "delta": delta}
+    _refuse_repeated("declared", _ARGUMENTS, further)
+    _refuse_repeated("declared.budget", budget, further.get("budget", {}))
+    budget |= further.pop("budget", {})
     columns = {"text": "text", **({"labels": ["label"]} if labels else {})}
     facts = further.pop("public_facts", {})
     behind = further.pop("methods", [])
     fields = {
         "name": cohort,
-        "source": {"path": "a frame in memory"},
+        "source": {"path": "a frame in memory", "version": VERSION},
         "columns": columns | further.pop("columns", {}),
         "budget": budget,
         "public_facts": ({"labels": {"label": list(labels)}} if labels else {}) | facts,
@@ -165,6 +192,15 @@ def _declaration(
         if needed and histogram not in fields:
             fields[histogram] = {}
     return PrivateDatasetSpec.model_validate(fields)
+
+
+def _refuse_repeated(field_name: str, arguments: Iterable[str], fields: Iterable[str]) -> None:
+    """Refuses fields of a dataset file that the call's own arguments state."""
+    for name in sorted(set(arguments) & set(fields)):
+        raise ValueError(
+            f"{field_name}.{name}: expected fields that no argument states, got one of {name!r}. "
+            "Give it as the argument alone."
+        )
 
 
 def _bound(entry: MethodSpec, spec: PrivateDatasetSpec) -> Method[Any]:
@@ -190,7 +226,10 @@ class _Run:
     release: str
     ledger: Ledger
     store: StoredReleases
+    unfinished: Path
+    compared: bool
     progress: ProgressCallback
+    everything: dict[str, Released] = field(default_factory=dict)
     released: dict[str, Released] = field(default_factory=dict)
     corpora: dict[str, StoredRelease] = field(default_factory=dict)
     read: PrivateInputs | None = field(default=None, repr=False)
@@ -198,9 +237,13 @@ class _Run:
     def all_releases(self, rows: int | None) -> StoredRelease:
         """Releases the shared histograms and every stage, then writes; returns the last of them."""
         last: StoredRelease | None = None
+        shared: dict[str, Released] = {}
         for part in self.plan.parts:
+            self.released = dict(shared)
             for stage in part.plan.stages:
                 last = self._released(part, stage)
+            if isinstance(part, PlannedShared):
+                shared = self.released
             if isinstance(part, PlannedMethod) and part.writes_corpus:
                 asked = rows if part is self.plan.methods[-1] else None
                 last = self._written(part, asked) if part.method.rows_are_free else last
@@ -233,11 +276,30 @@ class _Run:
                 ),
                 terms=self.plan.budget,
                 plan=self.plan.releases,
-                draw=lambda _: self._drawn(part, stage, values, embedder, Path(scratch)),
-                prepare=lambda: part.method.check_public(stage, self._inputs(part, values)),
+                draw=partial(self._drawn, part, stage, values, embedder, Path(scratch)),
+                passes=None if stage.public else partial(self._unfinished, stage),
+                prepare=partial(self._prepare, part, stage, values),
             )
-        self._remember(stage.name, stored)
+        self._remember(part, stage.name, stored)
         return stored
+
+    def _prepare(
+        self, part: PlannedMethod | PlannedShared, stage: Stage, values: Mapping[str, Any]
+    ) -> None:
+        """Refuses, before a charge, what the stage could not end with, and shared records."""
+        part.method.check_public(stage, self._inputs(part, values))
+        if self.compared and not stage.public:
+            with _withheld(f"Reading cohort {self.spec.name!r}"):
+                self._refuse_shared_records()
+
+    def _unfinished(
+        self, stage: Stage, reservation: Reservation
+    ) -> StoredCheckpoint | StoredPasses:
+        """Opens what a killed run of a stage left under its charge."""
+        folder = self.unfinished / self.spec.name / "passes" / reservation.id
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kind = StoredPasses if stage.resumes_by == "passes" else StoredCheckpoint
+        return kind(OwnerOnlyFiles(self.unfinished), folder)
 
     def _drawn(
         self,
@@ -246,6 +308,7 @@ class _Run:
         values: Mapping[str, Any],
         embedder: Any,
         folder: Path,
+        reservation: Reservation,
     ) -> Drawn:
         """Runs one stage: a public one on public values, a paid one on the records."""
         public = self._inputs(part, values)
@@ -253,9 +316,15 @@ class _Run:
             made = part.method.make_public(stage, public, folder, self.progress)
             cost = Cost(guarantee=part.plan.guarantee, event=POST_PROCESSING)
         else:
-            private = self._private(embedder)
-            checkpoint = _Scratch(folder)
-            paid = part.method.release(stage, private, public, checkpoint, self.progress)
+            if self.compared:
+                self._fingerprints.note_paid(self.spec.name)
+            kept = self._unfinished(stage, reservation)
+            with _withheld(f"{self.spec.name}/{part.folder}/{stage.name}"):
+                private = self._private(embedder)
+                if isinstance(kept, StoredPasses):
+                    private = replace(private, passes=kept)
+                checkpoint = kept if isinstance(kept, StoredCheckpoint) else _Scratch(folder)
+                paid = part.method.release(stage, private, public, checkpoint, self.progress)
             made, cost = paid.value, paid.cost
         return Drawn(facts=made.facts, rows=made.rows, cost=cost, files=made.files)
 
@@ -267,6 +336,21 @@ class _Run:
             embeddings = embedder.embed(self.read.records["text"].to_list())
             self.read = replace(self.read, embeddings=embeddings)
         return self.read
+
+    @property
+    def _fingerprints(self) -> Fingerprints:
+        return Fingerprints(OwnerOnlyFiles(self.unfinished), self.unfinished)
+
+    def _refuse_shared_records(self) -> None:
+        """Keeps fingerprints of the records, as the assets do, or refuses another account's."""
+        name, account = self.spec.name, self.spec.account
+        reader = Reader(cohort=name, account=account, dataset=self.spec.dataset, places=())
+        other = self._fingerprints.admit(reader, self._private(None).records["text"])
+        if other is not None:
+            raise PrivacyError(
+                f"cohort: expected records that no other account pays for, got some that {other!r} "
+                f"has read: {name!r} would spend a second budget on them. Name that cohort."
+            )
 
     def _embedder(self) -> Any:
         manifest = self.public.values(["text_embedder"])["text_embedder"]
@@ -332,15 +416,32 @@ class _Run:
             plan=self.plan.releases,
             draw=write,
         )
-        self._remember(CANDIDATE_CORPUS, stored)
+        self._remember(planned, CANDIDATE_CORPUS, stored)
         return stored
 
-    def _remember(self, name: str, stored: StoredRelease) -> None:
+    def _remember(
+        self, part: PlannedMethod | PlannedShared, name: str, stored: StoredRelease
+    ) -> None:
         self.released[name] = Released(
             reservation=stored.reservation.id,
             facts=stored.facts,
             folder=self.store.files(stored.reservation.id),
         )
+        self.everything[f"{part.folder}/{name}"] = self.released[name]
+
+
+@contextmanager
+def _withheld(name: str) -> Iterator[None]:
+    """Replaces an error that may quote private text by one line that does not."""
+    try:
+        yield
+    except PrivacyError:
+        raise
+    except Exception as error:  # noqa: BLE001 - any error here may carry private text
+        raise PrivacyError(
+            f"{name} failed with {type(error).__name__}, whose message is withheld because it may "
+            "quote private text. Its charge stands; the same call resumes it."
+        ) from None
 
 
 class _Scratch:

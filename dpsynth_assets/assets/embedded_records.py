@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.schema import EMBEDDINGS
+from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 

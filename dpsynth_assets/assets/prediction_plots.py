@@ -25,6 +25,7 @@ from dpsynth_assets.assets.keys import (
 )
 from dpsynth_assets.assets.published import read_released, released_folder, released_rows_path
 from dpsynth_assets.assets.scoring import internal_facts
+from dpsynth_assets.assets.released_values import stage_facts
 from dpsynth_assets.assets.stage_metadata import pictures_metadata
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -107,7 +108,8 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         from dpsynth_assets.report.prediction_plots import internal_pictures
 
         report = progress.start(context, f"{spec.name}: costs and clusterings")
-        histogram = upstream.get("cluster_histogram")
+        shared = upstream.get("cluster_histogram")
+        histogram = None if shared is None else stage_facts(shared)
         with private_section(f"{spec.name}/evaluation/prediction_costs"):
             report(0.0, "clustering the records")
             scores = _scored_clusterings(spec, public_clusters, histogram, sensitive_store)

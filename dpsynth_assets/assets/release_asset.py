@@ -1,7 +1,7 @@
 """One asset for every stage, whatever releases it: reserve, read, release, store, commit.
 
 Stages of methods and histograms that a dataset's methods share are released by the same steps
-(`mechanism.release_once`). A public stage takes them too: it reads nothing private, requires no
+(`releases.once.release_once`). A public stage takes them too: it reads nothing private, requires no
 resource that could, and is charged nothing.
 """
 
@@ -73,7 +73,7 @@ def release_asset(
         op_tags=gpu_op_tags(stage_devices(spec, planned)) if stage.on_gpu else None,
         automation_condition=FOLLOWS_RELEASES if stage.public else None,
         code_version=version_of(
-            planned.method.config,
+            planned.spec if isinstance(planned, PlannedMethod) else planned.method.config,
             None if stage.public else spec.budget,
             spec.prompt,
             spec.structured,

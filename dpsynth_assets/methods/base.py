@@ -183,6 +183,12 @@ class Staged(ABC, Generic[ConfigT]):
             rows_estimate: Rows obtainable.
             rests_on: For each stage, what its sensitivity rests on.
         """
+        paid = {stage.name for stage in self.stages() if not stage.public}
+        if paid != mechanisms.keys():
+            raise TypeError(
+                f"Expected a mechanism for each paid stage of {self.name} ({sorted(paid)}), got "
+                f"{sorted(mechanisms)}. What is not priced would be released for nothing."
+            )
         if self.terms.prompts is not None:  # Other prompts are another release.
             parameters = {**parameters, "prompts": self.terms.prompts.to_json()}
         stages = tuple(

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpsynth_assets.datasets import MethodSpec
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
-from dpsynth_assets.methods.stages import MethodPlan, Stage
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan, Stage
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
@@ -34,7 +34,7 @@ class PlannedShared:
     target_epsilon: float | None = None
     folder: str = SHARED
 
-    @property
+    @cached_property
     def event(self) -> Event:
         """What will be charged."""
         (event,) = self.plan.charges.values()
@@ -138,25 +138,26 @@ class DatasetPlan:
         return epsilon_of(self.events, self.budget.delta, self.budget.accountant)
 
     def events_behind(self, planned: PlannedMethod) -> Sequence[Event]:
-        """Events of the releases that a method's corpus builds on."""
+        """Events of the releases that a method's corpus builds on, its own release left out."""
         behind: list[Event] = []
-        if self.histogram is not None and planned.method.uses_histogram:
-            behind.append(self.histogram.event)
         if self.topics is not None and planned.follows_topics:
             behind.append(self.topics.event)
-        if planned.method.rows_are_free:
-            behind.extend(planned.plan.charges.values())
+        for stage in planned.plan.stages:
+            own = planned.plan.charges.get(stage.name)
+            read = self.events_behind_stage(planned, stage)
+            made = () if own is None or stage.name == CANDIDATE_CORPUS else (own,)
+            behind += [event for event in (*read, *made) if not _already(event, behind)]
         for folder in planned.builds_on:
             other = self.method(folder)
-            own = () if other.method.rows_are_free else tuple(other.plan.charges.values())
-            inherited = [*self.events_behind(other), *own]
-            behind.extend(event for event in inherited if not _already(event, behind))
+            corpus = other.plan.charges.get(CANDIDATE_CORPUS)
+            read = (*self.events_behind(other), *(() if corpus is None else (corpus,)))
+            behind += [event for event in read if not _already(event, behind)]
         return tuple(behind)
 
     def events_behind_stage(
         self, planned: PlannedMethod | PlannedShared, stage: Stage
     ) -> Sequence[Event]:
-        """Events of the releases that one stage reads: earlier stages, and the histogram."""
+        """Events of the releases that one stage reads: earlier stages, and shared histograms."""
         charges, stages = planned.plan.charges, {each.name: each for each in planned.plan.stages}
         read, rest = [], list(stage.after)
         while rest:
@@ -164,10 +165,9 @@ class DatasetPlan:
             if name not in read:
                 read.append(name)
                 rest += stages[name].after
-        behind = [charges[name] for name in charges if name in read]
-        if isinstance(planned, PlannedMethod) and not planned.method.rows_are_free:
-            behind += self.events_behind(planned)
-        return behind
+        shared = {name for each in (stage.name, *read) for name in stages[each].shared}
+        histograms = [part.event for part in self.shared if part.method.name in shared]
+        return [*histograms, *(charges[name] for name in charges if name in read)]
 
     def method(self, folder: str) -> PlannedMethod:
         """The planned method of one folder.

@@ -64,7 +64,10 @@ def _all_methods() -> dict[str, type[Method[Any]]]:
 
 
 def _outside(point: EntryPoint) -> type[Method[Any]]:
-    method = point.load()
+    try:
+        method = point.load()
+    except Exception as error:  # Whatever a package raises when it is imported.
+        raise ImportError(_complaint(point, f"{type(error).__name__}: {error}")) from error
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise ImportError(_complaint(point, repr(method)))  # noqa: TRY004 - a broken package
     if method.name != point.name:

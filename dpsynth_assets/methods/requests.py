@@ -8,7 +8,7 @@ from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import ReleaseRequest
-from dpsynth_assets.privacy.ledger.schema import RESTS_ON
+from dpsynth_assets.privacy.rests_on import RESTS_ON
 
 
 def stage_request(
@@ -35,7 +35,8 @@ def stage_request(
         inputs: Identity of each public artifact and earlier release that the stage reads.
         rests_on: Facts about its inputs that the label states; no part of its identity.
     """
-    mechanism = stage.mechanism
+    if stage.mechanism is None and not stage.public:
+        raise TypeError(f"Expected a planned stage {stage.name}, got one without a mechanism.")
     parameters = planned.method.request_parameters(stage, inputs or {})
     return ReleaseRequest(
         cohort=spec.account,
@@ -43,7 +44,7 @@ def stage_request(
         asset=f"{spec.name}/{planned.folder}/{stage.name}",
         mechanism=planned.method.mechanism_name(stage),
         guarantee=planned.plan.guarantee,
-        event=POST_PROCESSING if mechanism is None else mechanism.event(),
+        event=POST_PROCESSING if stage.mechanism is None else stage.mechanism.event(),
         parameters={**parameters, RESTS_ON: {**(rests_on or {}), **stage.rests_on}},
         code_version=planned.method.code_version,
         data_version=spec.source.version,

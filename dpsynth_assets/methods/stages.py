@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -134,7 +135,7 @@ class MethodPlan:
                 return stage
         raise KeyError(f"Expected a stage in {[s.name for s in self.stages]}, got {name!r}.")
 
-    @property
+    @cached_property
     def charges(self) -> Mapping[str, Event]:
         """Event of each paid stage; empty where the plan refuses, or has an ex-post bound only."""
         priced = {s.name: s.mechanism.event() for s in self.stages if s.mechanism is not None}

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import sqlite_path
 
@@ -24,27 +23,26 @@ _PURPOSE = "dpsynth draws a release:"
 
 
 @contextmanager
-def alone(key: str, store: Folder, waiting: Callable[[], None]) -> Iterator[None]:
+def alone(key: str, ledger_url: str, waiting: Callable[[], None]) -> Iterator[None]:
     """Holds the lock of one release.
 
-    A ledger on a database server keeps the lock too, whatever machine asks. Otherwise it is a file
-    beside the store, or beside the ledger's file where the store is no disk.
+    The ledger that pays keeps the lock, whatever store a value goes to: a database server for all
+    machines, or a file beside the ledger's file.
 
     Args:
         key: Identity of the release, as the ledger knows it.
-        store: Where releases are kept.
+        ledger_url: SQLAlchemy URL of the ledger that is charged.
         waiting: Called once if another process holds the lock.
 
     Raises:
         PrivacyError: The database server is not available.
     """
-    ledger = sqlite_path(home().ledger_url)
-    if ledger is None:
-        with _server_lock(home().ledger_url, key, waiting):
+    file = sqlite_path(ledger_url)
+    if file is None:
+        with _server_lock(ledger_url, key, waiting):
             yield
         return
-    beside = store if isinstance(store, Path) else ledger
-    with _file_lock(beside.with_name(f".{beside.name}.locks"), key, waiting):
+    with _file_lock(file.with_name(f".{file.name}.locks"), key, waiting):
         yield
 
 

@@ -46,6 +46,10 @@ class PublicInputError(PrivacyError):
 class Unfinished(Protocol):
     """State that a run keeps of a release it has paid for and not finished."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether a run under this reservation began to draw."""
+
     def begin(self) -> None:
         """Marks that a run under this reservation begins to draw."""
 
@@ -114,9 +118,9 @@ def release_once(
         UnaccountedReleaseError: If the mechanism's cost differs from what was charged; the value
             is discarded and the charge stands.
     """
-    with alone(request.key(terms.relation, terms.unit), store.base, lambda: _say_waiting(request)):
+    with alone(request.key(terms.relation, terms.unit), ledger.url, lambda: _say_waiting(request)):
         _commit_stored_values(ledger, store, request)
-        reservation = _interrupted(ledger, request, passes)
+        reservation = _interrupted(ledger, store, request, passes)
         if reservation is None:
             _check_room(ledger, store, request, terms, plan)
             _prepare(ledger, request, terms, plan, prepare)
@@ -273,15 +277,27 @@ def _say(message: str) -> None:
 
 def _interrupted(
     ledger: Ledger,
+    store: StoredReleases,
     request: ReleaseRequest,
     passes: Callable[[Reservation], Unfinished] | None,
 ) -> Reservation | None:
-    """Finds the charge of a run of this very request that did not live to store.
+    """Finds the charge of a run of this very request that began to draw and did not live to store.
 
-    Whoever holds the lock is alone, so that run is dead, and what it drew was seen by nobody: its
-    charge is used, wherever between reserving and storing it died.
+    Only where what it kept lies here: progress has reported kept draws, so that other draws under
+    the same charge would be a second release. An ex-post value that is stored cannot be labelled,
+    since its realised cost died with the run: that release is drawn, and recorded, anew.
     """
-    return None if passes is None else next(iter(ledger.pending(request)), None)
+    if passes is None:
+        return None
+    lost = request.guarantee == GuaranteeType.EX_POST
+    return next(
+        (
+            reservation
+            for reservation in ledger.pending(request)
+            if passes(reservation).begun and not (lost and store.has(reservation.id))
+        ),
+        None,
+    )
 
 
 def _commit_stored_values(ledger: Ledger, store: StoredReleases, request: ReleaseRequest) -> None:

@@ -21,7 +21,7 @@ from dpsynth_assets.privacy.events import (
     is_post_processing,
 )
 from dpsynth_assets.privacy.ledger import LedgerEntry
-from dpsynth_assets.privacy.ledger.schema import EMBEDDINGS, GRADIENTS, RESTS_ON, STATES
+from dpsynth_assets.privacy.rests_on import EMBEDDINGS, GRADIENTS, RESTS_ON, STATES
 
 SAME_PASS = "passes of one record are assumed to give the same bits each time"
 

@@ -15,12 +15,10 @@ from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, 
 @pytest.fixture
 def place(request, tmp_path, monkeypatch):
     """Where the lock is kept: a file, or the ledger's server."""
-    if request.param == "server":
-        monkeypatch.setenv("DPSYNTH_LEDGER_URL", request.getfixturevalue("postgres_url"))
-    else:
-        monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    return tmp_path / "releases"
+    if request.param == "server":
+        return request.getfixturevalue("postgres_url")
+    return sqlite_url(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["file", "server"], indirect=True)

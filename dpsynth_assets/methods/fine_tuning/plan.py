@@ -117,6 +117,13 @@ class DeclaredTraining:
         return most_in_company(self.config.expected_batch_size if drawn is None else drawn, slack)
 
     @property
+    def slack_of_shared_passes(self) -> float | None:
+        """Share of C that is charged for records sharing a pass; None where each is alone."""
+        if self.records_in_company == 0:
+            return None
+        return GRADIENT_SLACK if self.config.gradient_slack is None else self.config.gradient_slack
+
+    @property
     def takes_slack_of_float32(self) -> bool:
         """Whether several records share a pass and nobody declared what that may move."""
         return self.config.gradient_slack is None and self.records_in_company > 0

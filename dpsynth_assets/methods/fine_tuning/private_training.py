@@ -22,9 +22,9 @@ from dpsynth_assets.models.fine_tuning import (
 )
 from dpsynth_assets.models.fine_tuning.learning_rate import MINIMUM_EXAMPLES, mean_loss
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-from dpsynth_assets.privacy.ledger.schema import GRADIENTS
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.rests_on import GRADIENTS
 
 TrainingConfigT = TypeVar("TrainingConfigT", bound=PrivateTrainingConfig)
 
@@ -100,9 +100,14 @@ class TrainingMethod(Method[TrainingConfigT]):
         Raises:
             TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
         """
-        company = self.declared.takes_slack_of_float32
+        declared = self.declared
         refuse_untrainable(
-            start.model, examples, start.loss, self.config.clip_bound, shared_passes=company
+            start.model,
+            examples,
+            start.loss,
+            self.config.clip_bound,
+            shared_passes=declared.takes_slack_of_float32,
+            slack=declared.slack_of_shared_passes,
         )
 
     def train(

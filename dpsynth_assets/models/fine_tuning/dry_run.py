@@ -10,7 +10,6 @@ from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
     LossOfPart,
     PerExampleGradients,
-    opacus_layers,
     refuse_undeclared_slack,
 )
 
@@ -25,6 +24,7 @@ def refuse_untrainable(
     l2_bound: float,
     *,
     shared_passes: bool = False,
+    slack: float | None = None,
 ) -> None:
     """Clips the gradients of some public examples, as a step of the private run would.
 
@@ -35,11 +35,13 @@ def refuse_untrainable(
         loss: Losses of single examples.
         l2_bound: C of the private run.
         shared_passes: Whether records may share passes on the strength of float32's own slack.
+        slack: What records that share a pass may move of one clipped gradient, as a share of C, as
+            it is charged; None: float32's own where passes are shared, else each is alone.
 
     Raises:
         TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
         ValueError: If the examples do not fit the model, or their losses are not numbers, or passes
-            of several records need a declared slack, or layers that Opacus works on move one
+            of several records need a declared slack, or records that share a pass move one
             another's gradients by more than it.
 
     **Privacy** Reads nothing private, and nothing that it computes is kept.
@@ -60,10 +62,12 @@ def refuse_untrainable(
     together = [LossOfPart(len(public_examples), partial(losses, public_examples))]
     gradients = PerExampleGradients(model)
     sums, _ = gradients.private_clipped_sums(together, l2_bound)
-    if shared_passes and opacus_layers(model):
+    if shared_passes and slack is None:
+        slack = GRADIENT_SLACK
+    if slack is not None:
         one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
         alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
-        _refuse_influence(_distance(sums, alone) / l2_bound)
+        _refuse_influence(_distance(sums, alone) / l2_bound, slack * len(public_examples))
 
 
 def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") -> float:
@@ -72,11 +76,12 @@ def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") 
     return math.sqrt(math.fsum(squares))
 
 
-def _refuse_influence(moved: float) -> None:
-    """Refuses shared passes where records move a sum by more than the slack of one gradient."""
-    if not moved <= GRADIENT_SLACK:
+def _refuse_influence(moved: float, bound: float) -> None:
+    """Refuses shared passes where records move a sum by more than the slack of its gradients."""
+    if not moved <= bound:
         raise ValueError(
             "Expected records that share a pass to move the sum of their clipped gradients by at "
-            f"most {GRADIENT_SLACK:.1e} of the bound, got {moved:.1e} on public text in layers "
-            "that Opacus works on. Set exact_sums: true, which passes each record alone."
+            f"most {bound:.1e} of the bound, got {moved:.1e} on public text: a layer mixes "
+            "examples, or rounds more than is charged. Set exact_sums: true, which passes each "
+            "record alone, or take another model."
         )

@@ -9,20 +9,8 @@ from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.older_prices import request_but_for_prices, restated_event
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
+from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-
-RESTS_ON = "rests_on"
-"""Parameter of a charge that names the facts its sensitivity rests on, for its label."""
-
-EMBEDDINGS = "embeddings"
-"""The way in which private texts were embedded."""
-
-GRADIENTS = "gradients"
-"""The records that shared a pass when gradients were clipped."""
-
-STATES = "states"
-"""The records that shared a pass when hidden states were read."""
-
 
 RESERVE = "reserve"
 COMMIT = "commit"

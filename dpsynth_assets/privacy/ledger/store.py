@@ -75,6 +75,7 @@ class Ledger:
             PrivacyError: The database is not available.
         """
         self._witness = witness
+        self.url = url
         self._refuse_missing_file(url)
         self._database = Database(url)
         self._clock = clock

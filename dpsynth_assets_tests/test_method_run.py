@@ -1,0 +1,135 @@
+"""`run_method`: what is charged, what is read again for nothing, and what is refused before either.
+
+The method comes from the package `outside`, whose plan and rows take milliseconds.
+"""
+
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from dpsynth_assets import PublicBase, run_method
+from dpsynth_assets.methods import registry
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+
+OUTSIDE = Path(__file__).parent / "methods" / "outside"
+LABELS = ("good", "bad")
+PUBLIC = pl.DataFrame({"text": [f"public {i}" for i in range(80)], "label": list(LABELS) * 40})
+
+
+@pytest.fixture(autouse=True)
+def method(monkeypatch, tmp_path):
+    """The method of another package, registered for one test; a home of its own."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    import public_copy
+
+    known = registry.REGISTRY | {"public_copy": public_copy.PublicCopy}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dpsynth_assets.") and hasattr(module, "REGISTRY"):
+            monkeypatch.setattr(module, "REGISTRY", known)
+    return public_copy.PublicCopy
+
+
+def notes(word, rows=400):
+    texts = [
+        f"{word} number {i * 7919} was written down by someone on page {i}" for i in range(rows)
+    ]
+    return pl.DataFrame({"text": texts, "label": ["good"] * rows})
+
+
+def run(frame, cohort, **changes):
+    asked = {"epsilon": 4.0, "delta": 1e-6, "labels": LABELS} | changes
+    return run_method("public_copy", frame, PublicBase(PUBLIC), cohort=cohort, **asked)
+
+
+def test_a_second_call_pays_nothing_reads_nothing_and_says_so(method, monkeypatch):
+    first = run(notes("sun"), "notes")
+    monkeypatch.setattr(method, "release", lambda *_: pytest.fail("private records were read"))
+    again = run(notes("sun"), "notes")
+    assert (first.reused, again.reused) == (False, True)
+    assert again.corpus.equals(first.corpus)
+    assert [e.kind for e in again.entries] == [e.kind for e in first.entries]
+
+
+def test_a_label_is_written_beside_the_charges_of_other_cohorts():
+    run(notes("sun"), "notes")
+    other = run(notes("moon"), "letters")
+    assert other.label["subject"]["cohort"] == "letters"
+    assert {entry.cohort for entry in other.entries} == {"letters"}
+
+
+def test_the_same_records_under_a_second_name_are_refused_before_a_charge():
+    run(notes("sun"), "notes")
+    with pytest.raises(PrivacyError, match="'notes' has read"):
+        run(notes("sun"), "notes_again")
+    ledger = Ledger(f"sqlite:///{next(home_ledgers())}")
+    assert {entry.cohort for entry in ledger.entries()} == {"notes"}
+
+
+def home_ledgers():
+    from dpsynth_assets.paths import home
+
+    return home().root.rglob("ledger.sqlite")
+
+
+def test_a_frame_is_never_answered_by_a_release_over_a_source():
+    made = run(notes("sun"), "notes")
+    assert {entry.data_version for entry in made.entries if entry.kind == "reserve"} == {
+        "in_memory"
+    }
+
+
+def test_a_missing_column_costs_nothing():
+    with pytest.raises(ValueError, match="label"):
+        run(notes("sun").drop("label"), "notes")
+    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+
+
+def test_a_failure_quotes_nothing_and_its_charge_is_resumed(method, monkeypatch):
+    release = method.release
+
+    def fails(self, stage, private, public, checkpoint, progress):
+        raise RuntimeError(private.records["text"][0])
+
+    monkeypatch.setattr(method, "release", fails)
+    with pytest.raises(PrivacyError, match="withheld") as caught:
+        run(notes("secret word"), "notes")
+    assert "secret word" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    monkeypatch.setattr(method, "release", release)
+    made = run(notes("secret word"), "notes")
+    paid = [e for e in made.entries if e.kind == "reserve" and e.asset.endswith("label_counts")]
+    assert len(paid) == 1
+
+
+@pytest.mark.parametrize(
+    "declared", [{"budget": {"epsilon": 40.0}}, {"name": "other"}, {"source": {"path": "x"}}]
+)
+def test_what_an_argument_states_is_stated_once(declared):
+    with pytest.raises(ValueError, match="Give it as the argument alone"):
+        run(notes("sun"), "notes", declared=declared)
+
+
+def test_a_paid_stage_without_a_mechanism_is_no_plan(method, monkeypatch):
+    monkeypatch.setattr(method, "plan", lambda self, _target: self.planned({}, {}))
+    with pytest.raises(TypeError, match="mechanism for each paid stage"):
+        run(notes("sun"), "notes")
+
+
+def test_every_release_is_listed_by_folder_and_stage():
+    made = run(notes("sun"), "notes")
+    assert set(made.releases) == {"public_copy/label_counts", "public_copy/candidate_corpus"}
+
+
+def test_a_ledger_of_ones_own_is_charged_and_the_installations_is_not(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path / 'own.sqlite'}")
+    ledger.reserve(make_request(), make_terms())
+    made = run(notes("sun"), "notes", ledger=ledger, store=tmp_path / "releases")
+    assert made.label["guarantee"]["epsilon"] <= 4.0
+    assert {entry.cohort for entry in made.entries} == {"notes"}
+    assert not list(home_ledgers())
