@@ -1,11 +1,15 @@
 """A mechanism is paid for before it reads, runs once for its payment, and is reused for nothing."""
 
+import contextlib
+import threading
+
 import polars as pl
 import pytest
 
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
     LedgerIntegrityError,
+    PrivacyError,
     UnaccountedReleaseError,
 )
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
@@ -285,3 +289,59 @@ def test_kept_passes_are_for_their_owner_only(ledger, store, tmp_path):
     paths = list((tmp_path / "sensitive").rglob("*"))
     assert any(path.name == "3.json" for path in paths)
     assert all(path.stat().st_mode & 0o077 == 0 for path in paths)
+
+
+def test_what_a_killed_run_kept_is_gone_so_another_draw_is_another_release(ledger, store, tmp_path):
+    """Kept draws were reported: other draws under their charge would be paid for by nobody."""
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
+
+    def killed(reservation):
+        sensitive.passes("tickets", reservation).save(0, {"documents": [1]})
+        killed.reservation = reservation
+        raise Killed
+
+    with pytest.raises(Killed):
+        resumed(ledger, store, sensitive, killed)
+    sensitive.passes("tickets", killed.reservation).remove()  # As `dpsynth purge --unfinished`.
+    resumed(ledger, store, sensitive, Mechanism(ledger))
+    assert ledger.count_charges() == 2
+
+
+def test_an_ex_post_value_that_was_stored_and_not_committed_is_drawn_anew(ledger, store, tmp_path):
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
+    ex_post = {"guarantee": GuaranteeType.EX_POST, "event": None}
+
+    def killed(reservation):
+        store.save(reservation.id, {"draw": 0})
+        raise Killed
+
+    with pytest.raises(Killed):
+        resumed(ledger, store, sensitive, killed, **ex_post)
+    draw = Mechanism(ledger, Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.0))
+    assert resumed(ledger, store, sensitive, draw, **ex_post).facts == {"draw": 1}
+
+
+def test_the_lock_is_the_ledgers_whatever_store_a_value_goes_to(ledger, tmp_path):
+    """A run into another store never takes over the charge of a run that is alive."""
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
+    one, two = (ReleaseStore.at(str(tmp_path / name)) for name in ("one", "two"))
+    drawing, second = threading.Event(), []
+
+    def slow(reservation):
+        drawing.set()
+        thread.join(1.0)  # The other run waits for the lock all the while.
+        second.append(thread.is_alive())
+        return Mechanism(ledger)(reservation)
+
+    def other():
+        drawing.wait(30)
+        with contextlib.suppress(PrivacyError):  # The value lies in the other store.
+            resumed(ledger, two, sensitive, Mechanism(ledger))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    resumed(ledger, one, sensitive, slow)
+    thread.join(60)
+    assert second == [True]
+    assert ledger.count_charges() == 1
+    assert not list((tmp_path / "two").glob("*")) if (tmp_path / "two").exists() else True

@@ -62,6 +62,21 @@ def test_a_corpus_that_is_there_is_linked_with_all_it_cost(first):
     assert list(plan.events_behind(chosen)) == [plan.topics.event, training]
 
 
+def test_a_release_behind_two_paths_is_counted_once():
+    ctcl = method("ctcl", **TRAINING)
+    plan = plan_of(ctcl, resampled("ctcl"))
+    behind = plan.events_behind(plan.method("resampled"))
+    assert list(behind) == [plan.topics.event, plan.method("ctcl").plan.event]
+
+
+def test_a_histogram_that_a_stage_reads_is_behind_its_corpus_needed_or_not():
+    """The charge names it among its inputs, and the label counts what the charge names."""
+    plan = plan_of(method("mean_uniform", **PREDICTION))
+    planned = plan.method("mean_uniform")
+    assert not planned.method.uses_histogram
+    assert list(plan.events_behind(planned)) == [plan.histogram.event]
+
+
 @pytest.mark.parametrize(
     "follower",
     [

@@ -652,7 +652,7 @@ def test_layers_of_opacus_that_see_how_far_mates_pad_a_record_fail_the_trial_in_
     model = cohere()
     model.model.norm = Circular(16, 16, 3, padding=1, padding_mode="circular")
     refuse_untrainable(model, examples(4), CAUSAL, 1.0)
-    with pytest.raises(ValueError, match=r"layers that Opacus works on.*exact_sums") as refusal:
+    with pytest.raises(ValueError, match=r"a layer mixes.*exact_sums") as refusal:
         refuse_untrainable(model, examples(4), CAUSAL, 1.0, shared_passes=True)
     assert "\n" not in str(refusal.value)
     refuse_untrainable(cohere(), examples(4), CAUSAL, 1.0, shared_passes=True)
@@ -688,3 +688,30 @@ def test_settings_outside_their_domain_are_refused(wrong):
 def test_a_reference_needs_examples():
     with pytest.raises(ValueError, match="at least one example"):
         fine_tune(bart(), [], SEQUENCE, PlainSampling(steps=1, batch_size=2), settings())
+
+
+class Centred(torch.nn.Module):
+    """A layer without parameters that takes the examples of a pass together."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, values):
+        values = self.layer(values)
+        return values - values.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("slack", [None, 2.0**-12], ids=["of float32", "declared"])
+def test_a_layer_that_mixes_examples_fails_the_trial_where_passes_are_shared(slack):
+    model = bart()
+    model.model.encoder.layernorm_embedding = Centred(model.model.encoder.layernorm_embedding)
+    with pytest.raises(ValueError, match="a layer mixes examples"):
+        refuse_untrainable(
+            model, examples(4), SEQUENCE, 1.0, shared_passes=slack is None, slack=slack
+        )
+    refuse_untrainable(model, examples(4), SEQUENCE, 1.0)  # Each record passes alone.
+
+
+def test_models_whose_examples_stay_apart_pass_the_trial_at_float32s_own_slack():
+    refuse_untrainable(bart(), examples(6), SEQUENCE, 1.0, shared_passes=True)
