@@ -112,7 +112,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
         release: Name of the release; another name draws afresh and pays.
         declared: Further fields of a dataset file (docs/datasets.md): privacy unit, neighbouring
             relation, public facts, accountant, secrets; under `methods`, those whose corpora this
-            one builds on, which are released and written first.
+            one builds on, which are released and written first. No release gate stands between.
         ledger: What is charged; None: the ledger of this installation, which compares the records
             with those of its other accounts. Another ledger knows of no other account.
         store: Folder of released values; None: that of this installation.

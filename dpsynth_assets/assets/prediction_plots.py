@@ -24,8 +24,8 @@ from dpsynth_assets.assets.keys import (
     public_key,
 )
 from dpsynth_assets.assets.published import read_released, released_folder, released_rows_path
-from dpsynth_assets.assets.scoring import internal_facts
 from dpsynth_assets.assets.released_values import stage_facts
+from dpsynth_assets.assets.scoring import internal_facts
 from dpsynth_assets.assets.stage_metadata import pictures_metadata
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec

@@ -252,12 +252,6 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
         )
         return math.sqrt(2) * each if gaussian else each
 
-    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects noise, scale and labels; counting reads no prompt."""
-        return {
-            k: v for k, v in super().stage_settings(stage, parameters).items() if k != "prompts"
-        }
-
     def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
         """Writes noise and centres, under the names that ledgers have held from the first."""
         return {**stage.settings, "public_clusters": inputs.get("public_clusters", "")}

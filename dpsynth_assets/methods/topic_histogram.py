@@ -271,12 +271,6 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
             {"noise_std": noise_std, "labels": list(self.terms.labels)},
         )
 
-    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects noise and labels; counting reads no prompt."""
-        return {
-            k: v for k, v in super().stage_settings(stage, parameters).items() if k != "prompts"
-        }
-
     def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
         """Writes noise and topics."""
         return {**stage.settings, "inputs": dict(inputs)}

@@ -124,7 +124,7 @@ def test_the_lineage_holds(house):
 def test_vectors_are_stored_with_what_the_ledger_charged_for_them(house):
     stored = DatasetVectors.load(vectors().parent)
     planned = plan_dataset(house.spec).method("epsvec").plan
-    assert event_from_json(stored.cost) == planned.stages["dataset_vectors"]
+    assert event_from_json(stored.cost) == planned.charges["dataset_vectors"]
     assert stored.layers == (0, 1)
     assert planned.epsilon == pytest.approx(
         epsilon_of(list(planned.stages.values()), 1e-5, "tight")
