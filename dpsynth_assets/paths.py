@@ -1,4 +1,4 @@
-"""Where things lie on disk: one root, four stores beside Dagster's own home.
+"""Places on disk: one root, four stores beside Dagster's own home.
 
 `DPSYNTH_HOME` (default `.dpsynth` in the working directory) holds `dagster/` (DAGSTER_HOME),
 `ledger/`, `sensitive/` (owner-only), `artifacts/` (public models and internal intermediates) and

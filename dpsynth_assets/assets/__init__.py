@@ -1,1 +1,1 @@
-"""What exists: factories from a declaration to its assets. Bodies are thin."""
+"""Assets: factories from a declaration to its assets. Bodies are thin."""

@@ -1,4 +1,4 @@
-"""What follows new releases by itself: post-processing, and nothing that spends."""
+"""Automation of what follows new releases: post-processing, and nothing that spends."""
 
 import dagster as dg
 

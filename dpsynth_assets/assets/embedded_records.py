@@ -1,4 +1,4 @@
-"""How a dataset's records were embedded: stated with every charge that rests on it."""
+"""The way in which a dataset's records were embedded, stated with every charge that rests on it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How an evolution went, round by round, as metadata and pictures of a released asset.
+"""Course of an evolution, round by round, as metadata and pictures of a released asset.
 
 Reads the released generations and public text alone: post-processing, and charged nothing.
 """

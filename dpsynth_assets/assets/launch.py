@@ -1,4 +1,4 @@
-"""What a person may choose when they launch a release: its name, and how many free rows."""
+"""Choices of a person who launches a release: its name, and how many free rows."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""What all assets of one method, or of a shared histogram, state alike: key, group, owner, code."""
+"""Key, group, owner and code of all assets of one method, or of a shared histogram."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What private prediction cost and how the private records cluster, as pictures for the steward.
+"""Pictures for the steward: costs of private prediction, and clusterings of the private records.
 
 Costs of the median, true cluster sizes and V-measures are computed from private data without noise:
 the asset is internal, nothing released may depend on it, and they are shown in the owner-only

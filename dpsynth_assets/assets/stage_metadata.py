@@ -1,4 +1,4 @@
-"""What a release asset shows of what it released: short facts, noise, plots and tables.
+"""Metadata of a release: short facts, noise, plots and tables.
 
 **Privacy** Post-processing of released values.
 """

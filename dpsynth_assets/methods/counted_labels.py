@@ -1,4 +1,4 @@
-"""Which records a count or a vote counts, and under which declared label."""
+"""Records that a count or a vote counts, each under its declared label."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

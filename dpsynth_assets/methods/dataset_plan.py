@@ -1,4 +1,4 @@
-"""What a plan says: each release of a cohort with its mechanism and its event."""
+"""Plan of a dataset: each release of a cohort with its mechanism and its event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a dataset file promises, as plans and the ledger read it; no record is looked at."""
+"""Promises of a dataset file, as plans and the ledger read it; no record is looked at."""
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms

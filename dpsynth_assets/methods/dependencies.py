@@ -1,4 +1,4 @@
-"""What planned methods build on: the topic histogram and one another's corpora, or why not.
+"""Dependencies of planned methods: the topic histogram and one another's corpora, or why not.
 
 A method whose inputs are not there is refused, and what cannot be is left out of its links: so the
 asset graph stays whole, and one mistaken dataset file never keeps the other cohorts from opening.

@@ -1,4 +1,4 @@
-"""What a stage reads: private records, public and released values, and its own checkpoints."""
+"""Inputs of a stage: private records, public and released values, and its own checkpoints."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Whether a plan keeps what its dataset file promises to secrets: asked before anything is read.
+"""Checks a plan against what its dataset file promises to secrets, before anything is read.
 
 Every method counts, not only those that protect secrets: a release under DP tells of a secret as
 much as group privacy for all records that hold it allows. The ledger asks again before each charge

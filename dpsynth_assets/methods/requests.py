@@ -1,4 +1,4 @@
-"""What an asset asks of the ledger: equal requests are one release, and are paid for once."""
+"""Requests to the ledger: equal requests are one release, and are paid for once."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How every price is printed: one JSON object or one sentence, ε always rounded up."""
+"""Printing of prices: one JSON object or one sentence, ε always rounded up."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Which private record stands in which batch, context and slot: a function of that record alone.
+"""Places of private records in batches, contexts and slots: each a function of that record alone.
 
 Batches are cells (label, public cluster) cut by a keyed hash of the record's id. Their number
 comes from released or declared numbers, never from private records, so one record added or removed

@@ -1,4 +1,4 @@
-"""What the methods of private prediction share: one paid stage, whose rows are the corpus."""
+"""The common part of private prediction: one paid stage, whose rows are the corpus."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping

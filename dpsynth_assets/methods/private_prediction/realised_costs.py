@@ -1,4 +1,4 @@
-"""What every private draw of an ex-post run cost, by batch and by place in a document.
+"""Costs of every private draw of an ex-post run, by batch and by place in a document.
 
 **Privacy** All of it depends on private data without noise: it stays in the owner-only store and in
 internal reports, and never becomes a fact or a row.

@@ -1,4 +1,4 @@
-"""Where gradients come from: a charged mechanism, or plain backward passes.
+"""Sources of gradients: a charged mechanism, or plain backward passes.
 
 Shape letters: n examples, B of one batch.
 """
