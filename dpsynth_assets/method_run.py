@@ -4,6 +4,7 @@ The steps are those of the assets: the dataset is declared and planned, each sta
 released once (`releases.once`), rows are written, and the label is computed from the ledger.
 """
 
+import os
 import shutil
 import tempfile
 import zlib
@@ -46,6 +47,9 @@ from dpsynth_assets.report.label import Label, corpus_label
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+
+SHOW = "DPSYNTH_SHOW_PRIVATE_ERRORS"
+"""Set to 1 where private text may be shown: a failure then carries its cause."""
 
 VERSION = "in_memory"
 """Data version of a frame: a release over a source is never taken for one over a frame."""
@@ -441,7 +445,7 @@ def _withheld(name: str) -> Iterator[None]:
         raise PrivacyError(
             f"{name} failed with {type(error).__name__}, whose message is withheld because it may "
             "quote private text. Its charge stands; the same call resumes it."
-        ) from None
+        ) from (error if os.environ.get(SHOW) == "1" else None)
 
 
 class _Scratch:

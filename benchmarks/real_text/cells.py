@@ -188,7 +188,9 @@ def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
         except PrivacyError as refusal:
             return {"rows": 0, "refusal": str(refusal)}
         if run.corpus is None:
-            shutil.copytree(run.releases[DOWNSTREAM].folder, model, dirs_exist_ok=True)
+            shutil.copytree(
+                run.releases[f"{cell.entry.method}/{DOWNSTREAM}"].folder, model, dirs_exist_ok=True
+            )
         else:
             run.corpus.select("text", "label").write_parquet(rows_file)
         return _facts(run)

@@ -49,8 +49,15 @@ def alone(key: str, ledger_url: str, waiting: Callable[[], None]) -> Iterator[No
 @contextmanager
 def _file_lock(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[None]:
     """Holds an advisory lock of the kernel; the empty file stays, since removing it would race."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(folder / _digest(key).hex(), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(folder / _digest(key).hex(), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise PrivacyError(
+            f"The ledger's folder {folder.parent} cannot be written ({os.strerror(error.errno)}), "
+            "and a readonly ledger cannot be charged. Nothing was charged: check the file, its "
+            "rights and its disk, and run again."
+        ) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -127,7 +127,7 @@ def test_vectors_are_stored_with_what_the_ledger_charged_for_them(house):
     assert event_from_json(stored.cost) == planned.charges["dataset_vectors"]
     assert stored.layers == (0, 1)
     assert planned.epsilon == pytest.approx(
-        epsilon_of(list(planned.stages.values()), 1e-5, "tight")
+        epsilon_of(list(planned.charges.values()), 1e-5, "tight")
     )
 
 

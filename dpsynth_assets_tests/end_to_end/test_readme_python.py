@@ -35,6 +35,6 @@ def test_the_python_of_the_readme_runs(tmp_path):
     )
     assert made.returncode == 0, made.stderr[-3000:]
     assert "text" in made.stdout
-    (ledger,) = home.rglob("*.sqlite*")
+    ledger = home / "ledger" / "ledger.sqlite"
     entries = Ledger(f"sqlite:///{ledger}").entries()
     assert {entry.kind for entry in entries} >= {"reserve", "commit"}

@@ -76,12 +76,12 @@ def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") 
     return math.sqrt(math.fsum(squares))
 
 
-def _refuse_influence(moved: float, bound: float) -> None:
+def _refuse_influence(moved: float, allowed: float) -> None:
     """Refuses shared passes where records move a sum by more than the slack of its gradients."""
-    if not moved <= bound:
+    if not moved <= allowed:
         raise ValueError(
             "Expected records that share a pass to move the sum of their clipped gradients by at "
-            f"most {bound:.1e} of the bound, got {moved:.1e} on public text: a layer mixes "
+            f"most {allowed:.1e} of the bound, got {moved:.1e} on public text: a layer mixes "
             "examples, or rounds more than is charged. Set exact_sums: true, which passes each "
             "record alone, or take another model."
         )
