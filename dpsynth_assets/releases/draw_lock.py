@@ -54,7 +54,7 @@ def _file_lock(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[
         descriptor = os.open(folder / _digest(key).hex(), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise PrivacyError(
-            f"The ledger's folder {folder.parent} cannot be written ({os.strerror(error.errno)}), "
+            f"The ledger's folder {folder.parent} cannot be written ({error.strerror}), "
             "and a readonly ledger cannot be charged. Nothing was charged: check the file, its "
             "rights and its disk, and run again."
         ) from None
