@@ -12,7 +12,7 @@ from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 
 _SETTINGS = TrainingSettings(
-    vocabulary=500, width=64, heads=2, layers=3, feed_forward=96, token_budget=60_000,
+    vocabulary=500, width=64, heads=2, layers=3, feed_forward=96, token_budget=180_000,
     batch_tokens=2048, sequence_tokens=(128, 256), threads=1,
 )  # fmt: skip
 
