@@ -281,6 +281,8 @@ class Method(Staged[ConfigT]):
     """Whether there is a corpus at all; a method may release a downstream model instead."""
     rows_are_free: ClassVar[bool] = True
     """Whether `write` makes the rows, any number of them; else a paid stage releases them."""
+    rehearsal: ClassVar[Mapping[str, Any]] = {}
+    """Settings at which a run takes seconds: rehearsals of a whole installation use them."""
     attacks: ClassVar[tuple[Attack, ...]] = ()
     """Attacks it can be put to: `reconstruct` and `audit_median` run them."""
 

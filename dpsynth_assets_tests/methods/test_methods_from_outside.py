@@ -110,6 +110,15 @@ def test_it_runs_in_one_call_and_pays(installed):
     assert "reserve" in out
 
 
+def test_the_rehearsal_of_an_installation_takes_it_in(installed):
+    out = run(
+        installed,
+        "from dpsynth_assets_tests.security.leak_planting import rehearsed\n"
+        "print(rehearsed()['public_copy'])",
+    )
+    assert out.strip().endswith("{'rows': 4}")
+
+
 def test_a_package_that_offers_no_method_is_named(installed):
     broken = installed / "broken" / "broken-1.0.dist-info"
     broken.mkdir(parents=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.registry import REGISTRY
 
 COHORT, SECRET_COHORT, TORN, BASE = "rehearsal", "secret_rehearsal", "torn", "rehearsal_base"
 LABELS = ("billing", "delivery")
@@ -94,6 +95,12 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 """Every method that is (ε, δ)-DP or ex-post, at its smallest; `secpe` has a cohort of its own."""
 
 
+def rehearsed() -> dict[str, dict[str, Any]]:
+    """Settings of every method of that cohort; those of other packages state their own."""
+    others = (name for name in REGISTRY if name not in _SETTINGS and name != "secpe")
+    return _SETTINGS | {name: dict(REGISTRY[name].rehearsal) for name in others}
+
+
 @dataclass(frozen=True)
 class Planted:
     """Where the sources are, and what must be found nowhere else."""
@@ -152,7 +159,7 @@ def private_cohort(planted: Planted, **changes: Any) -> PrivateDatasetSpec:
         "public_data": BASE,
         "cluster_histogram": {"budget_share": 0.1, "clusters_per_label": 2},
         "topic_histogram": {"noise_std": 10.0},
-        "methods": [{"method": name, "settings": given} for name, given in _SETTINGS.items()],
+        "methods": [{"method": name, "settings": given} for name, given in rehearsed().items()],
         "evaluation": {"rows": 20, "reference_rows": 10},
         **changes,
     }

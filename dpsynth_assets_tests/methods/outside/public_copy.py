@@ -33,6 +33,7 @@ class PublicCopy(Method[PublicCopyConfig]):
     arxiv = "2601.00001"
     config_type = PublicCopyConfig
     free_settings = frozenset({"rows"})
+    rehearsal = {"rows": 4}  # noqa: RUF012 - as the contract declares it
 
     @property
     def writing_inputs(self):
