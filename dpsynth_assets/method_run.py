@@ -293,7 +293,7 @@ class _Run:
         """Refuses, before a charge, what the stage could not end with, and shared records."""
         part.method.check_public(stage, self._inputs(part, values))
         if self.compared and not stage.public:
-            with _withheld(f"Reading cohort {self.spec.name!r}"):
+            with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
                 self._refuse_shared_records()
 
     def _unfinished(
@@ -323,7 +323,8 @@ class _Run:
             if self.compared:
                 self._fingerprints.note_paid(self.spec.name)
             kept = self._unfinished(stage, reservation)
-            with _withheld(f"{self.spec.name}/{part.folder}/{stage.name}"):
+            name = f"{self.spec.name}/{part.folder}/{stage.name}"
+            with _withheld(name, "Its charge stands; the same call resumes it."):
                 private = self._private(embedder)
                 if isinstance(kept, StoredPasses):
                     private = replace(private, passes=kept)
@@ -343,7 +344,8 @@ class _Run:
 
     @property
     def _fingerprints(self) -> Fingerprints:
-        return Fingerprints(OwnerOnlyFiles(self.unfinished), self.unfinished)
+        """Those of this installation, wherever the values of this run go."""
+        return Fingerprints(OwnerOnlyFiles(home().sensitive), home().sensitive)
 
     def _refuse_shared_records(self) -> None:
         """Keeps fingerprints of the records, as the assets do, or refuses another account's."""
@@ -435,7 +437,7 @@ class _Run:
 
 
 @contextmanager
-def _withheld(name: str) -> Iterator[None]:
+def _withheld(name: str, remedy: str) -> Iterator[None]:
     """Replaces an error that may quote private text by one line that does not."""
     try:
         yield
@@ -444,7 +446,7 @@ def _withheld(name: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - any error here may carry private text
         raise PrivacyError(
             f"{name} failed with {type(error).__name__}, whose message is withheld because it may "
-            "quote private text. Its charge stands; the same call resumes it."
+            f"quote private text. {remedy}"
         ) from (error if os.environ.get(SHOW) == "1" else None)
 
 

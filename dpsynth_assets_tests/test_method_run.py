@@ -71,6 +71,25 @@ def test_the_same_records_under_a_second_name_are_refused_before_a_charge():
     assert {entry.cohort for entry in ledger.entries()} == {"notes"}
 
 
+def test_another_store_does_not_hide_that_records_are_shared(tmp_path):
+    run(notes("sun"), "notes")
+    with pytest.raises(PrivacyError, match="'notes' has read"):
+        run(notes("sun"), "notes_again", store=tmp_path / "elsewhere")
+
+
+def test_a_failure_before_the_charge_says_that_nothing_was_charged(monkeypatch):
+    from dpsynth_assets import method_run
+
+    def fails(frame, spec):
+        raise RuntimeError(frame["text"][0])
+
+    monkeypatch.setattr(method_run, "canonical_frame", fails)
+    with pytest.raises(PrivacyError, match="Nothing was charged") as caught:
+        run(notes("secret word"), "notes")
+    assert "secret word" not in str(caught.value)
+    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+
+
 def home_ledgers():
     from dpsynth_assets.paths import home
 
