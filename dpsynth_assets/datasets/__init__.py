@@ -34,6 +34,7 @@ from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.public_spec import (
     ClustersSpec,
+    InventedTextSpec,
     LanguageModelSpec,
     PublicColumns,
     PublicDataSpec,
@@ -54,6 +55,7 @@ __all__ = [
     "DatasetFileError",
     "EvaluationSpec",
     "HistogramSpec",
+    "InventedTextSpec",
     "LanguageModelSpec",
     "MethodSpec",
     "PrivacyUnitSpec",

@@ -155,15 +155,54 @@ class ConditionalGeneratorSpec(Declaration):
         return self
 
 
+class InventedTextSpec(Declaration):
+    """Public text that the base's own language model writes from the domain and these labels."""
+
+    documents: int = Field(
+        default=2_000, ge=10, le=1_000_000, description="Documents asked for, in [10, 1000000]."
+    )
+    labels: list[str] = Field(
+        default_factory=list,
+        description="Kinds of text in public words, e.g. five-star review; documents are shared "
+        "out equally. Empty: the domain alone.",
+    )
+    max_tokens: int = Field(
+        default=96, ge=8, le=8192, description="Longest document, in tokens, in [8, 8192]."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the sampling (>= 0); public.")
+
+    @model_validator(mode="after")
+    def _labels_are_words(self) -> Self:
+        for label in self.labels:
+            _one_line("labels", label)
+            if not label.strip():
+                refuse("labels", "words", repr(label), "Drop the entry, or name a kind of text.")
+        if len(set(self.labels)) != len(self.labels):
+            refuse("labels", "each label once", "one twice", "Drop the second.")
+        return self
+
+
 class PublicDataSpec(Declaration):
     """One public base. Nothing in it may have been chosen by looking at private records."""
 
     name: Name = Field(description="Name by which private datasets refer to it.")
     description: str = Field(default="", description="What the documents are, in a sentence.")
+    domain: str = Field(
+        default="",
+        max_length=200,
+        description="What the texts are, in a few public words, e.g. Yelp reviews of local "
+        "businesses. Prompts say so where a dataset declares none, and without a source the "
+        "language model writes the public documents from it. Empty: the model's document format.",
+    )
     source: SourceSpec | list[PublicSource] | None = Field(
         default=None,
-        description="One source, a list of sources with their own columns, or none: the demo "
-        "corpus that ships with the project.",
+        description="One source, a list of sources with their own columns, or none: documents "
+        "invented from the domain; without a domain the demo corpus that ships with the project.",
+    )
+    invented: InventedTextSpec = Field(
+        default_factory=InventedTextSpec,
+        description="Documents that the language model writes where there is a domain and no "
+        "source.",
     )
     columns: PublicColumns = Field(
         default_factory=PublicColumns, description="Columns of a single source."
@@ -189,6 +228,11 @@ class PublicDataSpec(Declaration):
     )
 
     @property
+    def invents_documents(self) -> bool:
+        """Says whether the language model of the base writes its documents."""
+        return self.source is None and bool(self.domain)
+
+    @property
     def sources(self) -> tuple[PublicSource, ...]:
         """Every source with its columns; empty where the demo corpus is used."""
         if self.source is None:
@@ -196,6 +240,27 @@ class PublicDataSpec(Declaration):
         if isinstance(self.source, SourceSpec):
             return (PublicSource(source=self.source, columns=self.columns),)
         return tuple(self.source)
+
+    @model_validator(mode="after")
+    def _domain_is_used(self) -> Self:
+        _one_line("domain", self.domain)
+        if self.domain and self.language_model.kind == "embedded":
+            refuse(
+                "domain",
+                "language_model.kind smollm2 or pretrained, which understand words",
+                "embedded",
+                "Name such a model, or drop domain.",
+            )
+        if "invented" in self.model_fields_set and self.source is not None:
+            refuse(
+                "invented",
+                "a base without source",
+                "a source beside it",
+                "Drop one: documents are read from the source, or invented.",
+            )
+        if "invented" in self.model_fields_set and not self.domain:
+            refuse("invented", "domain beside it", "none", "Write domain: <what the texts are>.")
+        return self
 
     @model_validator(mode="after")
     def _sources_given(self) -> Self:
@@ -209,3 +274,11 @@ class PublicDataSpec(Declaration):
                 "Move it under each entry of source.",
             )
         return self
+
+
+def _one_line(field: str, words: str) -> None:
+    """Refuses words that would change the form of a prompt."""
+    if any(sign in words for sign in "\n\r{}"):
+        refuse(
+            field, "words on one line, without braces", "a line break or a brace", "Take it out."
+        )
