@@ -17,14 +17,13 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.requests import corpus_request, stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
@@ -128,7 +127,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
         ValueError: A setting is wrong, or the frame lacks a column.
     """
     spec = _declaration(method, public, epsilon, delta, settings or {}, labels, cohort, declared)
-    plan = plan_dataset(spec)
+    plan = plan_dataset(spec, public.spec)
     refusals = [each.plan.refusal for each in plan.methods if each.plan.refusal is not None]
     if refusals:
         raise PrivacyError(refusals[0])
@@ -188,7 +187,8 @@ def _declaration(
         **further,
     }
     spec = PrivateDatasetSpec.model_validate(fields)
-    bound = [_bound(entry, spec) for entry in spec.methods]
+    terms = cohort_terms(spec, public.spec)
+    bound = [bound_method(entry.method, entry.settings, terms) for entry in spec.methods]
     for histogram, needed in (
         ("cluster_histogram", any(each.uses_histogram for each in bound)),
         ("topic_histogram", any(each.uses_topics for each in bound)),
@@ -205,11 +205,6 @@ def _refuse_repeated(field_name: str, arguments: Iterable[str], fields: Iterable
             f"{field_name}.{name}: expected fields that no argument states, got one of {name!r}. "
             "Give it as the argument alone."
         )
-
-
-def _bound(entry: MethodSpec, spec: PrivateDatasetSpec) -> Method[Any]:
-    kind = get_method(entry.method)
-    return kind(kind.config_type.model_validate(entry.settings), cohort_terms(spec))
 
 
 def _own_ledger() -> Ledger:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -68,6 +69,8 @@ class CohortTerms:
         has_cluster_histogram: Whether the dataset file releases a cluster histogram.
         prompts: The dataset file's prompt templates, public; None for the model's document format.
         engine: What runs language models, as the dataset file declares it.
+        language_model: The public base's language model, as declared; None where no dataset file
+            declares that base.
         secrets: What the dataset file promises to secrets; None where it names none.
         secret_share: Share of that promise which the planned method may use in one round, of its
             squared μ; None where nothing else tells of the secrets.
@@ -88,6 +91,7 @@ class CohortTerms:
     has_cluster_histogram: bool = False
     prompts: PromptTemplates | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)
+    language_model: LanguageModelSpec | None = None
     secrets: SecretPromise | None = None
     secret_share: float | None = None
     account: str = ""
@@ -285,6 +289,15 @@ class Method(Staged[ConfigT]):
     """Settings at which a run takes seconds: rehearsals of a whole installation use them."""
     attacks: ClassVar[tuple[Attack, ...]] = ()
     """Attacks it can be put to: `reconstruct` and `audit_median` run them."""
+
+    @classmethod
+    def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
+        """Chooses settings by declared facts, where the dataset file names none.
+
+        A setting of the file comes before them; those of the config's own fields come after.
+        """
+        del terms
+        return {}
 
     @property
     def uses_histogram(self) -> bool:

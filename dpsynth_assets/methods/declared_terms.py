@@ -1,14 +1,21 @@
 """Promises of a dataset file, as plans and the ledger read it; no record is looked at."""
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.models.prompt_templates import declared_templates
 from dpsynth_assets.privacy.ledger import BudgetTerms, SecretTerms
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
-def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
-    """The facts a plan may use: declared in the dataset file, never computed from records."""
+def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -> CohortTerms:
+    """The facts a plan may use: declared in dataset files, never computed from records.
+
+    Args:
+        spec: The cohort's declaration.
+        base: The public base it builds on; None: the one that a dataset file declares.
+    """
+    base = base or declared_base(spec.public_data)
     labels, label_texts = spec.composite_labels
     return CohortTerms(
         cohort=spec.name,
@@ -26,6 +33,7 @@ def cohort_terms(spec: PrivateDatasetSpec) -> CohortTerms:
         has_cluster_histogram=spec.cluster_histogram is not None,
         prompts=declared_templates(spec),
         engine=spec.engine,
+        language_model=None if base is None else base.language_model,
         secrets=None if spec.secrets is None else spec.secrets.promise,
     )
 

@@ -10,14 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dpsynth_assets.datasets import HistogramSpec, MethodSpec, PrivateDatasetSpec
+from dpsynth_assets.datasets import (
+    HistogramSpec,
+    MethodSpec,
+    PrivateDatasetSpec,
+    PublicDataSpec,
+)
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
 from dpsynth_assets.methods.dependencies import readable_corpora, refusal_for_inputs
 from dpsynth_assets.methods.plan_scale import fitted_scale, largest_scale
-from dpsynth_assets.methods.registry import REGISTRY, get_method
+from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
 from dpsynth_assets.methods.secret_shares import divided_secret_shares
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.topic_histogram import TopicHistogramRelease
@@ -30,13 +35,17 @@ _BELOW = 1.0 - 1e-9
 """Keeps a plan of shares that sum to one from overspending by a rounding error."""
 
 
-def plan_dataset(spec: PrivateDatasetSpec) -> DatasetPlan:
+def plan_dataset(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -> DatasetPlan:
     """Prices every declared release from public facts alone.
+
+    Args:
+        spec: The cohort's declaration.
+        base: The public base it builds on; None: the one that a dataset file declares.
 
     Raises:
         ValueError: If a method or its settings are unknown.
     """
-    terms = cohort_terms(spec)
+    terms = cohort_terms(spec, base)
     if terms.accountant == "zcdp":
         return _plan_at(spec, terms, 1.0)
     if not any(_spends(entry) for entry in spec.methods):
@@ -209,8 +218,7 @@ def _plan_method(
     target_epsilon: float,
     overclaimed: str | None = None,
 ) -> PlannedMethod:
-    known = get_method(entry.method)
-    method = known(known.config_type.model_validate(entry.settings), terms)
+    method = bound_method(entry.method, entry.settings, terms)
     if overclaimed is not None and method.guarantee is GuaranteeType.SECRET:
         plan = method.refused(overclaimed)
     else:

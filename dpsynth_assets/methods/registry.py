@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.evolution import AugPe, SecPe
 from dpsynth_assets.methods.fine_tuning import (
@@ -96,6 +96,18 @@ def get_method(name: str) -> type[Method[Any]]:
     if name not in REGISTRY:
         raise KeyError(f"Expected a method in {sorted(REGISTRY)}, got {name!r}.")
     return REGISTRY[name]
+
+
+def bound_method(name: str, settings: Mapping[str, Any], terms: CohortTerms) -> Method[Any]:
+    """Binds a method to its settings and its cohort; what is not set suits the cohort's base.
+
+    Raises:
+        KeyError: If there is no such method.
+        ValueError: If a setting is unknown or out of its domain.
+    """
+    kind = get_method(name)
+    chosen = {**kind.default_settings(terms), **settings}
+    return kind(kind.config_type.model_validate(chosen), terms)
 
 
 def check_settings(method_name: str, settings: Mapping[str, Any]) -> list[str]:

@@ -1,10 +1,26 @@
 """Settings of the private-prediction methods, as they stand in a dataset file."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.base import MethodConfig
+
+PRETRAINED_TOP_K = 100
+"""Public support of a pretrained model: of tens of thousands of tokens at the floor, few are left.
+
+See `floor_tails`: at c = 6 and τ = 1 the 49,152 tokens of SmolLM2 would take a third of the draws.
+"""
+
+PRETRAINED_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "mean_uniform": {"public_top_k": PRETRAINED_TOP_K},
+    "mean_clustered": {"public_top_k": PRETRAINED_TOP_K},
+    "mean_svt": {"public_top_k": PRETRAINED_TOP_K},
+    "median_clustered": {"clip_bound": 8.0},  # The median has no public support.
+}
+"""Settings by method where the base's model is pretrained and the dataset file names none."""
 
 
 class PrivatePredictionConfig(MethodConfig):
@@ -149,7 +165,8 @@ PUBLIC_TOP_K = Field(
     le=1_000_000,
     description=(
         "Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin et "
-        "al. 2024 at temperature 2.25 with 1024. Costs nothing. Empty: among all."
+        "al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all, the default of an "
+        "embedded model; of a pretrained one it is 100."
     ),
 )
 
@@ -338,3 +355,18 @@ class FewShotConfig(MethodConfig):
     temperature: float = Field(
         default=1.0, gt=0, le=10, description="Temperature of the extra documents (no unit)."
     )
+
+
+def settings_for(method: str, language_model: LanguageModelSpec | None) -> dict[str, Any]:
+    """Chooses a method's settings by the declared language model, where a file names none.
+
+    Args:
+        method: Name of the method.
+        language_model: As the public base declares it; None where no dataset file does.
+
+    Returns:
+        Settings that come before the defaults of the fields, which suit the embedded model.
+    """
+    if language_model is None or language_model.kind == "embedded":
+        return {}
+    return dict(PRETRAINED_SETTINGS.get(method, {}))

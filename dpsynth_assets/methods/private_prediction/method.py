@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.catalogue import Attack
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -18,6 +18,7 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.private_prediction.config import (
     FewShotConfig,
     PrivatePredictionConfig,
+    settings_for,
 )
 from dpsynth_assets.methods.private_prediction.corpus import (
     GenerationTask,
@@ -55,6 +56,11 @@ class PrivatePrediction(Method[PredictionT]):
     rows_are_free = False
     attacks: ClassVar[tuple[Attack, ...]] = (Attack.RECONSTRUCTION,)
     needs_embeddings: ClassVar[bool] = False
+
+    @classmethod
+    def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
+        """Chooses settings that suit the base's language model, where the file names none."""
+        return settings_for(cls.name, terms.language_model)
 
     @property
     def public_inputs(self) -> frozenset[str]:
