@@ -67,7 +67,8 @@ class CohortTerms:
         public_slots: Whether label, cluster and place of every record are declared public.
         accepts_ex_post: Whether the dataset file accepts ex-post releases.
         has_cluster_histogram: Whether the dataset file releases a cluster histogram.
-        prompts: The dataset file's prompt templates, public; None for the model's document format.
+        prompts: The dataset file's prompt templates or those of the base's domain, public; None for
+            the model's document format.
         engine: What runs language models, as the dataset file declares it.
         language_model: The public base's language model, as declared; None where no dataset file
             declares that base.

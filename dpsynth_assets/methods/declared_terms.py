@@ -3,7 +3,8 @@
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.models.prompt_templates import declared_templates
+from dpsynth_assets.models.default_prompts import default_templates
+from dpsynth_assets.models.prompt_templates import PromptTemplates, declared_templates
 from dpsynth_assets.privacy.ledger import BudgetTerms, SecretTerms
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -31,11 +32,20 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
         public_slots=spec.public_facts.slots,
         accepts_ex_post=spec.budget.accepts_ex_post,
         has_cluster_histogram=spec.cluster_histogram is not None,
-        prompts=declared_templates(spec),
+        prompts=declared_templates(spec) or _default_templates(base, label_texts),
         engine=spec.engine,
         language_model=None if base is None else base.language_model,
         secrets=None if spec.secrets is None else spec.secrets.promise,
     )
+
+
+def _default_templates(
+    base: PublicDataSpec | None, label_texts: tuple[str, ...]
+) -> PromptTemplates | None:
+    """Prompts of the base's domain; None where it has none: the model's document format."""
+    if base is None or not base.domain:
+        return None
+    return default_templates(base.domain, labelled=any(label_texts))
 
 
 def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:

@@ -44,7 +44,8 @@ class PromptTemplates:
         response_start: Public words after every prompt (`{label}`).
         text_start: Public beginning of every text.
         text_end: What closes a text.
-        end: Token that ends a text, as text; None: the tokenizer's or the model's own.
+        end: Token that ends a text, as text; None: the tokenizer's or the model's own. A line break
+            ends it at any token with one, and those within private texts become blanks.
         use_chat_template: Whether the tokenizer's chat template wraps prompts.
         schema: What `{schema}` stands for.
     """
@@ -60,6 +61,11 @@ class PromptTemplates:
     end: str | None = None
     use_chat_template: bool = False
     schema: str = ""
+
+    @property
+    def ends_with_line(self) -> bool:
+        """Says whether the end of a line ends a text, which then has no other line breaks."""
+        return self.end is not None and not self.end.strip()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by name."""
@@ -105,13 +111,14 @@ def prompted(language_model: Any, templates: PromptTemplates | None) -> Any:
 
 
 class PromptedModel:
-    """A language model that reads and writes texts in declared templates.
+    """A language model that reads and writes texts in declared or default templates.
 
     Everything else (weights, tokenizer, pad token) is the wrapped model's own.
 
     **Privacy** A prompt is its public frame and each text's own tokens, cut. Special tokens and the
-    end token are taken out of a text, so a record can neither close its document nor open a turn;
-    what remains of a record is a function of that record.
+    end token are taken out of a text, and line breaks become blanks where a line's end ends a text,
+    so a record can neither close its document nor open a turn; what remains of a record is a
+    function of that record.
     """
 
     def __init__(self, inner: Any, templates: PromptTemplates) -> None:
@@ -154,6 +161,8 @@ class PromptedModel:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a generated document's tokens: with its declared start, without its end."""
         text: str = self._inner.decode(ids)
+        if self._templates.ends_with_line:
+            text = text.split("\n", maxsplit=1)[0]
         if not text.strip():
             return ""
         end = self._templates.text_end.strip()
@@ -167,6 +176,8 @@ class PromptedModel:
         return self.decode(body).strip(), complete
 
     def _text_ids(self, text: str) -> list[int]:
+        if self._templates.ends_with_line:
+            text = " ".join(text.split())
         return [token for token in self._inner.encode(text) if token not in self._barred]
 
     def _frame(self, label_text: str, examples: int) -> list[list[int]]:

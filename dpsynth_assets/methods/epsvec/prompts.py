@@ -96,7 +96,7 @@ class Scaffold:
 
     def read(self, generation: Generation) -> str:
         """The text that was written, without what closes it; blank where there is none."""
-        if self.codec is not None and generation.token_ids and not self.stop:
+        if self.codec is not None and generation.token_ids and CLOSING not in self.stop:
             text: str = self.codec.read_text(list(generation.token_ids))[0]
             return text.strip()
         return generation.text.strip()
@@ -115,6 +115,8 @@ def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Sca
         ValueError: The templates do not fit the model (no chat template, unknown end token).
     """
     templates, stop = terms.prompts, tuple[str, ...]()
+    if templates is not None and templates.ends_with_line:
+        stop = ("\n",)
     if config.prompt != "document":
         templates = appendix_templates(
             config.domain, labelled=any(terms.label_texts), chat=config.prompt == "instruction"
