@@ -36,12 +36,10 @@ test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
 	bash .ci/test_vllm
 
 ui: setup  ## web UI and daemon on http://127.0.0.1:3000
-	@mkdir -p $(DAGSTER_HOME) && chmod 700 $(DPSYNTH_HOME) $(DAGSTER_HOME)
-	@test -f $(DAGSTER_HOME)/dagster.yaml || cp dagster.yaml.example $(DAGSTER_HOME)/dagster.yaml
-	umask 077 && $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $(or $(PORT),3000)
+	@$(BIN)/dpsynth ui -h 127.0.0.1 -p $(or $(PORT),3000)
 
 auditors: setup  ## the same web UI, which changes nothing, on http://127.0.0.1:3001
-	$(BIN)/dagster-webserver --read-only -w workspace.yaml -h 127.0.0.1 -p $(or $(PORT),3001)
+	@$(BIN)/dpsynth ui --read-only -h 127.0.0.1 -p $(or $(PORT),3001)
 
 check: setup lint types test  ## what a pull request must pass
 

@@ -19,6 +19,7 @@ from dpsynth_assets.cli import (
     run,
     secrets,
 )
+from dpsynth_assets.cli.web import command as web
 
 app = typer.Typer(
     name="dpsynth",
@@ -40,6 +41,7 @@ app.command("report")(report.report)
 app.command("evaluate")(evaluate.evaluate)
 app.command("purge")(purge.purge)
 app.command("leak-scan")(leak_scan.leak_scan)
+app.command("ui")(web.ui)
 
 
 def main() -> None:

@@ -4,41 +4,20 @@ The server opens a code location of one asset, since what it refuses does not de
 """
 
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-import dagster as dg
 import pytest
+from dagster_graphql.schema import create_schema
+
+from dpsynth_assets.cli.web.server import HARMLESS_MUTATIONS
+from dpsynth_assets_tests.security.minimal_mutations import mutations
+from dpsynth_assets_tests.security.served import LAUNCH, ROOT, Server
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-LOCATION = """
-import dagster as dg
-
-
-@dg.asset
-def released():
-    return None
-
-
-defs = dg.Definitions(assets=[released])
-"""
-WORKSPACE = "load_from: [{python_file: {relative_path: location.py, location_name: audited}}]"
-LAUNCH = """
-mutation { launchRun(executionParams: {mode: "default", runConfigData: {}, selector: {
-  repositoryLocationName: "audited", repositoryName: "__repository__", pipelineName: "__ASSET_JOB",
-  assetSelection: [{path: ["released"]}]}}) { __typename } }
-"""
-MUTATIONS = {
+MUTATIONS = mutations(create_schema().graphql_schema)
+TELLING = {
     "launching a run": LAUNCH,
     "reporting a materialisation": (
         "mutation { reportRunlessAssetEvents(eventParams: {eventType: ASSET_MATERIALIZATION, "
@@ -53,85 +32,38 @@ MUTATIONS = {
     "reloading code": (
         'mutation { reloadRepositoryLocation(repositoryLocationName: "audited") { __typename } }'
     ),
+    "a harmless one and another": (
+        'mutation { setNuxSeen deletePipelineRun(runId: "RUN") { __typename } }'
+    ),
+    "a fragment": (
+        'mutation { ...two } fragment two on Mutation { deleteRun(runId: "RUN") { __typename } }'
+    ),
+    "an alias": 'mutation { setNuxSeen: deleteRun(runId: "RUN") { __typename } }',
 }
-
-
-class Server:
-    def __init__(self, folder):
-        self.home = folder / "dagster"
-        self.home.mkdir()
-        (self.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-        (folder / "location.py").write_text(LOCATION)
-        (folder / "workspace.yaml").write_text(WORKSPACE)
-        with dg.DagsterInstance.local_temp(str(self.home)) as instance:
-            self.run_id = dg.materialize([_asset()], instance=instance).run_id
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "dagster_webserver", "--read-only", "-p", str(self.port)]
-        command += ["-w", str(folder / "workspace.yaml")]
-        self.process = subprocess.Popen(
-            command,
-            env={**os.environ, "DAGSTER_HOME": str(self.home)},
-            cwd=folder,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def ask(self, query):
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/graphql",
-            json.dumps({"query": query}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as refusal:
-            return json.load(refusal)
-
-    def wait(self):
-        loaded = "{ workspaceOrError { ... on Workspace { locationEntries { loadStatus } } } }"
-        for _ in range(600):
-            assert self.process.poll() is None
-            try:
-                entries = self.ask(loaded)["data"]["workspaceOrError"]["locationEntries"]
-            except OSError:
-                entries = []
-            if entries and all(entry["loadStatus"] == "LOADED" for entry in entries):
-                return
-            time.sleep(0.4)
-        raise TimeoutError
-
-    def stop(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(60)
-
-
-def _asset():
-    @dg.asset
-    def released():
-        return None
-
-    return released
+PATHS = (
+    "/logs/../../../../etc/passwd",
+    "/logs/..%2f..%2f..%2f..%2fetc%2fpasswd/out",
+    "/logs/%2e%2e/%2e%2e/ledger/ledger.sqlite",
+    "/logs//etc/passwd",
+    "/notebook?repoLocName=audited&path=/etc/passwd",
+    "/notebook?repoLocName=audited&path=../../x.ipynb",
+    "/download_debug/../../etc/passwd",
+    "/download_debug/..%2f..%2fetc%2fpasswd",
+    "/assets/../../../../../etc/passwd",
+    "/static/..%2f..%2f..%2fetc/passwd",
+    "//etc/passwd",
+    "/..%2f..%2fledger",
+)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    started = Server(tmp_path_factory.mktemp("auditors"))
+    started = Server(tmp_path_factory.mktemp("auditors"), "--read-only")
     try:
         started.wait()
         yield started
     finally:
         started.stop()
-
-
-def state(server):
-    """Runs and materialisations, read past the server."""
-    with dg.DagsterInstance.local_temp(str(server.home)) as instance:
-        events = instance.fetch_materializations(dg.AssetKey("released"), limit=10).records
-        return [run.run_id for run in instance.get_runs()], [event.storage_id for event in events]
 
 
 def test_auditors_see_runs_and_assets(server):
@@ -141,14 +73,43 @@ def test_auditors_see_runs_and_assets(server):
     ]
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_every_change_is_refused(server, name):
-    before = state(server)
-    answer = server.ask(MUTATIONS[name].replace("RUN", server.run_id))
+def assert_refused(server, query):
+    before = server.state()
+    answer = server.ask(query.replace("RUN", server.run_id))
     text = json.dumps(answer)
-    assert "UnauthorizedError" in text or "permission" in text.lower(), text
-    assert state(server) == before
+    assert "UnauthorizedError" in text, text
+    assert answer.get("data") is None, text
+    assert server.state() == before
     assert before[0] == [server.run_id]
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_every_change_is_refused(server, name):
+    assert_refused(server, TELLING[name])
+
+
+def test_every_mutation_of_the_schema_is_refused(server):
+    assert set(MUTATIONS) >= HARMLESS_MUTATIONS
+    assert len(MUTATIONS) > 40
+    for name in sorted(set(MUTATIONS) - HARMLESS_MUTATIONS):
+        assert_refused(server, MUTATIONS[name])
+
+
+@pytest.mark.parametrize("kind", ["materialization", "check", "observation"])
+def test_every_report_is_refused(server, kind):
+    before = server.state()
+    path = f"/report_asset_{kind}/released?check_name=x&passed=true"
+    status, text = server.send("POST", path, {"Content-Type": "application/json"}, "{}")
+    assert (status, "read-only" in text) == (403, True)
+    assert server.state() == before
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_leaves_what_is_served(server, path):
+    status, text = server.send("GET", path, {"Accept": "text/html"})
+    assert "root:" not in text
+    assert status in (200, 400, 403, 404, 500), status
+    assert status != 200 or "<html" in text or "nbconvert" in text
 
 
 def test_the_server_says_that_nothing_is_permitted(server):
@@ -178,8 +139,15 @@ def test_nothing_of_ours_binds_a_server_to_other_addresses(pattern):
         assert not everywhere.search(path.read_text(encoding="utf-8")), path
 
 
-def test_the_web_ui_command_binds_to_loopback():
-    (line,) = [
-        line for line in (ROOT / "Makefile").read_text().splitlines() if "dagster dev" in line
-    ]
-    assert "-h 127.0.0.1" in line
+def test_the_web_ui_commands_bind_to_loopback():
+    text = (ROOT / "Makefile").read_text()
+    lines = [line for line in text.splitlines() if "dpsynth ui" in line]
+    assert len(lines) == 2
+    assert all("-h 127.0.0.1" in line for line in lines)
+
+
+def test_nothing_of_ours_starts_an_unguarded_server():
+    unguarded = re.compile(r"dagster dev|dagster-webserver[\", ]+-")
+    for pattern in ("Makefile", "docs/*.md", "README.md", "deploy/*.yaml"):
+        for path in ROOT.glob(pattern):
+            assert not unguarded.search(path.read_text(encoding="utf-8")), path

@@ -1,0 +1,110 @@
+"""Dagster's web server behind the guard: `python -m dpsynth_assets.cli.web.server`.
+
+Takes the options of `dagster-webserver`, in whose place the image runs it.
+"""
+
+import contextlib
+from collections.abc import Collection
+from typing import Any
+
+from dagster_webserver import cli as dagster_cli
+from dagster_webserver.webserver import DagsterWebserver
+from graphql import ASTValidationRule, GraphQLError, OperationDefinitionNode, OperationType
+from starlette.middleware import Middleware
+
+from dpsynth_assets.cli.web.guard import Guard, declared_hosts
+
+HARMLESS_MUTATIONS = frozenset({"setNuxSeen", "logTelemetry"})
+"""Mutations that the pages of a read-only server send, and that change nothing of ours."""
+_CLOSING_SECONDS = 5
+_HOSTING = "host_dagster_ui_with_workspace_process_context"
+
+
+class ReadOnlyRule(ASTValidationRule):
+    """Refuses every mutation, those of a later version of Dagster among them."""
+
+    def enter_operation_definition(self, node: OperationDefinitionNode, *_: Any) -> None:
+        """Reports an operation that may change something."""
+        if node.operation is not OperationType.MUTATION:
+            return
+        names = {getattr(field, "name", None) for field in node.selection_set.selections}
+        asked = {name.value if name is not None else "" for name in names}
+        plain = all(field.kind == "field" for field in node.selection_set.selections)
+        if not plain or not asked <= HARMLESS_MUTATIONS:
+            self.report_error(
+                GraphQLError(
+                    "UnauthorizedError: this server is read-only, it has no permission to change "
+                    "anything.",
+                    node,
+                )
+            )
+
+
+class GuardedWebserver(DagsterWebserver[Any, Any]):
+    """Dagster's web server, which answers its own pages and this machine's clients alone."""
+
+    def build_middleware(self) -> list[Middleware]:
+        """The guard around everything else."""
+        guard = Middleware(
+            Guard,
+            hosts=declared_hosts(),
+            read_only=self._process_context.read_only,
+            path_prefix=self._app_path_prefix,
+        )
+        return [guard, *super().build_middleware()]
+
+    def build_graphql_validation_rules(self) -> Collection[type[ASTValidationRule]]:
+        """Dagster's rules, and on a read-only server one that refuses mutations."""
+        rules = super().build_graphql_validation_rules()
+        return [*rules, ReadOnlyRule] if self._process_context.read_only else rules
+
+
+def host(
+    context: Any,
+    address: str | None,
+    port: int | None,
+    path_prefix: str,
+    log_level: str,
+    live_data_poll_rate: int | None = None,
+) -> None:
+    """Serves the UI until it is interrupted; in place of Dagster's function of these arguments."""
+    import uvicorn
+
+    served = GuardedWebserver(context, path_prefix, live_data_poll_rate)
+    app = served.create_asgi_app(lifespan=_lifespan)
+    uvicorn.run(
+        app,
+        host=address or dagster_cli.DEFAULT_WEBSERVER_HOST,
+        port=port or dagster_cli.DEFAULT_WEBSERVER_PORT,
+        log_level=log_level,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(_app: Any) -> Any:
+    import asyncio
+
+    with contextlib.suppress(asyncio.exceptions.CancelledError):
+        yield
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs `dagster-webserver` with these arguments, behind the guard.
+
+    Raises:
+        RuntimeError: Dagster's command no longer hosts the UI by the function replaced here, so
+            that it would serve without the guard.
+    """
+    if not hasattr(dagster_cli, _HOSTING):
+        raise RuntimeError(
+            f"Expected dagster_webserver.cli.{_HOSTING}, got a Dagster without it. Install the "
+            "version that setup.cfg names."
+        )
+    setattr(dagster_cli, _HOSTING, host)
+    dagster_cli.cli(arguments, auto_envvar_prefix="DAGSTER_WEBSERVER")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Requests that pages of other sites make a browser send, against a real server that may change.
+
+Each is sent with the headers that a browser adds by itself and no page can change.
+"""
+
+import json
+from urllib.parse import quote
+
+import pytest
+
+from dpsynth_assets.cli.web.guard import Guard
+from dpsynth_assets_tests.security.served import LAUNCH, Server
+
+pytestmark = pytest.mark.slow
+
+POOL = 'mutation { setConcurrencyLimit(concurrencyKey: "evil", limit: 3) }'
+IN_URL = f"/graphql?query={quote(POOL)}"
+EVIL = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+JSON = {"Content-Type": "application/json"}
+IMAGE = {"Accept": "image/*", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+BODY = json.dumps({"query": POOL})
+PUBLIC = "ui.example.org"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    started = Server(tmp_path_factory.mktemp("steward"), DPSYNTH_UI_HOSTS=PUBLIC)
+    try:
+        started.wait()
+        yield started
+    finally:
+        started.stop()
+
+
+ATTACKS = {
+    "an image whose address is a mutation": ("GET", IN_URL, IMAGE, None),
+    "the same from a browser that says nothing": ("GET", IN_URL, {"Accept": "image/*"}, None),
+    "the same with an origin": ("GET", IN_URL, EVIL, None),
+    "a form": ("POST", IN_URL, {**EVIL, "Content-Type": "text/plain"}, ""),
+    "a form of an old browser": ("POST", IN_URL, {"Content-Type": "text/plain"}, ""),
+    "a form without a type": ("POST", IN_URL, {}, ""),
+    "a type that contains JSON's": (
+        "POST",
+        "/graphql",
+        {"Content-Type": "text/plain; application/json"},
+        BODY,
+    ),
+    "JSON of another origin": (
+        "POST",
+        "/graphql",
+        {**JSON, "Origin": "https://evil.example"},
+        BODY,
+    ),
+    "JSON of no origin": ("POST", "/graphql", {**JSON, "Origin": "null"}, BODY),
+    "JSON of another site": ("POST", "/graphql", {**JSON, "Sec-Fetch-Site": "cross-site"}, BODY),
+    "JSON of another port": ("POST", "/graphql", {**JSON, "Origin": "http://127.0.0.1:1"}, BODY),
+    "a name pointed at this machine": ("POST", "/graphql", {**JSON, "Host": "evil.example"}, BODY),
+    "the same with its own origin": (
+        "POST",
+        "/graphql",
+        {**JSON, "Host": "evil.example:3000", "Origin": "http://evil.example:3000"},
+        BODY,
+    ),
+    "a name that begins like ours": (
+        "POST",
+        "/graphql",
+        {**JSON, "Host": "127.0.0.1.evil.example"},
+        BODY,
+    ),
+    "another address": ("POST", "/graphql", {**JSON, "Host": "192.0.2.1"}, BODY),
+    "a link to a mutation": (
+        "GET",
+        IN_URL,
+        {
+            "Accept": "text/html",
+            "Sec-Fetch-Site": "cross-site",
+            "Sec-Fetch-Mode": "navigate",
+            "Sec-Fetch-Dest": "document",
+        },
+        None,
+    ),
+    "a frame": (
+        "GET",
+        "/",
+        {
+            "Accept": "text/html",
+            "Sec-Fetch-Site": "cross-site",
+            "Sec-Fetch-Mode": "navigate",
+            "Sec-Fetch-Dest": "iframe",
+        },
+        None,
+    ),
+    "a reported materialisation": (
+        "POST",
+        "/report_asset_materialization/released",
+        {**EVIL, "Content-Type": "text/plain"},
+        "",
+    ),
+    "the same without a type": ("POST", "/report_asset_materialization/released", {}, ""),
+    "the same with another method": ("PUT", "/report_asset_materialization/released", JSON, ""),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_request_of_another_site_is_refused_and_changes_nothing(server, attack):
+    before = server.state()
+    status, text = server.send(*ATTACKS[attack])
+    assert status == 403, text
+    assert len(text.splitlines()) == 1
+    assert text.startswith(("Expected", "This server"))
+    assert server.state() == before
+
+
+def test_a_launch_by_an_image_starts_nothing(server):
+    before = server.state()
+    assert server.send("GET", f"/graphql?query={quote(LAUNCH)}", IMAGE)[0] == 403
+    assert server.state() == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+        {"Sec_Fetch_Site": "cross-site"},
+    ],
+)
+def test_a_socket_of_another_site_is_refused(server, headers):
+    assert " 403 " in server.shake_hands(**headers)
+
+
+def test_our_own_pages_work(server):
+    own = {"Origin": f"http://{server.name}", "Sec-Fetch-Site": "same-origin"}
+    asked = json.dumps({"query": "{ version }"})
+    assert server.send("POST", "/graphql", {**JSON, **own}, asked)[0] == 200
+    assert (
+        server.send("POST", "/graphql", {"Content-Type": "application/json; charset=utf-8"}, asked)[
+            0
+        ]
+        == 200
+    )
+    assert server.send("GET", "/", {"Accept": "text/html", "Sec-Fetch-Site": "none"})[0] == 200
+    assert " 101 " in server.shake_hands(Origin=f"http://{server.name}")
+    assert server.send("GET", "/graphql", {"Accept": "text/html"})[0] == 200
+
+
+@pytest.mark.parametrize("host", ["localhost:{port}", "localhost", "127.0.0.1", "[::ffff:7f00:1]x"])
+def test_this_machine_is_named_by_its_loopback_names_alone(server, host):
+    status, _ = server.send("GET", "/server_info", {"Host": host.format(port=server.port)})
+    assert status == (403 if "[" in host else 200)
+
+
+def test_a_link_of_another_site_opens_a_page(server):
+    link = {"Accept": "text/html", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    status, text = server.send("GET", "/assets", {**link, "Sec-Fetch-Dest": "document"})
+    assert status == 200
+    assert "<html" in text
+
+
+def test_a_name_that_a_proxy_serves_is_declared(server):
+    asked = json.dumps({"query": "{ version }"})
+    own = {**JSON, "Host": PUBLIC, "Origin": f"https://{PUBLIC}"}
+    assert server.send("POST", "/graphql", own, asked)[0] == 200
+    foreign = {**own, "Origin": f"https://{PUBLIC}.evil.example"}
+    assert server.send("POST", "/graphql", foreign, asked)[0] == 403
+
+
+def test_clients_of_this_machine_may_launch(server):
+    before = server.state()
+    assert "LaunchRunSuccess" in json.dumps(server.ask(LAUNCH))
+    assert len(server.state()[0]) == len(before[0]) + 1
+
+
+def test_two_hosts_are_none():
+    scope = {"type": "http", "method": "GET", "path": "/", "server": ("127.0.0.1", 3000)}
+    guard = Guard(None)
+    one = (b"host", b"127.0.0.1:3000")
+    assert guard._problem({**scope, "headers": [one]}) is None
+    assert guard._problem({**scope, "headers": [one, (b"host", b"evil.example")]})
+    assert guard._problem({**scope, "headers": []})
+
+
+def test_a_page_of_a_prefix_is_guarded():
+    scope = {"type": "http", "method": "GET", "path": "/ui/graphql", "server": ("127.0.0.1", 3000)}
+    headers = [(b"host", b"127.0.0.1:3000"), (b"accept", b"image/*")]
+    assert Guard(None, path_prefix="/ui")._problem({**scope, "headers": headers})
