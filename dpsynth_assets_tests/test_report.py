@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.evaluate import evaluate, read_rows, split_by_content
 from dpsynth_assets.report import plots
+from dpsynth_assets.report.pages import TableBlock
 from dpsynth_assets.report.render import BANNER, render_report
+from dpsynth_assets.report.samples import sample_blocks
 
 TABLE = [
     {"name": "real data", "guarantee": "real data", "epsilon": "∞", "delta": None, "rows": 500,
@@ -41,6 +43,38 @@ def test_tags_in_any_text_are_escaped():
     assert "<i>" not in page
     assert "<b>" not in page
     assert "&lt;script" in page
+
+
+def test_ten_rows_of_each_corpus_stand_beside_each_other_by_label():
+    samples = {
+        "first": [("b", f"first b{i}") for i in range(8)]
+        + [("a", f"first a{i}") for i in range(8)],
+        "second": [("a", f"second a{i}") for i in range(8)] + [("b", "second b0")],
+        "empty": [],
+    }
+    (table,) = (block for block in sample_blocks(samples) if isinstance(block, TableBlock))
+    assert table.header == ("label", "first", "second")
+    assert [row[0] for row in table.rows] == ["a", "b"] * 5
+    assert table.rows[0] == ("a", "first a0", "second a0")
+    assert table.rows[2] == ("a", "first a1", "second a1")
+    assert table.rows[3] == ("b", "first b1", "—")
+
+
+def test_samples_of_many_corpora_stand_in_several_tables_and_long_texts_are_cut():
+    samples = {f"corpus {i}": [("", "word " * 1_000)] for i in range(6)}
+    tables = [block for block in sample_blocks(samples) if isinstance(block, TableBlock)]
+    assert [len(table.header) for table in tables] == [5, 3]
+    assert len(tables[0].rows) == 10
+    assert tables[0].rows[0][0] == "—"
+    assert len(tables[0].rows[0][1]) <= 600
+    assert sample_blocks({"none": []}) == []
+
+
+def test_verdicts_stand_below_the_table_and_the_gap_with_its_interval():
+    row = {**TABLE[1], "gap_closed_mauve_low": 0.51, "gap_closed_mauve_high": 0.98}
+    page = render_report([row], CONTEXT, {}, {}, ["undecided: <a> and b"])
+    assert "75 % (51 to 98)" in page.html
+    assert "<p>undecided: &lt;a&gt; and b</p>" in page.html
 
 
 def test_markup_in_samples_stays_text_in_markdown():
@@ -138,6 +172,28 @@ def test_the_command_prints_json_and_writes_a_report_without_private_text(run, f
     assert {"mauve", "mauve_std", "mean_words", "distinct_2", "verbatim_share"} <= set(scores)
     for name in ("report.html", "report.md", "metrics.json"):
         assert "kayak" not in (tmp_path / "out" / name).read_text()
+
+
+def test_corpus_and_real_data_are_scored_on_one_number_of_rows(run, tmp_path):
+    for name, rows in (("real.csv", 400), ("made.csv", 60)):
+        texts = [
+            f"the {'train' if i % 2 else 'soup'} is late, said number {i}" for i in range(rows)
+        ]
+        labels = ["bus" if i % 2 else "food" for i in range(rows)]
+        pl.DataFrame({"text": texts, "label": labels}).write_csv(tmp_path / name)
+    result = run("--real", tmp_path / "real.csv", "--synthetic", tmp_path / "made.csv", "--json",
+                 "--output", tmp_path / "out")  # fmt: skip
+    scores = json.loads(result.stdout)
+    assert scores["rows"] == 60
+    assert scores["evaluation"]["max_rows"] == 60
+    assert (scores["mauve"], scores["mauve_real"]) == (None, None)
+    assert scores["energy_distance_std"] > 0
+    told = scores["verdicts"]
+    assert told[0] == (
+        "Corpus and real data are scored on 60 rows; MAUVE is given from 100 rows a side on."
+    )
+    assert any(line.startswith("By energy distance: ") for line in told)
+    assert told[0] in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_without_mauve_the_command_scores_the_rest_and_says_what_to_install(

@@ -5,6 +5,7 @@ for the steward's eyes, and nothing may depend on it.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,7 @@ from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
 
+SPARE = 1.1
 _REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"
 
 
@@ -97,7 +99,7 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         kinds={"pytorch", "polars"},
         pool=GPU_POOL,
         op_tags=GPU_OP_TAGS,
-        code_version=version_of("public only", *_written_by(spec)),
+        code_version=version_of("public only", SPARE, *_written_by(spec)),
         description="The floor, ε = 0: the public model asked for each label, no private data.",
     )
     def public_only_corpus(
@@ -117,12 +119,18 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
                         models.language_model(public_language_model), plan.terms.prompts
                     )
                 ),
-                spec.evaluation.reference_rows,
+                _documents(spec),
                 progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
             )
-        return dg.Output(corpus.rows, metadata={"dagster/row_count": corpus.rows.height})
+        rows = corpus.rows.head(spec.evaluation.reference_rows)
+        return dg.Output(rows, metadata={"dagster/row_count": rows.height})
 
     return public_only_corpus
+
+
+def _documents(spec: PrivateDatasetSpec) -> int:
+    """Documents a reference samples: a few may be blank, and as many rows as asked are to stay."""
+    return math.ceil(SPARE * spec.evaluation.reference_rows)
 
 
 def _written_by(spec: PrivateDatasetSpec) -> tuple[Any, ...]:
@@ -144,7 +152,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         kinds={"pytorch", "polars"},
         pool=GPU_POOL,
         op_tags=GPU_OP_TAGS,
-        code_version=version_of("non-private", *_written_by(spec)),
+        code_version=version_of("non-private", SPARE, *_written_by(spec)),
         description=(
             "The ceiling, ε = ∞: the same model with one real record in its prompt. It copies "
             "private text, stays in the owner-only store, and nothing released depends on it."
@@ -169,11 +177,12 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
                         models.language_model(public_language_model), plan.terms.prompts
                     )
                 ),
-                spec.evaluation.reference_rows,
+                _documents(spec),
                 progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
             )
             corpus: SyntheticCorpus = release.value
-            sensitive_store.write_internal_table(spec.name, "non_private_corpus", corpus.rows)
+            rows = corpus.rows.head(spec.evaluation.reference_rows)
+            sensitive_store.write_internal_table(spec.name, "non_private_corpus", rows)
         return dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
 
     return non_private_corpus

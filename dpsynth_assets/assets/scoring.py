@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,24 +14,24 @@ from dpsynth_assets.assets.downstream_scoring import ScoredModel
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.metrics.comparison import METRICS, gap_fields, verdicts
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
     PrivateReference,
     ScoredCorpus,
     evaluate_corpora,
-    gap_closed,
     real_scores,
 )
+from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report import plots
-from dpsynth_assets.report.render import render_report
+from dpsynth_assets.report.render import format_cell, render_report
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 ProgressCallback = Callable[[float, str], None]
-SMALLEST_COMPARISON = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +111,33 @@ def evaluation_settings(
 ) -> EvaluationSettings:
     """Constants of the evaluation; every corpus is scored on as many rows as the smallest has.
 
-    MAUVE and accuracy grow with the number of rows, so corpora of different sizes do not compare.
-    A corpus of under a hundred rows does not pull the others down with it.
+    MAUVE, accuracy and diversity change with the number of rows, so corpora of different sizes do
+    not compare. The number comes from public facts: what the dataset file asks for, and how many
+    rows were released. A corpus of no rows has no scores, and takes none from the others.
     """
-    smallest = min((corpus.rows.height for corpus in corpora), default=spec.evaluation.rows)
     return EvaluationSettings(
-        max_rows=min(spec.evaluation.rows, max(SMALLEST_COMPARISON, smallest)),
+        max_rows=min(asked for _, asked in _asked_rows(spec, corpora)),
         record_schema=spec.structured.schema_mapping if spec.structured else None,
         next_word=spec.evaluation.next_word_settings if spec.evaluation.next_word else None,
     )
+
+
+def _asked_rows(
+    spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]
+) -> Iterator[tuple[str, int]]:
+    """Who asks for how many rows; of the ceiling, which is private, what the file asks for."""
+    yield "evaluation.rows", spec.evaluation.rows
+    for corpus in corpora:
+        rows = spec.evaluation.reference_rows if corpus.role == "ceiling" else corpus.rows.height
+        if rows > 0:
+            yield corpus.name, rows
+
+
+def compared_rows_sentence(spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]) -> str:
+    """Says on how many rows all corpora are scored, and what sets the number."""
+    name, rows = min(_asked_rows(spec, corpora), key=lambda asked: asked[1])
+    mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows on" if rows < MINIMUM_ROWS else ""
+    return f"Every corpus is scored on {rows} rows, the smallest number, that of {name}{mauve}."
 
 
 def _private_reference(spec: PrivateDatasetSpec, store: SensitiveStore) -> PrivateReference:
@@ -153,22 +171,26 @@ def write_report(
     pictures = shown | prediction_pictures(spec.name)  # private ones: for the report alone
     context = _context(spec, plan, ledger, embedder_name)
     context["evaluation"] = evaluation_settings(spec, corpora).to_json()
+    told = [compared_rows_sentence(spec, corpora), *_verdicts(scored)]
     samples = {
-        corpus.name: list(corpus.rows.select("label", "text").head(5).iter_rows())
+        corpus.name: list(corpus.rows.select("label", "text").iter_rows())
         for corpus in corpora
         if corpus.role != "ceiling"  # The ceiling copies private text.
     }
-    report = render_report(table, context, pictures, samples)
+    report = render_report(table, context, pictures, samples, told)
     folder = home().reports / spec.name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     for name, content in (
         ("report.html", report.html),
         ("report.md", report.markdown),
-        ("metrics.json", json.dumps({"table": table, "context": context}, indent=2)),
+        (
+            "metrics.json",
+            json.dumps({"table": table, "verdicts": told, "context": context}, indent=2),
+        ),
     ):
         _write_owner_only(folder / name, content)
-    return _metadata(folder, table, shown)
+    return _metadata(folder, table, told, shown)
 
 
 def _write_owner_only(path: Path, content: str) -> None:
@@ -189,7 +211,8 @@ def report_table(
         row["scored_rows"] = entry.scores.rows
         row["rows"] = entry.corpus.rows.height if entry.corpus else None
         if entry.corpus is not None and entry.corpus.role == "corpus":
-            row |= _gaps(entry.scores, by_role)
+            ends = (by_role.get(role) for role in ("floor", "ceiling"))
+            row |= gap_fields(entry.scores.estimates, *(end and end.estimates for end in ends))
         rows.append(row)
     return rows + [model.row() for model in models]
 
@@ -208,14 +231,11 @@ def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:
     return row
 
 
-def _gaps(scores: CorpusScores, by_role: Mapping[str, CorpusScores]) -> dict[str, float | None]:
-    if set(by_role) != {"floor", "ceiling"}:
-        return {"gap_closed_mauve": None, "gap_closed_accuracy": None}
-    floor, ceiling = by_role["floor"], by_role["ceiling"]
-    return {
-        "gap_closed_mauve": gap_closed(scores.mauve, floor.mauve, ceiling.mauve),
-        "gap_closed_accuracy": gap_closed(scores.accuracy, floor.accuracy, ceiling.accuracy),
-    }
+def _verdicts(scored: Sequence[Scored]) -> list[str]:
+    """Which corpora differ, references included; real data is no corpus."""
+    corpora = {s.corpus.name: s.scores.estimates for s in scored if s.corpus}
+    names = {s.corpus.role: s.corpus.name for s in scored if s.corpus}
+    return verdicts(corpora, names.get("floor"), names.get("ceiling"))
 
 
 def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str, bytes]:
@@ -256,11 +276,12 @@ def _context(
 
 
 def _metadata(
-    folder: Path, table: list[dict[str, Any]], pictures: dict[str, bytes]
+    folder: Path, table: list[dict[str, Any]], told: Sequence[str], pictures: dict[str, bytes]
 ) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "dpsynth/report": dg.MetadataValue.path(str(folder / "report.html")),
         "dpsynth/scores": _score_table(table),
+        "dpsynth/verdicts": dg.MetadataValue.md("\n\n".join(told)),
     }
     for name, picture in pictures.items():
         metadata[f"dpsynth/plot_{name}"] = dg.MetadataValue.md(plots.to_markdown(picture, name))
@@ -272,21 +293,23 @@ def _metadata(
     return metadata
 
 
-_SHOWN = ("name", "guarantee", "epsilon", "rows", "mauve", "accuracy", "gap_closed_mauve")
+_SHOWN = (
+    "name", "guarantee", "epsilon", "rows", "scored_rows",
+    *(f"{prefix}{metric}" for metric in METRICS for prefix in ("", "gap_closed_")),
+)  # fmt: skip
+_SCORES = {name for metric in METRICS for name in (metric, f"gap_closed_{metric}")}
 
 
 def _score_table(table: list[dict[str, Any]]) -> dg.TableMetadataValue:
-    records = [
-        dg.TableRecord({column: _cell(column, row.get(column)) for column in _SHOWN})
-        for row in table
-    ]
+    records = [dg.TableRecord({column: _cell(column, row) for column in _SHOWN}) for row in table]
     columns = [dg.TableColumn(column, "string") for column in _SHOWN]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
 
 
-def _cell(column: str, value: Any) -> str:
+def _cell(column: str, row: Mapping[str, Any]) -> str:
+    value = row.get(column)
     if value is None:
         return "—"
     if column == "epsilon" and not isinstance(value, str):
         return rounded_up(value, ".4g")
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_cell(column, value, row) if column in _SCORES else str(value)

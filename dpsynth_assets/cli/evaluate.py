@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.attacks.overlap import verbatim_share
+from dpsynth_assets.metrics.comparison import verdicts
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -25,7 +26,7 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
-from dpsynth_assets.metrics.mauve import NOT_COMPUTED, mauve_is_installed
+from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 
 HELD_OUT_SHARE = 0.5
@@ -36,7 +37,9 @@ Synthetic = Annotated[Path, typer.Option(help="Synthetic corpus in one of the sa
 TextColumn = Annotated[str, typer.Option(help="Column of text in all files.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of labels; accuracy needs it.")]
 Public = Annotated[Path | None, typer.Option(help="Public text, whose spans are no leak.")]
-Rows = Annotated[int, typer.Option(min=20, help="Most rows that are scored a side.")]
+Rows = Annotated[
+    int, typer.Option(min=20, help="Most rows scored a side; no more than the corpus has.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[
     Path | None, typer.Option(help="Folder for report.html, report.md and metrics.json.")
@@ -82,7 +85,7 @@ def evaluate(
         source, held_out = split_by_content(real_rows)
     except EvaluationInputError as problem:
         _refuse(str(problem))
-    settings = EvaluationSettings(max_rows=rows)
+    settings = EvaluationSettings(max_rows=min(rows, len(corpus.texts)))
     with _progress(quiet=as_json) as report:
         table, context = _score(source, held_out, corpus, public_rows, settings, report)
     if output is not None:
@@ -90,7 +93,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(_summary(table, context), indent=2))
     else:
-        _print_table(table, output)
+        _print_table(table, context["verdicts"], output)
 
 
 def read_rows(path: Path, text_column: str, label_column: str) -> Rowset:
@@ -189,7 +192,18 @@ def _score(
     # Whoever made the corpus may have read every real row.
     copied = verbatim_share(scored.texts, [*source.texts, *held_out.texts], public.texts)
     table = [real, dataclasses.replace(scores, verbatim_share=copied)]
-    return table, {"embedder": embedder.name, "evaluation": settings.to_json()}
+    context = {"embedder": embedder.name, "evaluation": settings.to_json()}
+    return table, {**context, "verdicts": _verdicts(table, settings)}
+
+
+def _verdicts(table: list[CorpusScores], settings: EvaluationSettings) -> list[str]:
+    """On how many rows both were scored, and where the corpus differs from real data."""
+    few = settings.max_rows < MINIMUM_ROWS
+    mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows a side on" if few else ""
+    scored = f"Corpus and real data are scored on {settings.max_rows} rows{mauve}."
+    if table[0].rows < settings.max_rows:
+        scored = f"{scored} Of real data only {table[0].rows} are there: give more real rows."
+    return [scored, *verdicts({score.name: score.estimates for score in table})]
 
 
 def _summary(table: list[CorpusScores], context: dict[str, Any]) -> dict[str, Any]:
@@ -214,25 +228,31 @@ def _write_report(
     pictures = {name: scores_plot(rows, name) for name in metrics}
     lengths = [len(text.split()) for text in corpus.texts[: settings.max_rows]]
     pictures["lengths"] = length_plot({"synthetic": lengths})
-    samples = {"synthetic": list(zip(corpus.labels, corpus.texts, strict=True))[:5]}
-    page = render_report(rows, {"cohort": "a synthetic corpus", **context}, pictures, samples)
+    samples = {"synthetic": list(zip(corpus.labels, corpus.texts, strict=True))}
+    told = context["verdicts"]
+    facts = {name: value for name, value in context.items() if name != "verdicts"}
+    page = render_report(
+        rows, {"cohort": "a synthetic corpus", **facts}, pictures, samples, verdicts=told
+    )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / "report.html").write_text(page.html)
     (folder / "report.md").write_text(page.markdown)
     (folder / "metrics.json").write_text(json.dumps(_summary(table, context), indent=2))
 
 
-def _print_table(table: list[CorpusScores], output: Path | None) -> None:
+def _print_table(table: list[CorpusScores], told: list[str], output: Path | None) -> None:
     from dpsynth_assets.report.render import format_cell
 
     console = Console()
     shown = Table("score", "synthetic", "real data", title="Internal: scored against real text")
     real, corpus = (score.to_json() for score in table)
     for name in corpus:
-        if name not in {"name", "mauve_std"}:
-            cells = (format_cell(name, row[name], row.get(f"{name}_std")) for row in (corpus, real))
+        if name != "name" and not name.endswith("_std"):
+            cells = (format_cell(name, row[name], row) for row in (corpus, real))
             shown.add_row(name.replace("_", " "), *cells)
     console.print(shown)
+    for sentence in told:
+        console.print(sentence, highlight=False, markup=False)
     if not mauve_is_installed():
         console.print(f"MAUVE: {NOT_COMPUTED}", highlight=False, markup=False, soft_wrap=True)
     if output is not None:

@@ -10,6 +10,8 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 
+_SCORES = {"mauve": "MAUVE", "energy_distance": "energy dist.", "accuracy": "accuracy"}
+
 
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
     """Collects scores, guarantees and paths of a cohort from its report and the ledger."""
@@ -19,10 +21,12 @@ def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
     stores = home()
     reports = stores.reports / spec.name
     scores = reports / "metrics.json"
+    measured = json.loads(scores.read_text()) if scores.exists() else {}
     spend = Ledger(stores.ledger_url).spend(spec.account, budget_terms(spec))
     return {
         "cohort": spec.name,
-        "rows": json.loads(scores.read_text())["table"] if scores.exists() else [],
+        "rows": measured.get("table", []),
+        "verdicts": measured.get("verdicts", []),
         "epsilon": float(spend.epsilon),
         "epsilon_guaranteed": float(spend.guaranteed_epsilon),
         "budget_epsilon": spec.budget.epsilon,
@@ -38,6 +42,8 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     """Prints the table of methods and references, the cohort's spend, and the paths."""
     if summary["rows"]:
         console.print(_table(summary))
+        for sentence in summary["verdicts"]:
+            console.print(sentence, highlight=False, markup=False)
     total = (
         f"Cohort {summary['cohort']}: ε = {rounded_up(summary['epsilon'], '.4g')} of "
         f"{declared(summary['budget_epsilon'])} spent on DP releases (odometer reading); "
@@ -50,8 +56,10 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
 
 
 def _table(summary: dict[str, Any]) -> Table:
+    from dpsynth_assets.report.render import format_cell
+
     table = Table(title=f"Synthetic corpora of {summary['cohort']} and their references")
-    columns = ("method", "guarantee", "ε", "δ", "rows", "MAUVE", "accuracy", "seconds")
+    columns = ("method", "guarantee", "ε", "δ", "rows", *_SCORES.values(), "seconds")
     for name in columns:
         table.add_column(name, justify="left" if name in columns[:2] else "right", no_wrap=True)
     for row in summary["rows"]:
@@ -61,18 +69,10 @@ def _table(summary: dict[str, Any]) -> Table:
             _bound(row["epsilon"], ".3g"),
             _bound(row["delta"], "g"),
             _number(row["rows"], "{:d}"),
-            _mauve(row),
-            _number(row["accuracy"], "{:.3f}"),
+            *(format_cell(name, row.get(name), row) for name in _SCORES),
             _number(row["seconds"], "{:.0f}"),
         )
     return table
-
-
-def _mauve(row: dict[str, Any]) -> str:
-    if row["mauve"] is None:
-        return "—"
-    spread = row.get("mauve_std")
-    return f"{row['mauve']:.3f}" + (f" ±{spread:.3f}" if spread is not None else "")
 
 
 def _bound(value: Any, form: str) -> str:

@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.models.label_classifier import LABELS_FILE, classify
 from dpsynth_assets.models.next_word_model import load_next_word_model, score_next_words
 
 INVERSE_REGULARIZATION = (1.0, 10.0, 100.0)
 VALIDATION_SHARE = 0.1
 ITERATIONS = 300
+REFITS = 20
+"""Classifiers trained on resampled rows: few, as each is trained anew."""
 
 
 def downstream_accuracy(
@@ -48,14 +51,74 @@ def downstream_accuracy(
     """
     train, test = np.asarray(train_labels), np.asarray(test_labels)
     _check_lengths(train_features, train, test_features, test)
-    if len(np.unique(train)) == 1:
-        return float(np.mean(test == train[0]))
     strength = _select_strength(train_features, train, seed)
-    return float(_fit(train_features, train, strength).score(test_features, test))
+    return float(np.mean(_predicted(train_features, train, test_features, strength) == test))
+
+
+def correct_predictions(
+    train_features: np.ndarray,
+    train_labels: Sequence[str],
+    test_features: np.ndarray,
+    test_labels: Sequence[str],
+    seed: int = 0,
+    strength: float | None = None,
+) -> np.ndarray:
+    """Trains on a corpus and on `REFITS` resamples of its rows, and tests each.
+
+    Args:
+        train_features: (N, d), as for `downstream_accuracy`.
+        train_labels: N labels.
+        test_features: (M, d).
+        test_labels: M labels.
+        seed: Seed of the validation split and of the resamples.
+        strength: Inverse regularization; None selects it on the corpus, once for all.
+
+    Returns:
+        bool (1 + REFITS, M): which test rows are classified correctly; the first line is of the
+        corpus as it is.
+
+    Raises:
+        ValueError: Either side is empty, or features and labels differ in length.
+    """
+    train, test = np.asarray(train_labels), np.asarray(test_labels)
+    _check_lengths(train_features, train, test_features, test)
+    if strength is None:
+        strength = _select_strength(train_features, train, seed)
+    generator, rows = np.random.default_rng(seed), len(train)
+    choices = [np.arange(rows), *(generator.integers(rows, size=rows) for _ in range(REFITS))]
+    return np.stack(
+        [
+            _predicted(train_features[chosen], train[chosen], test_features, strength) == test
+            for chosen in choices
+        ]
+    )
+
+
+def accuracy_estimate(correct: np.ndarray, test_counts: np.ndarray) -> Estimate:
+    """Accuracy with its resamples: resample b takes refit b modulo `REFITS` and its own test rows.
+
+    Args:
+        correct: bool (1 + REFITS, M) of `correct_predictions`.
+        test_counts: (B, M), how often each test row stands in each resample.
+    """
+    refits = 1 + np.arange(len(test_counts)) % (len(correct) - 1)
+    draws = (test_counts * correct[refits]).sum(axis=1) / test_counts.sum(axis=1)
+    return Estimate.around(float(correct[0].mean()), draws)
+
+
+def _predicted(
+    train_features: np.ndarray, train: np.ndarray, test_features: np.ndarray, strength: float
+) -> np.ndarray:
+    """Labels of the test rows by a classifier of the training rows; of one label, that label."""
+    if len(np.unique(train)) == 1:
+        return np.full(len(test_features), train[0])
+    return np.asarray(_fit(train_features, train, strength).predict(test_features))
 
 
 def _select_strength(features: np.ndarray, labels: np.ndarray, seed: int) -> float:
     """Chooses C on a validation split of the training side; ties go to more regularization."""
+    if len(np.unique(labels)) == 1:
+        return INVERSE_REGULARIZATION[1]
     order = np.random.default_rng(seed).permutation(len(labels))
     size = round(VALIDATION_SHARE * len(labels))
     validation, fitting = order[:size], order[size:]

@@ -6,6 +6,7 @@ text of a very small model and real text do. The energy distance still orders su
 Letters: N rows, d dimensions.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,8 +92,7 @@ def energy_distance(p_features: np.ndarray, q_features: np.ndarray) -> float:
 
     **Source** Székely and Rizzo 2013, "Energy statistics".
     """
-    if min(len(p_features), len(q_features)) < 2:
-        raise ValueError("Expected at least two rows a side for the energy distance, got fewer.")
+    _check_rows(p_features, q_features)
     p, q = (np.asarray(f, dtype=np.float64) for f in (p_features, q_features))
     across = _sum_of_distances(p, q) / (len(p) * len(q))
     within_p = _sum_of_distances(p, p) / (len(p) * (len(p) - 1))
@@ -100,12 +100,66 @@ def energy_distance(p_features: np.ndarray, q_features: np.ndarray) -> float:
     return float(2 * across - within_p - within_q)
 
 
+def resampled_energy_distances(
+    p_features: np.ndarray, q_features: np.ndarray, p_counts: np.ndarray, q_counts: np.ndarray
+) -> np.ndarray:
+    """Computes the energy distance of B resamples of the rows of both sides.
+
+    A pair of one row with itself says nothing of the spread of P or Q, so pairs within a side count
+    only where they are of different rows.
+
+    Args:
+        p_features: (N, d), N >= 2.
+        q_features: (M, d), M >= 2.
+        p_counts: (B, N), how often each row of P stands in each resample.
+        q_counts: (B, M), the same of Q.
+
+    Returns:
+        float64 (B,).
+
+    Raises:
+        ValueError: If a set has fewer than two rows.
+    """
+    _check_rows(p_features, q_features)
+    p, q = (np.asarray(f, dtype=np.float64) for f in (p_features, q_features))
+    p_shares, q_shares = (
+        counts / counts.sum(axis=1, keepdims=True, dtype=np.float64)
+        for counts in (p_counts, q_counts)
+    )
+    across = _mean_distances(p, q, p_shares, q_shares)
+    within = [
+        _mean_distances(side, side, shares, shares)
+        / np.maximum(1.0 - np.square(shares).sum(axis=1), np.finfo(np.float64).tiny)
+        for side, shares in ((p, p_shares), (q, q_shares))
+    ]
+    return 2 * across - within[0] - within[1]
+
+
+def _check_rows(p_features: np.ndarray, q_features: np.ndarray) -> None:
+    if min(len(p_features), len(q_features)) < 2:
+        raise ValueError("Expected at least two rows a side for the energy distance, got fewer.")
+
+
+def _mean_distances(
+    first: np.ndarray, second: np.ndarray, first_shares: np.ndarray, second_shares: np.ndarray
+) -> np.ndarray:
+    """Weighted means of ‖x − y‖ over all pairs, (B,), a block of rows at a time."""
+    means = np.zeros(len(first_shares))
+    for start, distances in _blocks_of_distances(first, second):
+        shares = first_shares[:, start : start + len(distances)]
+        means += ((shares @ distances) * second_shares).sum(axis=1)
+    return means
+
+
 def _sum_of_distances(first: np.ndarray, second: np.ndarray) -> float:
     """Sums ‖x − y‖ over all pairs, a block of rows at a time."""
+    return sum(float(distances.sum()) for _, distances in _blocks_of_distances(first, second))
+
+
+def _blocks_of_distances(first: np.ndarray, second: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """First row and distances (rows of the block, M) of each block."""
     squares = (second**2).sum(axis=1)
-    total = 0.0
     for start in range(0, len(first), _ROWS_AT_A_TIME):
         block = first[start : start + _ROWS_AT_A_TIME]
         squared = (block**2).sum(axis=1)[:, None] + squares - 2 * block @ second.T
-        total += float(np.sqrt(np.maximum(squared, 0.0)).sum())
-    return total
+        yield start, np.sqrt(np.maximum(squared, 0.0))

@@ -22,22 +22,16 @@ from dpsynth_assets.attacks.overlap import (
     near_duplicate_share,
     verbatim_share,
 )
-from dpsynth_assets.metrics.downstream import downstream_accuracy
-from dpsynth_assets.metrics.embedding_distances import Moments, energy_distance, frechet_distance
-from dpsynth_assets.metrics.mauve import (
-    MINIMUM_ROWS,
-    NOT_COMPUTED,
-    MauveResult,
-    MauveSettings,
-    mauve_is_installed,
-    mauve_score,
-)
+from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
+from dpsynth_assets.metrics.estimates import ScoredSide, corpus_estimates
+from dpsynth_assets.metrics.mauve import NOT_COMPUTED, MauveSettings, mauve_is_installed
 from dpsynth_assets.metrics.next_word import next_word_accuracy
+from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
 from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import distinct_n, label_distance, length_distance, word_lengths
 
 ProgressCallback = Callable[[float, str], None]
-NEGLIGIBLE_GAP = 1e-3
+REAL_DATA = "real data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +39,14 @@ class EvaluationSettings:
     """Constants of an evaluation.
 
     Attributes:
-        max_rows: Most rows of a corpus, and of each side of MAUVE, that are scored.
+        max_rows: Most rows of a corpus, and of each side of MAUVE, that are scored: the same
+            number for all corpora of a table.
         mauve: Constants of MAUVE; `max_rows` above takes the place of its own.
         span_words: Words of a verbatim span.
         span_most_units: Most private records that share a span for it to count as copied.
         near_duplicate_cosine: Similarity from which a row is a near duplicate.
-        seed: Seed of subsamples and validation splits.
+        seed: Seed of subsamples, resamples and validation splits.
+        resamples: Resamples of rows that ± and intervals come from.
         record_schema: JSON schema of texts that are records; None for free text.
         next_word: Settings of the next-word model trained on every corpus; None: not trained.
     """
@@ -61,6 +57,7 @@ class EvaluationSettings:
     span_most_units: int = MOST_UNITS
     near_duplicate_cosine: float = NEAR_DUPLICATE_COSINE
     seed: int = 0
+    resamples: int = RESAMPLES
     record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
     next_word: Mapping[str, Any] | None = None
 
@@ -112,9 +109,10 @@ class CorpusScores:
         rows: Rows scored.
         mauve: Against held-out records, in [0, 1]; None under `MINIMUM_ROWS` rows, or where the
             extra `mauve` is not installed.
-        mauve_std: Standard deviation over repeats.
+        mauve_std: Standard deviation over resampled rows.
         mauve_rows: Rows a side; scores of different numbers of rows do not compare.
         accuracy: Trained on the corpus, tested on held-out records; None without labels.
+        accuracy_std: Standard deviation over resampled rows.
         mean_words: Mean number of words a text.
         distinct_1: Share of distinct words among the first ten thousand.
         distinct_2: The same of word pairs.
@@ -126,6 +124,7 @@ class CorpusScores:
             real data.
         energy_distance: Between the embeddings of the corpus and of held-out records; 0 for one
             distribution. Orders corpora where MAUVE is at its floor.
+        energy_distance_std: Standard deviation over resampled rows.
         frechet_distance: FID of the same embeddings, as the tables of private evolution print it.
         length_distance: Distance of the distributions of text lengths from held-out records, in
             words a text.
@@ -134,6 +133,7 @@ class CorpusScores:
         next_word_accuracy: Share of tokens of held-out records that a small language model trained
             on the corpus gets right; None where it was not asked for.
         next_word_perplexity: The same model's perplexity on them.
+        estimates: MAUVE, energy distance and accuracy with their resamples, by name.
     """
 
     name: str
@@ -157,10 +157,14 @@ class CorpusScores:
     validation_rate: float | None = None
     next_word_accuracy: float | None = None
     next_word_perplexity: float | None = None
+    accuracy_std: float | None = None
+    energy_distance_std: float | None = None
+    estimates: Mapping[str, Estimate] = field(default_factory=dict, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by name."""
-        return dataclasses.asdict(self)
+        """Plain values by name; the resamples stay behind."""
+        names = (item.name for item in dataclasses.fields(self) if item.name != "estimates")
+        return {name: getattr(self, name) for name in names}
 
 
 def evaluate_corpora(
@@ -196,12 +200,13 @@ def score_corpus(
 ) -> CorpusScores:
     """Scores the first `max_rows` rows of one corpus."""
     corpus = _head(corpus, settings.max_rows)
-    accuracy = None
-    if reference.has_labels and len(corpus.texts) > 0:
-        accuracy = _accuracy(corpus.features, corpus.labels, reference, settings)
     canaries = find_canaries(corpus.texts, reference.canaries) if reference.canaries else None
-    scores = _scores(corpus, reference, public_texts, settings, accuracy, canaries)
-    return dataclasses.replace(scores, **_next_word_fields(corpus.texts, reference, settings))
+    scores = _scores(corpus, reference, public_texts, settings, canaries)
+    return dataclasses.replace(
+        scores,
+        **_estimate_fields(corpus, reference, settings),
+        **_next_word_fields(corpus.texts, reference, settings),
+    )
 
 
 def real_scores(
@@ -216,42 +221,27 @@ def real_scores(
     order = np.random.default_rng(settings.seed).permutation(len(reference.source_texts))
     chosen = order[: settings.max_rows]
     held_out = ScoredCorpus(
-        name="real data",
+        name=REAL_DATA,
         texts=reference.held_out_texts,
         labels=reference.held_out_labels,
         features=reference.held_out_features,
     )
-    accuracy = None
-    labels = [reference.source_labels[row] for row in chosen]
-    features = reference.source_features[chosen]
-    if reference.has_labels:
-        accuracy = _accuracy(features, labels, reference, settings)
-    scores = _scores(
-        _head(held_out, settings.max_rows), reference, public_texts, settings, accuracy, None
+    source = ScoredCorpus(
+        name=REAL_DATA,
+        texts=[reference.source_texts[row] for row in chosen],
+        labels=[reference.source_labels[row] for row in chosen],
+        features=reference.source_features[chosen],
     )
-    mauve = _mauve(features, reference, settings)
-    distance = label_distance(labels, reference.held_out_labels) if reference.has_labels else None
+    scores = _scores(_head(held_out, settings.max_rows), reference, public_texts, settings, None)
     return dataclasses.replace(
         scores,
         rows=len(chosen),
-        label_distance=distance,
-        energy_distance=_energy(features, reference),
-        frechet_distance=_frechet(features, reference),
-        length_distance=_lengths([reference.source_texts[row] for row in chosen], reference),
-        **_mauve_fields(mauve),
-        **_next_word_fields([reference.source_texts[row] for row in chosen], reference, settings),
+        label_distance=_label_distance(source, reference),
+        frechet_distance=_frechet(source.features, reference),
+        length_distance=_lengths(source.texts, reference),
+        **_estimate_fields(source, reference, settings),
+        **_next_word_fields(source.texts, reference, settings),
     )
-
-
-def gap_closed(score: float | None, floor: float | None, ceiling: float | None) -> float | None:
-    """Share of the way from floor to ceiling: 0 at the floor, 1 at the ceiling, unclipped.
-
-    Returns:
-        None where a value is missing or the ceiling is not above the floor.
-    """
-    if score is None or floor is None or ceiling is None or ceiling - floor < NEGLIGIBLE_GAP:
-        return None
-    return (score - floor) / (ceiling - floor)
 
 
 def _head(corpus: ScoredCorpus, rows: int) -> ScoredCorpus:
@@ -268,21 +258,21 @@ def _scores(
     reference: PrivateReference,
     public_texts: Sequence[str],
     settings: EvaluationSettings,
-    accuracy: float | None,
     canaries: int | None,
 ) -> CorpusScores:
-    labelled = reference.has_labels and len(corpus.labels) > 0
+    """Everything but the scores that are resampled."""
     return CorpusScores(
         name=corpus.name,
         rows=len(corpus.texts),
-        accuracy=accuracy,
+        mauve=None,
+        mauve_std=None,
+        mauve_rows=None,
+        accuracy=None,
         mean_words=word_lengths(corpus.texts).mean,
         distinct_1=distinct_n(corpus.texts, 1),
         distinct_2=distinct_n(corpus.texts, 2),
         distinct_3=distinct_n(corpus.texts, 3),
-        label_distance=(
-            label_distance(corpus.labels, reference.held_out_labels) if labelled else None
-        ),
+        label_distance=_label_distance(corpus, reference),
         verbatim_share=verbatim_share(
             corpus.texts,
             reference.source_texts,
@@ -294,42 +284,44 @@ def _scores(
             corpus.features, reference.source_features, cosine=settings.near_duplicate_cosine
         ),
         canaries_found=canaries,
-        energy_distance=_energy(corpus.features, reference),
         frechet_distance=_frechet(corpus.features, reference),
         length_distance=_lengths(corpus.texts, reference),
-        **_mauve_fields(_mauve(corpus.features, reference, settings)),
         **_structure_fields(corpus.texts, settings),
     )
 
 
-def _accuracy(
-    features: np.ndarray,
-    labels: Sequence[str],
-    reference: PrivateReference,
-    settings: EvaluationSettings,
-) -> float:
-    return downstream_accuracy(
-        features,
-        labels,
+def _estimate_fields(
+    corpus: ScoredCorpus, reference: PrivateReference, settings: EvaluationSettings
+) -> dict[str, Any]:
+    """Scores that are resampled, with their ±."""
+    labelled = reference.has_labels
+    held_out = ScoredSide.of(
         reference.held_out_features,
-        reference.held_out_labels,
+        reference.held_out_labels if labelled else (),
         seed=settings.seed,
+        resamples=settings.resamples,
     )
+    scored = ScoredSide.of(
+        corpus.features,
+        corpus.labels if labelled else (),
+        name=corpus.name,
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    found = corpus_estimates(scored, held_out, settings.effective_mauve(), settings.seed)
+    fields: dict[str, Any] = {"estimates": found}
+    for name, estimate in found.items():
+        fields |= {name: estimate.value, f"{name}_std": estimate.std}
+    if "mauve" in found:
+        sides = len(corpus.features), len(reference.held_out_features)
+        fields["mauve_rows"] = min(*sides, settings.max_rows)
+    return fields
 
 
-def _mauve(
-    features: np.ndarray, reference: PrivateReference, settings: EvaluationSettings
-) -> MauveResult | None:
-    rows = min(len(features), len(reference.held_out_features))
-    if rows < MINIMUM_ROWS or not mauve_is_installed():
+def _label_distance(corpus: ScoredCorpus, reference: PrivateReference) -> float | None:
+    if not reference.has_labels or not corpus.labels:
         return None
-    return mauve_score(reference.held_out_features, features, settings.effective_mauve())
-
-
-def _energy(features: np.ndarray, reference: PrivateReference) -> float | None:
-    if min(len(features), len(reference.held_out_features)) < 2:
-        return None
-    return energy_distance(features, reference.held_out_features)
+    return label_distance(corpus.labels, reference.held_out_labels)
 
 
 def _frechet(features: np.ndarray, reference: PrivateReference) -> float | None:
@@ -362,9 +354,3 @@ def _next_word_fields(
     shape = NextWordSettings.model_validate(dict(settings.next_word))
     scores = next_word_accuracy(texts, reference.held_out_texts, shape)
     return {"next_word_accuracy": scores.accuracy, "next_word_perplexity": scores.perplexity}
-
-
-def _mauve_fields(result: MauveResult | None) -> dict[str, Any]:
-    if result is None:
-        return {"mauve": None, "mauve_std": None, "mauve_rows": None}
-    return {"mauve": result.mean, "mauve_std": result.std, "mauve_rows": result.rows}

@@ -9,16 +9,16 @@ Shapes: n rows a side, d dimensions.
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-MINIMUM_ROWS = 20
-"""Fewer rows a side give fewer than two clusters of ten."""
+MINIMUM_ROWS = 100
+"""With fewer rows a side the score orders nothing: its ± is as large as what it should tell."""
 
 NOT_COMPUTED = "not computed; pip install 'dpsynth_assets[mauve]'"
 """Stands where the score would, where mauve-text (GPL-3.0) is not installed."""
@@ -69,29 +69,38 @@ class MauveResult:
 
     Attributes:
         mean: Mean over the repeats, in [0, 1]; 1 is the same distribution.
-        std: Standard deviation over the repeats; 0 for one repeat.
         repeats: Number of repeats.
         rows: Rows used a side.
+        draws: float64 (B,) scores on resampled rows; empty where none were asked for.
     """
 
     mean: float
-    std: float
     repeats: int
     rows: int
+    draws: np.ndarray = field(repr=False, compare=False, default_factory=lambda: np.zeros(0))
 
 
 def mauve_score(
-    p_features: np.ndarray, q_features: np.ndarray, settings: MauveSettings | None = None
+    p_features: np.ndarray,
+    q_features: np.ndarray,
+    settings: MauveSettings | None = None,
+    p_counts: np.ndarray | None = None,
+    q_counts: np.ndarray | None = None,
 ) -> MauveResult:
     """Scores two sets of embeddings against each other.
+
+    Resamples keep the clusters of the rows at hand, since clustering anew takes nearly all of the
+    time, and draw the repeats again too: what the start of k-means changes counts in the spread.
 
     Args:
         p_features: (n_p, d) embeddings of real text.
         q_features: (n_q, d) embeddings of synthetic text.
         settings: Constants; None is the paper's.
+        p_counts: (B, n_p), how often each real row stands in each resample; None: no resamples.
+        q_counts: (B, n_q), the same of synthetic rows.
 
     Returns:
-        Mean and spread over repeats, each with `min(n_p, n_q, max_rows)` rows a side.
+        Mean over repeats, each with `min(n_p, n_q, max_rows)` rows a side, and resamples.
 
     Raises:
         ModuleNotFoundError: The extra is not installed.
@@ -108,24 +117,54 @@ def mauve_score(
             f"Expected two matrices of one width and at least {MINIMUM_ROWS} rows, got shapes "
             f"{p_features.shape} and {q_features.shape}. Score more rows."
         )
-    scores = [
-        _one_score(p_features, q_features, rows, settings, settings.seed + repeat)
+    clustered = [
+        _clustered(p_features, q_features, rows, settings, settings.seed + repeat)
         for repeat in range(settings.repeats)
     ]
-    std = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
-    return MauveResult(float(np.mean(scores)), std, settings.repeats, rows)
+    mean = float(np.mean([repeat.score for repeat in clustered]))
+    if p_counts is None or q_counts is None:
+        return MauveResult(mean, settings.repeats, rows)
+    draws = np.stack([repeat.resampled(p_counts, q_counts, settings) for repeat in clustered])
+    generator = np.random.default_rng(settings.seed)
+    parts = np.full(settings.repeats, 1.0 / settings.repeats)
+    shares = generator.multinomial(settings.repeats, parts, size=len(p_counts)) / settings.repeats
+    return MauveResult(mean, settings.repeats, rows, (shares.T * draws).sum(axis=0))
 
 
-def _one_score(
+@dataclass(frozen=True, kw_only=True)
+class _Clustered:
+    """One repeat: its score, the rows it took, and the cluster of each."""
+
+    score: float
+    p_rows: np.ndarray
+    q_rows: np.ndarray
+    p_clusters: np.ndarray
+    q_clusters: np.ndarray
+    clusters: int
+
+    def resampled(
+        self, p_counts: np.ndarray, q_counts: np.ndarray, settings: MauveSettings
+    ) -> np.ndarray:
+        """Scores of resamples of the rows in the same clusters, (B,)."""
+        return histogram_scores(
+            _histograms(p_counts[:, self.p_rows], self.p_clusters, self.clusters),
+            _histograms(q_counts[:, self.q_rows], self.q_clusters, self.clusters),
+            settings,
+        )
+
+
+def _clustered(
     p_features: np.ndarray, q_features: np.ndarray, rows: int, settings: MauveSettings, seed: int
-) -> float:
+) -> _Clustered:
     generator = np.random.default_rng(seed)
-    p = p_features[generator.permutation(len(p_features))[:rows]]
-    q = q_features[generator.permutation(len(q_features))[:rows]]
-    result = _compute_mauve()(
-        p_features=p,
-        q_features=q,
-        num_buckets=max(2, round(rows / settings.rows_per_cluster)),
+    p_rows = generator.permutation(len(p_features))[:rows]
+    q_rows = generator.permutation(len(q_features))[:rows]
+    clusters = max(2, round(rows / settings.rows_per_cluster))
+    compute_mauve, found = _compute_mauve()
+    result = compute_mauve(
+        p_features=p_features[p_rows],
+        q_features=q_features[q_rows],
+        num_buckets=clusters,
         kmeans_explained_var=settings.explained_variance,
         kmeans_num_redo=settings.kmeans_initializations,
         kmeans_max_iter=settings.kmeans_iterations,
@@ -134,19 +173,88 @@ def _one_score(
         seed=seed,
         verbose=False,
     )
-    return float(result.mauve)
+    assigned = found.pop()  # The package stacks synthetic rows above real ones.
+    return _Clustered(
+        score=float(result.mauve),
+        p_rows=p_rows,
+        q_rows=q_rows,
+        p_clusters=assigned[rows:],
+        q_clusters=assigned[:rows],
+        clusters=clusters,
+    )
+
+
+def _histograms(counts: np.ndarray, clusters: np.ndarray, number: int) -> np.ndarray:
+    """Shares of the clusters in each resample: float64 (B, number)."""
+    members = np.eye(number, dtype=counts.dtype)[clusters]
+    held = (counts @ members).astype(np.float64)
+    return np.asarray(held / np.maximum(held.sum(axis=1, keepdims=True), 1.0))
+
+
+def histogram_scores(p: np.ndarray, q: np.ndarray, settings: MauveSettings) -> np.ndarray:
+    """Computes MAUVE of pairs of histograms: the area under each pair's divergence curve.
+
+    Args:
+        p: (B, k) shares of real rows in k clusters; every line sums to 1.
+        q: (B, k) shares of synthetic rows.
+        settings: `divergence_points` and `scaling_factor` are used.
+
+    Returns:
+        float64 (B,), each in [0, 1].
+
+    **Source** Pillutla et al. 2021, equations 1 and 2; the area is that of the package mauve-text,
+    the mean of the trapezoids along either axis.
+    """
+    weights = np.linspace(1e-6, 1 - 1e-6, settings.divergence_points)
+    first, second = np.zeros((2, len(p), len(weights) + 2))
+    first[:, -1] = second[:, 0] = 1.0  # Where all weight lies on one side.
+    for point, weight in enumerate(weights, start=1):
+        mixture = weight * p + (1 - weight) * q
+        second[:, point] = np.exp(-settings.scaling_factor * _divergence(p, mixture))
+        first[:, point] = np.exp(-settings.scaling_factor * _divergence(q, mixture))
+    return 0.5 * (_area(first, second) + _area(second, first))
+
+
+def _divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Kullback-Leibler divergence of each line of p from that of q, in nats."""
+    ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
+    return np.asarray((p * np.log(ratio)).sum(axis=1))
+
+
+def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    order = np.argsort(x, axis=1, kind="stable")
+    x, y = np.take_along_axis(x, order, axis=1), np.take_along_axis(y, order, axis=1)
+    return np.asarray((np.diff(x, axis=1) * (y[:, 1:] + y[:, :-1])).sum(axis=1) / 2.0)
 
 
 @cache
-def _compute_mauve() -> Callable[..., Any]:
-    """Loads mauve-text, with a k-means that does not warn about few rows a centroid.
+def _compute_mauve() -> tuple[Callable[..., Any], list[np.ndarray]]:
+    """Loads mauve-text with a k-means that keeps the rows' clusters, and where it keeps them.
 
-    The warning is written by C++ at every start. Ten rows a cluster are what the metric asks for.
+    It does not warn about few rows a centroid either: the warning is written by C++ at every start,
+    and ten rows a cluster are what the metric asks for.
     """
     import importlib
 
     import faiss
 
+    found: list[np.ndarray] = []
+
+    class Kmeans:
+        """The calls of `faiss.Kmeans` that the package makes."""
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            self._kmeans = faiss.Kmeans(*arguments, min_points_per_centroid=1, **named)
+            self.index = self
+
+        def train(self, rows: np.ndarray) -> None:
+            self._kmeans.train(rows)
+
+        def search(self, rows: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
+            distances, clusters = self._kmeans.index.search(rows, neighbours)
+            found[:] = [clusters.reshape(-1)]
+            return distances, clusters
+
     module: Any = importlib.import_module("mauve.compute_mauve")
-    module.faiss = SimpleNamespace(Kmeans=partial(faiss.Kmeans, min_points_per_centroid=1))
-    return module.compute_mauve
+    module.faiss = SimpleNamespace(Kmeans=Kmeans)
+    return module.compute_mauve, found

@@ -43,11 +43,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table; `numeric` aligns a column to the right."""
+    """A table; `numeric` aligns a column to the right, `of_texts` leaves room for running text."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
+    of_texts: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align
   vertical-align: top; overflow-wrap: break-word; }
 th { background: var(--soft); } tbody tr:hover { background: var(--soft); }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.texts td + td { min-width: 15rem; white-space: pre-line; line-height: 1.4; }
 figure { margin: 1rem 0; } figcaption { color: var(--quiet); font-size: .88rem; }
 img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }
 dl { display: grid; grid-template-columns: minmax(10rem, max-content) 1fr; gap: .15rem 1rem;
@@ -114,7 +116,8 @@ def _html_block(block: Block) -> str:
             image = f'<img src="{data_uri(png)}" alt="{caption}">'
             return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
         case TableBlock():
-            return f'<div class="wide"><table>{"".join(_html_rows(block))}</table></div>'
+            kind = ' class="texts"' if block.of_texts else ""
+            return f'<div class="wide"><table{kind}>{"".join(_html_rows(block))}</table></div>'
         case Facts(items):
             lines = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in items)
             return f"<dl>{''.join(lines)}</dl>"

@@ -22,6 +22,7 @@ from dpsynth_assets.report.pages import (
     to_html,
     to_markdown,
 )
+from dpsynth_assets.report.samples import Samples, sample_blocks
 
 BANNER = (
     "INTERNAL: scored against private held-out text without noise. Not covered by any privacy "
@@ -34,9 +35,11 @@ COLUMNS = (
     ("ex_post_epsilon", "ex-post ε"),
     ("delta", "δ"),
     ("rows", "rows"),
+    ("scored_rows", "rows scored"),
     ("mauve", "MAUVE"),
     ("gap_closed_mauve", "MAUVE gap closed"),
     ("energy_distance", "energy distance"),
+    ("gap_closed_energy_distance", "energy gap closed"),
     ("frechet_distance", "FID"),
     ("accuracy", "accuracy"),
     ("gap_closed_accuracy", "accuracy gap closed"),
@@ -67,6 +70,10 @@ PICTURE_TITLES = {
     **prediction_plots.TITLES,
 }
 READING = (
+    "± is the standard deviation over resampled rows, of the corpus and of the held-out records, "
+    "which are resampled alike for all corpora. A share of the gap between floor and ceiling "
+    "stands with its 95 % interval, and only where such an interval of the difference of floor "
+    "and ceiling leaves out zero. "
     "MAUVE is measured against held-out records and compares only between rows of this table. "
     "Accuracy is of a linear classifier on frozen embeddings, trained on the corpus and tested on "
     "held-out records. Floor is the public model alone, ceiling the same model with a real record "
@@ -75,11 +82,12 @@ READING = (
     "named `… model` is a model trained privately on the records themselves: it has no text."
 )
 _PERCENT = {
-    "gap_closed_mauve", "gap_closed_accuracy", "verbatim_share", "near_duplicate_share"
+    "gap_closed_mauve", "gap_closed_energy_distance", "gap_closed_accuracy",
+    "verbatim_share", "near_duplicate_share",
 }  # fmt: skip
 _DECIMALS = {
-    "mauve": 3, "accuracy": 3, "next_word_accuracy": 3, "next_word_perplexity": 1,
-    "mean_words": 1, "seconds": 0, "length_distance": 1,
+    "mauve": 3, "accuracy": 3, "energy_distance": 4, "next_word_accuracy": 3,
+    "next_word_perplexity": 1, "mean_words": 1, "seconds": 0, "length_distance": 1,
 }  # fmt: skip
 _BOUNDS = {"epsilon", "ex_post_epsilon", "delta"}
 """Columns that bound what a release tells: written rounded up."""
@@ -98,7 +106,8 @@ def render_report(
     table: Sequence[Mapping[str, Any]],
     context: Mapping[str, Any],
     plots: Mapping[str, bytes],
-    samples: Mapping[str, Sequence[tuple[str, str]]],
+    samples: Samples,
+    verdicts: Sequence[str] = (),
 ) -> Report:
     """Writes a report.
 
@@ -109,6 +118,7 @@ def render_report(
             flattened, `notes` becomes paragraphs.
         plots: PNG pictures by name.
         samples: (label, text) rows of corpora that may be shown, by corpus.
+        verdicts: Sentences below the table: on how many rows, who is better, what is undecided.
     """
     title = f"Evaluation of {context.get('cohort', 'a cohort')}"
     blocks: list[Block] = [
@@ -116,11 +126,12 @@ def render_report(
         Notice(BANNER),
         Heading("Scores", 2),
         _table(table, COLUMNS),
+        *(Paragraph(sentence) for sentence in verdicts),
         Paragraph(READING),
         *(Picture(PICTURE_TITLES.get(name, name), png) for name, png in plots.items()),
         Heading("Text and copying", 2),
         _table(table, TEXT_COLUMNS),
-        *_samples(samples),
+        *sample_blocks(samples),
         Heading("How this was measured", 2),
         Facts(tuple(_facts(context))),
         *(Paragraph(note) for note in _notes(context)),
@@ -128,20 +139,38 @@ def render_report(
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
 
 
-def format_cell(key: str, value: Any, spread: float | None = None) -> str:
-    """Shows one value of the table: shares in percent, MAUVE with its spread, None as a dash."""
+def format_cell(key: str, value: Any, row: Mapping[str, Any] | None = None) -> str:
+    """Shows one value of the table: shares in percent, None as a dash.
+
+    Args:
+        key: Its column.
+        value: The value.
+        row: The row it stands in, whose `<key>_std` is shown as ±, and whose `<key>_low` and
+            `<key>_high` as an interval.
+    """
     if value is None:
         return "—"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if key in _BOUNDS:
         return rounded_up(value, ".3g")
+    row = row or {}
     if key in _PERCENT:
-        return f"{100 * value:.0f} %" if key.startswith("gap") else f"{100 * value:.1f} %"
+        return _percent(key, value, row)
     if isinstance(value, int):
         return f"{value:,}"
-    shown = f"{value:.{_DECIMALS[key]}f}" if key in _DECIMALS else f"{value:.3g}"
-    return shown if spread is None else f"{shown} ± {spread:.{_DECIMALS.get(key, 3)}f}"
+    spread = row.get(f"{key}_std")
+    form = f".{_DECIMALS[key]}f" if key in _DECIMALS else ".3g"
+    return f"{value:{form}}" if spread is None else f"{value:{form}} ± {spread:{form}}"
+
+
+def _percent(key: str, value: float, row: Mapping[str, Any]) -> str:
+    if not key.startswith("gap"):
+        return f"{100 * value:.1f} %"
+    low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
+    if low is None or high is None:
+        return f"{100 * value:.0f} %"
+    return f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> TableBlock:
@@ -151,22 +180,9 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]
     ]
     return TableBlock(
         header=tuple(title for _, title in shown),
-        rows=tuple(
-            tuple(format_cell(key, row.get(key), row.get(f"{key}_std")) for key, _ in shown)
-            for row in rows
-        ),
+        rows=tuple(tuple(format_cell(key, row.get(key), row) for key, _ in shown) for row in rows),
         numeric=tuple(key in _NUMBER_COLUMNS for key, _ in shown),
     )
-
-
-def _samples(samples: Mapping[str, Sequence[tuple[str, str]]]) -> list[Block]:
-    blocks: list[Block] = []
-    for name, rows in samples.items():
-        if rows:
-            shown = tuple((label or "—", text) for label, text in rows)
-            blocks.append(Heading(name, 3))
-            blocks.append(TableBlock(("label", "synthetic text"), shown, (False, False)))
-    return [Heading("Samples of synthetic text", 2), *blocks] if blocks else []
 
 
 def _facts(context: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

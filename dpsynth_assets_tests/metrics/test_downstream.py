@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.downstream import downstream_accuracy
+from dpsynth_assets.metrics.downstream import (
+    REFITS,
+    accuracy_estimate,
+    correct_predictions,
+    downstream_accuracy,
+)
+from dpsynth_assets.metrics.resampling import resampled_counts
 
 
 def _two_classes(rows, seed):
@@ -50,3 +56,24 @@ def test_lengths_must_agree():
     features, labels = _two_classes(10, 0)
     with pytest.raises(ValueError, match="as many labels as rows"):
         downstream_accuracy(features, labels[:-1], features, labels)
+
+
+def test_resampled_accuracies_stand_around_the_accuracy():
+    generator = np.random.default_rng(8)
+    features, labels = _two_classes(60, 0)
+    features = features + generator.normal(scale=4, size=features.shape).astype(np.float32)
+    test, test_labels = _two_classes(80, 1)
+    test = test + generator.normal(scale=4, size=test.shape).astype(np.float32)
+    correct = correct_predictions(features, labels, test, test_labels)
+    estimate = accuracy_estimate(correct, resampled_counts(80, 200, 0))
+    assert correct.shape == (1 + REFITS, 80)
+    assert estimate.value == downstream_accuracy(features, labels, test, test_labels)
+    assert estimate.draws.mean() == pytest.approx(estimate.value)
+    of_rows_alone = np.sqrt(estimate.value * (1 - estimate.value) / 80)
+    assert of_rows_alone / 2 < estimate.std < 5 * of_rows_alone
+
+
+def test_a_corpus_of_one_label_is_resampled_too():
+    features, labels = _two_classes(20, 0)
+    correct = correct_predictions(features, ["class 0"] * 20, features, labels)
+    assert (correct == (np.asarray(labels) == "class 0")).all()

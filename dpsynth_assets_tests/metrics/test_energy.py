@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.embedding_distances import energy_distance
+from dpsynth_assets.metrics.embedding_distances import (
+    energy_distance,
+    resampled_energy_distances,
+)
+from dpsynth_assets.metrics.resampling import resampled_counts
 
 DRAW = np.random.default_rng(0)
 
@@ -37,3 +41,33 @@ def test_it_is_symmetric_and_equals_the_plain_sum():
 def test_one_row_is_refused():
     with pytest.raises(ValueError, match="two rows"):
         energy_distance(unit(1), unit(5))
+
+
+def test_resamples_spread_as_other_rows_would():
+    generator = np.random.default_rng(2)
+
+    def rows(shift):
+        return generator.normal(size=(120, 6)) + shift
+
+    p, q = rows(0.0), rows(0.3)
+    counts = [resampled_counts(120, 300, seed) for seed in (1, 2)]
+    drawn = resampled_energy_distances(p, q, *counts)
+    others = [energy_distance(rows(0.0), rows(0.3)) for _ in range(100)]
+    assert 0.6 * np.std(others) < drawn.std() < 1.6 * np.std(others)
+
+
+def test_a_resample_of_every_row_once_is_the_distance_itself():
+    generator = np.random.default_rng(3)
+    p, q = generator.normal(size=(40, 5)), generator.normal(size=(30, 5))
+    drawn = resampled_energy_distances(p, q, np.ones((1, 40)), np.ones((1, 30)))
+    assert drawn == pytest.approx([energy_distance(p, q)])
+
+
+def test_doubled_rows_do_not_make_one_distribution_look_like_two():
+    """A row drawn twice is at no distance from itself, which must not count as a small spread."""
+    generator = np.random.default_rng(4)
+    p, q = generator.normal(size=(200, 5)), generator.normal(size=(200, 5))
+    drawn = resampled_energy_distances(
+        p, q, resampled_counts(200, 400, 1), resampled_counts(200, 400, 2)
+    )
+    assert abs(drawn.mean() - energy_distance(p, q)) < drawn.std() / 2

@@ -1,16 +1,18 @@
+import dataclasses
 import sys
 
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.mauve import MauveSettings, mauve_score
+from dpsynth_assets.metrics.mauve import MauveSettings, histogram_scores, mauve_score
+from dpsynth_assets.metrics.resampling import resampled_counts
 
 QUICK = MauveSettings(repeats=2, kmeans_iterations=20, kmeans_initializations=1)
 
 
 @pytest.fixture(scope="module")
 def features():
-    return _unit(np.random.default_rng(0).normal(size=(120, 16)))
+    return _unit(np.random.default_rng(0).normal(size=(240, 16)))
 
 
 def _unit(values):
@@ -28,28 +30,31 @@ def test_disjoint_sets_score_near_zero(features):
 
 def test_a_partial_mixture_scores_between(features):
     away = _unit(features + np.eye(16)[0] * 20)
-    mixed = np.concatenate([features[:60], away[:60]])
+    mixed = np.concatenate([features[:120], away[:120]])
     result = mauve_score(features, mixed, QUICK)
     assert 0.05 < result.mean < 0.95
 
 
 def test_sides_are_cut_to_equal_rows_and_to_the_cap(features):
-    assert mauve_score(features, features[:50], QUICK).rows == 50
-    capped = MauveSettings(repeats=1, kmeans_initializations=1, max_rows=40)
+    assert mauve_score(features, features[:150], QUICK).rows == 150
+    capped = MauveSettings(repeats=1, kmeans_initializations=1, max_rows=140)
     result = mauve_score(features, features, capped)
-    assert (result.rows, result.repeats, result.std) == (40, 1, 0.0)
+    assert (result.rows, result.repeats, len(result.draws)) == (140, 1, 0)
 
 
-def test_equal_seeds_give_equal_scores_and_repeats_differ(features):
+def test_equal_seeds_give_equal_scores_and_others_differ(features):
     first = mauve_score(features, features[::-1] * 0.9 + 0.1, QUICK)
     again = mauve_score(features, features[::-1] * 0.9 + 0.1, QUICK)
     assert first == again
-    assert first.std > 0
+    other = mauve_score(
+        features, features[::-1] * 0.9 + 0.1, dataclasses.replace(QUICK, seed=QUICK.seed + 9)
+    )
+    assert first.mean != other.mean
 
 
 def test_too_few_rows_are_refused(features):
-    with pytest.raises(ValueError, match="at least 20 rows"):
-        mauve_score(features[:19], features, QUICK)
+    with pytest.raises(ValueError, match="at least 100 rows"):
+        mauve_score(features[:99], features, QUICK)
 
 
 def test_the_constants_are_the_papers():
@@ -73,3 +78,40 @@ def test_without_the_extra_the_score_says_in_one_line_what_to_install(features, 
     with pytest.raises(ModuleNotFoundError) as refusal:
         mauve_score(features, features, QUICK)
     assert str(refusal.value) == "MAUVE: not computed; pip install 'dpsynth_assets[mauve]'"
+
+
+def test_scores_of_histograms_are_those_of_the_package():
+    package = pytest.importorskip("mauve.compute_mauve")
+    generator, settings = np.random.default_rng(3), MauveSettings()
+    pairs = generator.dirichlet(np.full(12, 0.4), size=(5, 2))
+    pairs[0, 0, :6], pairs[1, 1, 3] = 0.0, 0.0  # Clusters without rows of one side.
+    pairs /= pairs.sum(axis=2, keepdims=True)
+    weights = np.linspace(1e-6, 1 - 1e-6, settings.divergence_points)
+    expected = []
+    for p, q in pairs:
+        curve = package.get_divergence_curve_for_multinomials(p, q, weights, 5.0)
+        x, y = curve.T
+        first, second = np.argsort(x), np.argsort(y)
+        area = package.compute_area_under_curve
+        expected.append(0.5 * (area(x[first], y[first]) + area(y[second], x[second])))
+    assert histogram_scores(pairs[:, 0], pairs[:, 1], settings) == pytest.approx(expected)
+
+
+def test_a_resample_of_every_row_once_is_the_score_itself(features):
+    away = _unit(features + np.eye(16)[0])
+    once = np.ones((3, 240), dtype=np.float32)
+    result = mauve_score(features, away, dataclasses.replace(QUICK, repeats=1), once, once)
+    assert result.draws == pytest.approx([result.mean] * 3)
+
+
+def test_resamples_spread_about_as_other_rows_would():
+    generator = np.random.default_rng(5)
+
+    def rows(shift):
+        return _unit(generator.normal(size=(150, 8)) + np.eye(8)[0] * shift)
+
+    settings = dataclasses.replace(QUICK, repeats=1)
+    counts = [resampled_counts(150, 200, seed) for seed in (1, 2)]
+    spread = mauve_score(rows(0), rows(1), settings, *counts).draws.std()
+    others = np.std([mauve_score(rows(0), rows(1), settings).mean for _ in range(30)])
+    assert others / 2 < spread < 3 * others

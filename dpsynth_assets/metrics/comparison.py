@@ -1,0 +1,180 @@
+"""Comparisons of corpora by resampled rows: better, worse, or undecided.
+
+Two corpora differ where the interval of their paired difference leaves out zero, and a share of the
+gap between floor and ceiling is given only where these two differ. Everything else is undecided,
+and says so. Intervals are of one comparison each; they are not widened for the number of pairs.
+
+**Privacy** As private as the scores that are compared.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+
+from dpsynth_assets.metrics.resampling import COVERAGE, Estimate, interval
+
+Verdict = Literal["better", "worse", "undecided"]
+Estimates = Mapping[str, Estimate]
+"""Scores of one corpus by metric; a metric that could not be computed is missing."""
+
+METRICS = {"mauve": "MAUVE", "energy_distance": "energy distance", "accuracy": "accuracy"}
+"""Metrics that corpora are compared by, with their names in a sentence."""
+_LESS_IS_BETTER = {"energy_distance"}
+_NONE = "; no share of the gap is given."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One corpus beside another.
+
+    Attributes:
+        first: Name of the corpus that the verdict is about.
+        second: Name of the corpus it is compared with.
+        difference: Score of the first less that of the second.
+        low, high: Interval of the difference.
+        verdict: Of the first, in view of the direction of the metric.
+    """
+
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class GapShare:
+    """Share of the way from floor to ceiling with its interval: 0 at the floor, 1 at the ceiling.
+
+    It is not clipped: what lies below the floor has a share below 0.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def compare(metric: str, first: tuple[str, Estimate], second: tuple[str, Estimate]) -> Comparison:
+    """Compares two corpora, by name and score, from paired resamples."""
+    (name, score), (other, beside) = first, second
+    low, high = interval(score.draws - beside.draws)
+    verdict: Verdict = "undecided"
+    if low > 0 or high < 0:
+        verdict = "better" if (low > 0) != (metric in _LESS_IS_BETTER) else "worse"
+    return Comparison(
+        first=name,
+        second=other,
+        difference=score.value - beside.value,
+        low=low,
+        high=high,
+        verdict=verdict,
+    )
+
+
+def compare_all(metric: str, corpora: Mapping[str, Estimates]) -> list[Comparison]:
+    """Compares every pair of corpora that have the score, the better one of a pair first."""
+    scored = [(name, scores[metric]) for name, scores in corpora.items() if metric in scores]
+    sign = 1.0 if metric in _LESS_IS_BETTER else -1.0
+    scored.sort(key=lambda pair: sign * pair[1].value)
+    return [compare(metric, first, second) for first, second in combinations(scored, 2)]
+
+
+def gap_closed(
+    metric: str, score: Estimate | None, floor: Estimate | None, ceiling: Estimate | None
+) -> GapShare | None:
+    """Computes the share of the gap between floor and ceiling that a corpus closes.
+
+    Returns:
+        None where a score is missing, or the ceiling is not better than the floor beyond chance.
+    """
+    if score is None or floor is None or ceiling is None:
+        return None
+    if compare(metric, ("ceiling", ceiling), ("floor", floor)).verdict != "better":
+        return None
+    value = (score.value - floor.value) / (ceiling.value - floor.value)
+    width = ceiling.draws - floor.draws
+    # A draw in which the gap is closed or turned would give a share of any size and sign.
+    wide = np.sign(width) == np.sign(ceiling.value - floor.value)
+    low, high = interval(((score.draws - floor.draws)[wide]) / width[wide])
+    return GapShare(value, low, high)
+
+
+def gap_fields(
+    scores: Estimates, floor: Estimates | None, ceiling: Estimates | None
+) -> dict[str, Any]:
+    """Fields of a table's row: `gap_closed_<metric>` with `_low` and `_high`; None if undecided."""
+    fields: dict[str, Any] = {}
+    for metric in METRICS:
+        ends = [None if corpus is None else corpus.get(metric) for corpus in (floor, ceiling)]
+        share = gap_closed(metric, scores.get(metric), *ends)
+        name = f"gap_closed_{metric}"
+        fields[name] = None if share is None else share.value
+        fields[f"{name}_low"] = None if share is None else share.low
+        fields[f"{name}_high"] = None if share is None else share.high
+    return fields
+
+
+def verdicts(
+    corpora: Mapping[str, Estimates], floor: str | None = None, ceiling: str | None = None
+) -> list[str]:
+    """Says in a sentence a metric which corpora differ and what the data cannot decide.
+
+    Args:
+        corpora: Scores by name; those of one table, on one number of rows.
+        floor: Name of the public-only corpus among them, if it is there.
+        ceiling: Name of the non-private one.
+    """
+    sentences = []
+    for metric, title in METRICS.items():
+        pairs = compare_all(metric, corpora)
+        if pairs:
+            sentences.append(_ordering(title, pairs))
+            sentences += _gap_sentence(metric, title, corpora, floor, ceiling)
+    if sentences:
+        sentences.append(
+            f"Verdicts are of {100 * COVERAGE:.0f} % intervals from resampled rows, one for each "
+            "pair and not widened for the number of pairs; they say nothing of other runs."
+        )
+    return sentences
+
+
+def _ordering(title: str, pairs: Sequence[Comparison]) -> str:
+    better: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.verdict == "better":
+            better.setdefault(pair.first, []).append(pair.second)
+    parts = [f"{name} is better than {', '.join(others)}" for name, others in better.items()]
+    undecided = [f"{p.first} and {p.second}" for p in pairs if p.verdict != "better"]
+    if undecided:
+        parts.append(f"undecided: {', '.join(undecided)}")
+    return f"By {title}: {'; '.join(parts)}."
+
+
+def _gap_sentence(
+    metric: str,
+    title: str,
+    corpora: Mapping[str, Estimates],
+    floor: str | None,
+    ceiling: str | None,
+) -> Iterator[str]:
+    """Says why there is no share of the gap, where both ends have a score and there is none."""
+    if floor is None or ceiling is None:
+        return
+    low, high = corpora[floor].get(metric), corpora[ceiling].get(metric)
+    if low is None or high is None:
+        return
+    verdict = compare(metric, (ceiling, high), (floor, low)).verdict
+    if verdict == "better":
+        return
+    ends = (
+        f"the ceiling ({ceiling}, {high.value:.3g} ± {high.std:.2g})",
+        f"the floor ({floor}, {low.value:.3g} ± {low.std:.2g})",
+    )
+    if verdict == "undecided":
+        yield f"Undecided: by {title}, {ends[0]} does not differ from {ends[1]}{_NONE}"
+    else:
+        yield f"By {title}, {ends[0]} is worse than {ends[1]}{_NONE}"
