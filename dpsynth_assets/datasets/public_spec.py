@@ -46,6 +46,13 @@ class LanguageModelSpec(Declaration):
         default="float32", description="Number type of the weights in memory."
     )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    decoder: Literal["exact", "transformers"] | None = Field(
+        default=None,
+        description="What computes next-token logits. exact: 8-bit integers on the processor, for "
+        "Llama-shaped models: a prompt's logits depend on it alone, bit for bit, so private "
+        "prediction is charged for no rounding. transformers: floating point. None: exact for "
+        "smollm2 in float32 that names no GPU, else transformers.",
+    )
     training_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -55,6 +62,28 @@ class LanguageModelSpec(Declaration):
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Shape and training of the embedded model."
     )
+
+    @property
+    def decodes_exactly(self) -> bool:
+        """Says whether logits are computed in exact integers: a public fact that plans price by."""
+        if self.decoder is None:
+            return self.kind == "smollm2" and self.dtype == "float32" and not self._names_gpu
+        return self.decoder == "exact"
+
+    @property
+    def _names_gpu(self) -> bool:
+        return self.device not in ("auto", "cpu")
+
+    @model_validator(mode="after")
+    def _exact_on_processor(self) -> Self:
+        if self.decoder == "exact" and (self._names_gpu or self.dtype not in ("auto", "float32")):
+            refuse(
+                "decoder",
+                "device auto or cpu and dtype float32 beside decoder: exact",
+                f"device {self.device!r} and dtype {self.dtype!r}",
+                "Drop them, or write decoder: transformers.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _weights_named(self) -> Self:
