@@ -15,11 +15,13 @@ from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import project_root
+from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.making import (
     embedded_documents,
     embedder_manifest,
-    language_model_manifest,
+    pretrained_manifest,
     public_centers,
+    trained_manifest,
 )
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
@@ -29,14 +31,18 @@ from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
 
 
 def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
-    """All assets of one public base."""
+    """All assets of one public base: a model learns from the corpus, or a pretrained one writes it.
+
+    Only then is there an order between the two; else each is made without the other.
+    """
+    trained = spec.language_model.kind == "embedded"
     return dg.Definitions(
         assets=[
-            _public_corpus(spec),
+            _invented_corpus(spec) if spec.invents_documents else _public_corpus(spec),
             _text_embedder(spec),
             _public_embeddings(spec),
             _public_clusters(spec),
-            _public_language_model(spec),
+            _trained_language_model(spec) if trained else _pretrained_language_model(spec),
         ]
     )
 
@@ -67,18 +73,54 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
                 documents = documents.head(spec.max_documents or documents.height)
             else:
                 documents = read_public_records(spec)
-        sample = documents.head(5).to_dicts()
-        rows = [f"| {row['label']} | {row['text'][:160]} |" for row in sample]
-        preview = "\n".join(["| label | text |", "|---|---|", *rows])
-        return dg.Output(
-            documents,
-            metadata={
-                "dagster/row_count": documents.height,
-                "dpsynth/preview": dg.MetadataValue.md(preview),
-            },
-        )
+        return _shown_documents(documents)
 
     return public_corpus
+
+
+def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        **public_asset(spec, "public_corpus"),
+        metadata=code_references("dpsynth_assets.models.invented_text.invent_documents"),
+        ins={
+            "public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model")),
+        },
+        kinds={"pytorch", "polars", "parquet"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of("invented corpus", spec.domain, spec.invented, spec.max_documents),
+        description=(
+            "Public documents (text, label) that the language model wrote from the domain and the "
+            "kinds of text the base declares, ε = 0: clusters, topics and first populations lie "
+            "where such texts do."
+        ),
+    )
+    def public_corpus(
+        context: dg.AssetExecutionContext,
+        public_language_model: dict,
+        models: Models,
+        progress: Progress,
+    ) -> dg.Output[pl.DataFrame]:
+        report = progress.start(context, f"Inventing documents of public base {spec.name}")
+        with public_section(f"Inventing documents of public base {spec.name!r}"):
+            documents = invented_documents(spec, public_language_model, models, report)
+        return _shown_documents(documents)
+
+    return public_corpus
+
+
+def _shown_documents(documents: pl.DataFrame) -> dg.Output[pl.DataFrame]:
+    """The documents with their number and the first of them."""
+    sample = documents.head(5).to_dicts()
+    rows = [f"| {row['label']} | {row['text'][:160]} |" for row in sample]
+    preview = "\n".join(["| label | text |", "|---|---|", *rows])
+    return dg.Output(
+        documents,
+        metadata={
+            "dagster/row_count": documents.height,
+            "dpsynth/preview": dg.MetadataValue.md(preview),
+        },
+    )
 
 
 def _demo_documents() -> pl.DataFrame:
@@ -171,7 +213,7 @@ def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
     return public_clusters
 
 
-def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
+def _trained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "public_language_model"),
         metadata=code_references(
@@ -183,9 +225,8 @@ def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         op_tags=GPU_OP_TAGS,
         code_version=version_of("language model", spec.language_model),
         description=(
-            "The generator behind private prediction: SmolLM2 from its Python package, a model of "
-            "the hub or a folder, or a small Llama-architecture model trained here on the public "
-            "corpus."
+            "The generator behind private prediction: a small Llama-architecture model trained "
+            "here on the public corpus."
         ),
     )
     def public_language_model(
@@ -193,9 +234,30 @@ def _public_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         public_corpus: pl.DataFrame,
         progress: Progress,
     ) -> dg.Output[dict]:
-        report = progress.start(context, "Opening or training the public language model")
+        report = progress.start(context, "Training the public language model")
         with public_section("Making the public language model"):
-            manifest = language_model_manifest(spec, public_corpus, report)
+            manifest = trained_manifest(spec, public_corpus, report)
+        return dg.Output(manifest, metadata=shown_model(manifest))
+
+    return public_language_model
+
+
+def _pretrained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        **public_asset(spec, "public_language_model"),
+        metadata=code_references("dpsynth_assets.models.smollm2.write_smollm2"),
+        kinds={"pytorch", "huggingface"},
+        pool=GPU_POOL,
+        op_tags=GPU_OP_TAGS,
+        code_version=version_of("language model", spec.language_model),
+        description=(
+            "The generator behind private prediction: SmolLM2 from its Python package, or a model "
+            "of the hub or a folder."
+        ),
+    )
+    def public_language_model() -> dg.Output[dict]:
+        with public_section("Opening the public language model"):
+            manifest = pretrained_manifest(spec)
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return public_language_model

@@ -9,6 +9,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.public_base import making
+from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.opening import OpenedModels
 
 
@@ -21,7 +22,7 @@ class PublicBase:
 
     def __init__(
         self,
-        documents: pl.DataFrame,
+        documents: pl.DataFrame | None = None,
         *,
         name: str = "documents",
         report: making.Report | None = None,
@@ -30,22 +31,40 @@ class PublicBase:
         """Names the documents and declares the models.
 
         Args:
-            documents: Columns `text` and, if there are any, `label`; public.
+            documents: Columns `text` and, if there are any, `label`; public. None: the language
+                model writes them from the declared `domain`.
             name: Folder of its models in DPSYNTH_HOME.
             report: Called with the share done while a model is made.
             declared: Fields of a public base file (docs/datasets.md), e.g.
                 `language_model={"kind": "smollm2"}`.
+
+        Raises:
+            ValueError: A field is wrong, or there are neither documents nor a domain.
         """
-        if "label" not in documents.columns:
-            documents = documents.with_columns(pl.lit("").alias("label"))
-        self.documents = documents.select("text", "label")
+        self._given = documents
         self.spec = PublicDataSpec.model_validate({"name": name, **declared})
+        if documents is None and not self.spec.invents_documents:
+            raise ValueError(
+                "Expected public documents, or a domain to invent them from, got neither. Give a "
+                "frame with the column text, or domain=<what the texts are>."
+            )
         self.models = OpenedModels()
         self._report = report or (lambda _share, _message: None)
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
         """Makes artifacts by the last part of their asset keys."""
         return {name: getattr(self, f"_{name}") for name in names}
+
+    @cached_property
+    def documents(self) -> pl.DataFrame:
+        """Public documents: columns `text` and `label`."""
+        if self._given is None:
+            return invented_documents(
+                self.spec, self._public_language_model, self.models, self._report
+            )
+        labelled = "label" in self._given.columns
+        label = pl.col("label") if labelled else pl.lit("").alias("label")
+        return self._given.select("text", label)
 
     @property
     def _public_corpus(self) -> pl.DataFrame:
@@ -69,7 +88,9 @@ class PublicBase:
 
     @cached_property
     def _public_language_model(self) -> Mapping[str, Any]:
-        return making.language_model_manifest(self.spec, self.documents, self._report)
+        if self.spec.language_model.kind == "embedded":
+            return making.trained_manifest(self.spec, self.documents, self._report)
+        return making.pretrained_manifest(self.spec)
 
     @cached_property
     def _topic_model(self) -> Mapping[str, Any]:

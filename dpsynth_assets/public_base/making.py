@@ -33,17 +33,21 @@ def embedder_manifest(spec: PublicDataSpec, models: OpenedModels) -> dict[str, A
     return manifest | {"name": embedder.name, "dimension": int(embedder.dimension)}
 
 
-def language_model_manifest(
+def pretrained_manifest(spec: PublicDataSpec) -> dict[str, Any]:
+    """Describes the language model of a base that trains none."""
+    settings = spec.language_model
+    packaged = settings.kind == "smollm2"
+    path = str(packaged_model()) if packaged else settings.model
+    return {"dtype": settings.dtype, "device": settings.device, "path": path}
+
+
+def trained_manifest(
     spec: PublicDataSpec, documents: pl.DataFrame, report: Report
 ) -> dict[str, Any]:
-    """Describes the language model of a base, which is trained here if the base says so."""
+    """Describes the language model of a base that trains it on its documents."""
     settings = spec.language_model
-    manifest: dict[str, Any] = {"dtype": settings.dtype, "device": settings.device}
-    if settings.kind == "pretrained":
-        return manifest | {"path": settings.model}
-    if settings.kind == "smollm2":
-        return manifest | {"path": str(packaged_model())}
     path, facts = trained_language_model(spec, documents, report)
+    manifest = {"dtype": settings.dtype, "device": settings.device}
     return manifest | {"path": str(path), "facts": facts}
 
 

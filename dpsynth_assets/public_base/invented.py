@@ -1,0 +1,58 @@
+"""Public documents of a base that has none: written once by its language model, and kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.public_base.making import Report
+from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.storage.identity import version_of
+from dpsynth_assets.storage.shared_models import model_folder, share
+from dpsynth_assets.storage.whole_folders import written_whole
+
+_FILE = "documents.parquet"
+
+
+def invented_documents(
+    spec: PublicDataSpec, manifest: Mapping[str, Any], models: OpenedModels, report: Report
+) -> pl.DataFrame:
+    """Writes the documents of a domain, or reads those that an earlier run wrote.
+
+    Args:
+        spec: A base with a domain and without a source.
+        manifest: What describes its language model.
+        models: Opens it.
+        report: Called with the share done in [0, 1] and a short message.
+
+    Returns:
+        Columns `text` and `label`; the same declaration and model give the same documents.
+    """
+    from dpsynth_assets.models.invented_text import CODE_VERSION, invent_documents
+
+    model_name = str(manifest["path"]).rstrip("/").rsplit("/", maxsplit=1)[-1]
+    version = version_of("invented", CODE_VERSION, spec.domain, spec.invented, model_name)
+    folder = model_folder(spec.name, "invented_documents", version)
+    if folder.is_dir():
+        report(1.0, "already invented from these words by this model")
+    else:
+        language_model = models.language_model(manifest)
+        documents = invent_documents(
+            models.engine(_engine(spec), language_model),
+            language_model,
+            domain=spec.domain,
+            **spec.invented.model_dump(),
+            report=report,
+        )
+        with written_whole(folder) as whole:
+            documents.write_parquet(whole / _FILE)
+    share(folder)
+    found = pl.read_parquet(folder / _FILE)
+    return found if spec.max_documents is None else found.head(spec.max_documents)
+
+
+def _engine(spec: PublicDataSpec) -> EngineSpec:
+    """Runs the packaged model in exact integers, which write the same on every machine."""
+    return EngineSpec(kind="exact" if spec.language_model.kind == "smollm2" else "transformers")
