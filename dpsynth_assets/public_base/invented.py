@@ -28,19 +28,23 @@ def invented_documents(
         report: Called with the share done in [0, 1] and a short message.
 
     Returns:
-        Columns `text` and `label`; the same declaration and model give the same documents.
+        Columns `text` and `label`; the same declaration and model give the same documents, with
+        the exact decoder on every machine.
     """
     from dpsynth_assets.models.invented_text import CODE_VERSION, invent_documents
 
     model_name = str(manifest["path"]).rstrip("/").rsplit("/", maxsplit=1)[-1]
-    version = version_of("invented", CODE_VERSION, spec.domain, spec.invented, model_name)
+    engine = EngineSpec(kind="exact" if spec.language_model.decodes_exactly else "transformers")
+    version = version_of(
+        "invented", CODE_VERSION, spec.domain, spec.invented, model_name, engine.kind
+    )
     folder = model_folder(spec.name, "invented_documents", version)
     if folder.is_dir():
         report(1.0, "already invented from these words by this model")
     else:
         language_model = models.language_model(manifest)
         documents = invent_documents(
-            models.engine(_engine(spec), language_model),
+            models.engine(engine, language_model),
             language_model,
             domain=spec.domain,
             **spec.invented.model_dump(),
@@ -52,7 +56,3 @@ def invented_documents(
     found = pl.read_parquet(folder / _FILE)
     return found if spec.max_documents is None else found.head(spec.max_documents)
 
-
-def _engine(spec: PublicDataSpec) -> EngineSpec:
-    """Runs the packaged model in exact integers, which write the same on every machine."""
-    return EngineSpec(kind="exact" if spec.language_model.kind == "smollm2" else "transformers")
