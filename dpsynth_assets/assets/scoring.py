@@ -1,4 +1,4 @@
-"""Scoring corpora and writing the internal report: files, plots, and Dagster metadata."""
+"""Scoring corpora and writing the internal report: files and plots."""
 
 import json
 import time
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.downstream_scoring import ScoredModel
+from dpsynth_assets.assets.score_metadata import score_metadata
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.metrics.comparison import METRICS, gap_fields, verdicts
+from dpsynth_assets.metrics.comparison import gap_fields, verdicts
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -25,10 +25,9 @@ from dpsynth_assets.metrics.evaluation import (
 )
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report import plots
-from dpsynth_assets.report.render import format_cell, render_report
+from dpsynth_assets.report.render import render_report
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 ProgressCallback = Callable[[float, str], None]
@@ -190,7 +189,7 @@ def write_report(
         ),
     ):
         _write_owner_only(folder / name, content)
-    return _metadata(folder, table, told, shown)
+    return score_metadata(folder / "report.html", table, told, shown)
 
 
 def _write_owner_only(path: Path, content: str) -> None:
@@ -211,8 +210,7 @@ def report_table(
         row["scored_rows"] = entry.scores.rows
         row["rows"] = entry.corpus.rows.height if entry.corpus else None
         if entry.corpus is not None and entry.corpus.role == "corpus":
-            ends = (by_role.get(role) for role in ("floor", "ceiling"))
-            row |= gap_fields(entry.scores.estimates, *(end and end.estimates for end in ends))
+            row |= _gaps(entry.scores, by_role)
         rows.append(row)
     return rows + [model.row() for model in models]
 
@@ -229,6 +227,13 @@ def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:
     if corpus.ex_post.get("ex_post_epsilon") is not None:
         row["ex_post_epsilon"] = corpus.ex_post["ex_post_epsilon"]
     return row
+
+
+def _gaps(scores: CorpusScores, by_role: Mapping[str, CorpusScores]) -> dict[str, Any]:
+    if set(by_role) != {"floor", "ceiling"}:
+        return {}
+    floor, ceiling = by_role["floor"].estimates, by_role["ceiling"].estimates
+    return gap_fields(scores.estimates, floor, ceiling)
 
 
 def _verdicts(scored: Sequence[Scored]) -> list[str]:
@@ -273,43 +278,3 @@ def _context(
         "embedder": embedder_name,
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
-
-
-def _metadata(
-    folder: Path, table: list[dict[str, Any]], told: Sequence[str], pictures: dict[str, bytes]
-) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "dpsynth/report": dg.MetadataValue.path(str(folder / "report.html")),
-        "dpsynth/scores": _score_table(table),
-        "dpsynth/verdicts": dg.MetadataValue.md("\n\n".join(told)),
-    }
-    for name, picture in pictures.items():
-        metadata[f"dpsynth/plot_{name}"] = dg.MetadataValue.md(plots.to_markdown(picture, name))
-    for row in table:
-        slug = row["name"].replace(" ", "_").replace("-", "_")
-        for metric in ("mauve", "accuracy"):
-            if row[metric] is not None:
-                metadata[f"dpsynth/{metric}/{slug}"] = float(row[metric])
-    return metadata
-
-
-_SHOWN = (
-    "name", "guarantee", "epsilon", "rows", "scored_rows",
-    *(f"{prefix}{metric}" for metric in METRICS for prefix in ("", "gap_closed_")),
-)  # fmt: skip
-_SCORES = {name for metric in METRICS for name in (metric, f"gap_closed_{metric}")}
-
-
-def _score_table(table: list[dict[str, Any]]) -> dg.TableMetadataValue:
-    records = [dg.TableRecord({column: _cell(column, row) for column in _SHOWN}) for row in table]
-    columns = [dg.TableColumn(column, "string") for column in _SHOWN]
-    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
-
-
-def _cell(column: str, row: Mapping[str, Any]) -> str:
-    value = row.get(column)
-    if value is None:
-        return "—"
-    if column == "epsilon" and not isinstance(value, str):
-        return rounded_up(value, ".4g")
-    return format_cell(column, value, row) if column in _SCORES else str(value)

@@ -10,7 +10,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 
-_SCORES = {"mauve": "MAUVE", "energy_distance": "energy dist.", "accuracy": "accuracy"}
+_SCORES = {"mauve": "MAUVE", "accuracy": "accuracy"}
 
 
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
@@ -61,7 +61,9 @@ def _table(summary: dict[str, Any]) -> Table:
     table = Table(title=f"Synthetic corpora of {summary['cohort']} and their references")
     columns = ("method", "guarantee", "ε", "δ", "rows", *_SCORES.values(), "seconds")
     for name in columns:
-        table.add_column(name, justify="left" if name in columns[:2] else "right", no_wrap=True)
+        table.add_column(
+            name, justify="left" if name in columns[:2] else "right", no_wrap=name != "method"
+        )
     for row in summary["rows"]:
         table.add_row(
             row["name"],

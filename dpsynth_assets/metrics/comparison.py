@@ -103,14 +103,11 @@ def gap_closed(
     return GapShare(value, low, high)
 
 
-def gap_fields(
-    scores: Estimates, floor: Estimates | None, ceiling: Estimates | None
-) -> dict[str, Any]:
+def gap_fields(scores: Estimates, floor: Estimates, ceiling: Estimates) -> dict[str, Any]:
     """Fields of a table's row: `gap_closed_<metric>` with `_low` and `_high`; None if undecided."""
     fields: dict[str, Any] = {}
     for metric in METRICS:
-        ends = [None if corpus is None else corpus.get(metric) for corpus in (floor, ceiling)]
-        share = gap_closed(metric, scores.get(metric), *ends)
+        share = gap_closed(metric, scores.get(metric), floor.get(metric), ceiling.get(metric))
         name = f"gap_closed_{metric}"
         fields[name] = None if share is None else share.value
         fields[f"{name}_low"] = None if share is None else share.low
