@@ -6,10 +6,12 @@ import secrets
 import select
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,18 @@ class House:
     def wait_for(self, point: str, count: int = 1) -> int:
         until(lambda: len(self.passed(point)) >= count, f"nobody came to {point!r}")
         return self.passed(point)[-1]
+
+    def said(self) -> str:
+        """What the pages of the runs show, read from outside."""
+        texts = []
+        for path in self.home.glob("dagster/history/runs/*.db"):
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+                try:
+                    rows = connection.execute("SELECT event FROM event_logs").fetchall()
+                except sqlite3.OperationalError:
+                    continue  # Its tables are about to be made.
+                texts += [row[0] for row in rows]
+        return " ".join(texts)
 
     def forget_marks(self) -> None:
         for path in self.marks.iterdir():

@@ -61,25 +61,13 @@ def test_a_disk_that_fills_during_a_run_is_waited_for_and_the_value_kept(house, 
     ballast = fill(small_disk)
     (house.marks / "hold stored").touch()
     house.free(DRAWN)
-    until(lambda: "nothing is lost" in said(house), "the run did not say that it waits")
-    assert "No space left on device" in said(house)
+    until(lambda: "nothing is lost" in house.said(), "the run did not say that it waits")
+    assert "No space left on device" in house.said()
     ballast.unlink()
     run.at("stored")
     house.free("stored")
     assert run.outcome()["success"]
     house.assert_whole(charges=1, released=1)
-
-
-def said(house):
-    """What the run's page shows, read from outside."""
-    import sqlite3
-
-    events = house.home.glob("dagster/history/runs/*.db")
-    texts = []
-    for path in events:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-            texts += [row[0] for row in connection.execute("SELECT event FROM event_logs")]
-    return " ".join(texts)
 
 
 def test_a_disk_that_stays_full_leaves_the_charge_and_the_retry_uses_it(house, small_disk):

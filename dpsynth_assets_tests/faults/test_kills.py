@@ -73,8 +73,9 @@ def test_two_people_who_launch_the_same_cohort_at_once_pay_once(house, request, 
         house.variables["DPSYNTH_LEDGER_URL"] = request.getfixturevalue("postgres_url")
     house.hold(PASS)
     runs = [house.start(), house.start()]
-    house.wait_for(BEFORE, count=2)
     house.wait_for(PASS)
+    # One draws and is held: the other is let go only once it has said that it waits.
+    until(lambda: "nothing is paid twice" in house.said(), "the second did not say that it waits")
     house.free(PASS)
     outcomes = [run.outcome() for run in runs]
     assert [outcome["success"] for outcome in outcomes] == [True, True]
