@@ -41,6 +41,7 @@ class Cohort:
 
     Attributes:
         name: Its name.
+        domain: What its texts are, in public words.
         labels: Public label values, and how prompts word them.
         label_names: What the parts of a label are, e.g. category and rating.
         source: Records that methods read: `id`, `text`, `label`.
@@ -49,6 +50,7 @@ class Cohort:
     """
 
     name: str
+    domain: str
     labels: Mapping[str, str]
     label_names: tuple[str, ...]
     source: pl.DataFrame = field(repr=False)
@@ -83,6 +85,7 @@ def load_cohort(name: str, records: int, held_out: int, per_label: int | None = 
     source = source.head(records).with_row_index("id").cast({"id": pl.String})
     return Cohort(
         name=name,
+        domain=_DOMAINS[name.split("_")[0]],
         labels=labels,
         label_names=("category", "rating") if name == "yelp_category_rating" else ("",),
         source=source,
@@ -180,7 +183,7 @@ def _category_and_rating() -> Records:
 def _ag_news() -> Records:
     articles = pl.read_parquet(real_data() / "ag_news.parquet")
     found = articles.select("text", pl.col("topic").cast(pl.String).alias("label"))
-    return found, {value: value for value in sorted(found["label"].unique())}
+    return found, {value: f"{value} news report" for value in sorted(found["label"].unique())}
 
 
 def _plots() -> Records:
@@ -226,6 +229,13 @@ COHORTS: Mapping[str, Callable[[], Records]] = {
     "movie_plots": _plots,
     "movies_json": _movies_json,
     "letters": _letters,
+}
+_DOMAINS = {
+    "yelp": "Yelp reviews of local businesses",
+    "ag": "Short news reports of press agencies",
+    "movie": "First paragraphs of Wikipedia articles about films",
+    "movies": "Films as JSON records",
+    "letters": "Letters to a bank",
 }
 UNCUT = frozenset({"movies_json", "letters"})
 _FILES = {"movie_plots": "wikipedia_movies", "movies_json": "wikipedia_movies"}

@@ -35,6 +35,8 @@ class Size:
         contexts: Contexts of a batch in private prediction at ε = 10, and how many more at ε = 3.
         batches: Most batches of private prediction.
         words: Secret words of the secret-protection table.
+        invented: Public documents are written by the public model from the cohort's domain and
+            labels, not taken from other corpora.
     """
 
     records: int
@@ -52,6 +54,7 @@ class Size:
     contexts: int = 64
     batches: int = 8
     words: int = 300
+    invented: bool = False
 
 
 MODEL = {"vocabulary": 4096, "max_document_tokens": 152, "sequence_tokens": [256, 320]}
@@ -86,6 +89,16 @@ SIZES = {
             "candidates": 100, "negatives": 100, "clip_documents": 200, "max_document_tokens": 72,
             "max_new_tokens": 72,
         },
+    ),
+    "english": Size(  # For --language-model smollm2 on two cores.
+        records=4_000, held_out=1_000, rows=400, documents=1_500, invented=True,
+        training={"steps": 40, "expected_batch_size": 256, "max_document_tokens": 72},
+        evolution={"population": 400, "variations": 2, "iterations": 3, "max_new_tokens": 72},
+        vectors={
+            "candidates": 100, "negatives": 100, "clip_documents": 200, "max_document_tokens": 72,
+            "max_new_tokens": 72,
+        },
+        batches=64,
     ),
     "large": Size(  # For a GPU.
         records=100_000, held_out=2_000, rows=2_000, documents=60_000,
@@ -217,6 +230,14 @@ def vectors(size: Size, epsilon: float) -> Iterable[Entry]:
     yield _prediction(size, epsilon, "InvisibleInk", "invisible_ink", larger=(1 / 8, 1 / 4, 1 / 2))
 
 
+def free_rows(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """One method of each family that writes any number of rows."""
+    yield Entry(title="Aug-PE", method="aug_pe", settings=_evolution(size))
+    drawn = {**size.vectors, "shots": 1, "kept_shots": 12}
+    yield Entry(title="EPSVec, drawn shots", method="epsvec", settings=drawn)
+    yield Entry(title="CTCL", method="ctcl", settings=dict(size.training))
+
+
 def parts_of_epsvec(size: Size, _epsilon: float) -> Iterable[Entry]:
     """EPSVec's parts: shots, vectors, and shots that are drawn anew for each row."""
     drawn = {"shots": 1, "kept_shots": 16}
@@ -323,6 +344,8 @@ def _with(names: Iterable[str], family: Callable[[Size, float], Iterable[Entry]]
     return entries
 
 
+_REFERENCES = ("real_data", "public_only", "one_real_example")
+
 PRESETS = {
     "ctcl": Preset(
         entries=_with(("real_data", "public_generator"), fine_tuning),
@@ -363,6 +386,14 @@ PRESETS = {
         entries=_with(("real_data", "public_only", "one_real_example"), prediction),
         cohorts=("yelp_sentiment", "ag_news"), epsilons=(10.0, 3.0),
         size={"rows": 20},
+    ),
+    "english_open": Preset(  # Methods whose rows are free, with a pretrained model.
+        entries=_with(_REFERENCES, free_rows), cohorts=("yelp_rating", "ag_news", "movie_plots"),
+        epsilons=(10.0, 3.0, 1.0), delta=1e-5,
+    ),
+    "english_prediction": Preset(
+        entries=_with(_REFERENCES, prediction),
+        cohorts=("yelp_rating", "ag_news", "movie_plots"), epsilons=(10.0, 3.0, 1.0), delta=1e-5,
     ),
     "movies": Preset(
         entries=structured_prediction, cohorts=("movies_json",), epsilons=(10.0,),
