@@ -30,6 +30,7 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
@@ -96,6 +97,11 @@ class CohortTerms:
     secrets: SecretPromise | None = None
     secret_share: float | None = None
     account: str = ""
+
+    @property
+    def decodes_exactly(self) -> bool:
+        """Whether the base declares that logits are computed in exact integers."""
+        return self.language_model is not None and self.language_model.decodes_exactly
 
     @property
     def ledger_account(self) -> str:
@@ -324,6 +330,18 @@ class Method(Staged[ConfigT]):
     def default_rows(self) -> int:
         """Rows written unless the launch asks for another number."""
         return int(getattr(self.config, "rows", 0))
+
+    def tail(self, plan: MethodPlan) -> Tail | None:
+        """Estimates the share of private draws that fall on tokens nobody proposes.
+
+        Args:
+            plan: A plan of this method that was not refused.
+
+        Returns:
+            None where no token is drawn from private prompts.
+        """
+        del plan
+        return None
 
     @abstractmethod
     def plan(self, target_epsilon: float) -> MethodPlan:

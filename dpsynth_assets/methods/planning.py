@@ -236,6 +236,16 @@ def _priced(method: Method[Any], target: float) -> MethodPlan:
             "whole budget. Lower their shares in the dataset file."
         )
     try:
-        return method.plan(target)
+        return _readable(method, method.plan(target))
     except ValueError as error:  # Of public facts; the other methods, and cohorts, go on.
         return method.refused(" ".join(str(error).split()))
+
+
+def _readable(method: Method[Any], plan: MethodPlan) -> MethodPlan:
+    """States a plan's tail, and refuses one whose text would drown in it."""
+    if plan.refusal is not None:
+        return plan
+    tail = method.tail(plan)
+    if tail is None or tail.refusal is None:
+        return replace(plan, tail=tail)
+    return replace(method.refused(tail.refusal, plan.parameters), tail=tail)

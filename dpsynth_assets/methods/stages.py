@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.privacy.events import POST_PROCESSING, ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
@@ -114,6 +115,8 @@ class MethodPlan:
         tokens_per_batch: Private tokens each batch may emit, where the method has batches.
         rows_estimate: Rows obtainable, from public facts only; None if unknown beforehand.
         refusal: Why the method cannot run, in one line; None if it can.
+        tail: Share of private draws on tokens that nobody proposes; None where no token is drawn
+            from private prompts. It follows from the parameters and is not among them.
     """
 
     guarantee: GuaranteeType
@@ -123,6 +126,7 @@ class MethodPlan:
     tokens_per_batch: int | None = None
     rows_estimate: int | None = None
     refusal: str | None = None
+    tail: Tail | None = None
 
     def stage(self, name: str) -> Stage:
         """Looks a stage up by its name.

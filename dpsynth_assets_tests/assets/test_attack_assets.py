@@ -49,6 +49,7 @@ SETTINGS = {"expected_batch_size": 24, "clip_bound": 2.0, "temperature": 3.0}
 EXTRA = {
     "mean_svt": {"svt_noise_scale": 4.0},  # at s = 24 the default would take the whole budget
     "median_clustered": {"matched_epsilon": 3.0},
+    "invisible_ink": {"temperature": 1.5},  # public words below it would drown the text
 }
 METHODS = ("mean_uniform", "mean_svt", "mean_clustered", "invisible_ink", "median_clustered")
 
@@ -224,7 +225,7 @@ SLOTS = {
     "columns": {"labels": ["label"], "id": "id"},
     "public_facts": {"labels": {"label": ["a", "b"]}, "records": 4000, "slots": True},
 }
-FEW_SHOT = {"subsets": 8, "examples_per_subset": 2, "documents_per_label": 6}
+FEW_SHOT = {"subsets": 32, "examples_per_subset": 2, "documents_per_label": 6}
 
 
 def slots_plan(method, **settings):
@@ -260,7 +261,7 @@ def test_copying_from_slots_is_refuted():
 
 
 def few_shot_plan(**changes):
-    facts = {"labels": {"label": ["a", "b"]}, "records": 600}
+    facts = {"labels": {"label": ["a", "b"]}, "records": 2000}
     entry = {"method": "few_shot", "settings": FEW_SHOT}
     return planned(
         methods=[entry],
@@ -275,7 +276,7 @@ def test_few_shot_generation_is_tested_at_its_own_noise_and_sampling():
     declared = plan.methods[0]
     task = key_task(declared)
     own, tested = declared.plan.parameters, task.plan.parameters
-    assert task.expected_keys == 300  # as many as one label has records
+    assert task.expected_keys == 1000  # as many as one label has records
     assert tested["sampling_probability"] == pytest.approx(own["sampling_probability"])
     assert tested["noise_multiplier"] == own["noise_multiplier"]
     assert tested["steps_per_label"] == 60
@@ -295,7 +296,7 @@ class Repeating(FewShot):
     """Planted bug: few-shot generation that returns what it was shown."""
 
     def release(self, stage, private, public, checkpoint, progress):
-        rows = private.records.select("text", "label").head(40)
+        rows = private.records.select("text", "label").head(200)
         cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
         return Release(value=StageRelease(rows=rows, facts={}), cost=cost)
 

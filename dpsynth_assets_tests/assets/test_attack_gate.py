@@ -36,7 +36,7 @@ from dpsynth_assets_tests.privacy.ledger_cases import make_request, sqlite_url
 MODEL = "f00d"
 SETTINGS = {"expected_batch_size": 64}
 PROMPT = {"private": "Texts: {examples} One more:", "text_start": '{"a": 1.0}'}
-FEW_SHOT = {"subsets": 8, "examples_per_subset": 2, "documents_per_label": 6}
+FEW_SHOT = {"subsets": 32, "examples_per_subset": 2, "documents_per_label": 6}
 FACTS = {"labels": {"label": ["a", "b"]}, "records": 4000}
 
 

@@ -18,7 +18,6 @@ from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.few_shot_plan import (
     input_refusal,
     least_noise,
-    noise_refusal,
 )
 from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     FewShotTask,
@@ -29,12 +28,14 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
 from dpsynth_assets.methods.private_prediction.method import PrivatePrediction, released
 from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_shot_fitted
 from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import noisy_tail
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,
     Stage,
     StageRelease,
 )
+from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.noisy_probabilities import (
@@ -83,10 +84,11 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         if chance is None or refusal is not None:
             return self.refused(refusal or "", settings)
         noise = least_noise(self._event, chance, self.terms, target_epsilon)
-        refusal = noise_refusal(self._mechanism(noise), target_epsilon)
-        if refusal is not None:
-            return self.refused(refusal, settings)
         return self.plan_at_noise(noise)
+
+    def tail(self, plan: MethodPlan) -> Tail | None:
+        """Estimates how often noise chooses a token that no subset proposes."""
+        return noisy_tail(self.config, float(plan.parameters["noise_std"]))
 
     def plan_at_noise(self, noise_multiplier: float) -> MethodPlan:
         """Plans all steps of each label at this noise, whatever they cost.

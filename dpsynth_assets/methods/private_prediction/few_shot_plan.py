@@ -1,14 +1,13 @@
-"""Noise of few-shot generation: the least that a target buys, and when it would drown the text."""
+"""Noise of few-shot generation: the least that a target buys."""
 
 import math
 from collections.abc import Callable
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.monotone_search import smallest_multiplier
-from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.renyi import (
     ORDERS,
     epsilon_at_order,
@@ -74,19 +73,3 @@ def input_refusal(sampling_probability: float | None, target_epsilon: float) -> 
             "it a share."
         )
     return None
-
-
-def noise_refusal(mechanism: NoisyProbabilities, target_epsilon: float) -> str | None:
-    """Refuses noise of whose K draws the largest, about std √(2 ln K), beats every agreement.
-
-    Even a token on which all subsets agree would lose: the text would be noise.
-    """
-    bound = 1.0 / math.sqrt(2.0 * math.log(max(2, mechanism.top_k)))
-    if mechanism.noise_std < bound:
-        return None
-    return (
-        f"Expected noise of std < {rounded_down(bound, '.3g')} on mean probabilities, got "
-        f"{rounded_up(mechanism.noise_std, '.3g')} "
-        f"at ε={rounded_up(target_epsilon)}: not even a unanimous token would stand out. Raise "
-        "target_epsilon or subsets, or lower documents_per_label, max_document_tokens or top_k."
-    )

@@ -14,7 +14,10 @@ from dpsynth_assets.methods.private_prediction.method import (
     BatchTokens,
     tokens_within,
 )
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import difference_tail
 from dpsynth_assets.methods.stages import MethodPlan
+from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.models.declared_vocabulary import declared_vocabulary
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -66,6 +69,11 @@ class InvisibleInk(BatchPrediction[InvisibleInkConfig]):
     def compares_with_public_prompts(self) -> bool:
         """Always: differences are from the logits of a public prompt."""
         return True
+
+    def tail(self, plan: MethodPlan) -> Tail | None:
+        """Estimates the tail of draws from clipped differences over the public support."""
+        del plan
+        return difference_tail(self.config, declared_vocabulary(self.terms.language_model))
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds how many private tokens a batch may draw at `target_epsilon`."""

@@ -28,6 +28,7 @@ from dpsynth_assets.methods.private_prediction.corpus import (
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     Mechanism,
@@ -36,6 +37,8 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.models.declared_vocabulary import declared_vocabulary
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
@@ -139,6 +142,11 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
     def compares_with_public_prompts(self) -> bool:
         """Whether each batch has a public prompt that is decoded beside it."""
         return getattr(self.config, "public_top_k", None) is not None
+
+    def tail(self, plan: MethodPlan) -> Tail | None:
+        """Estimates the tail of draws from clipped logits, by the settings and the vocabulary."""
+        del plan
+        return clipped_tail(self.config, declared_vocabulary(self.terms.language_model))
 
     @cached_property
     def mean_mechanism(self) -> MeanTokenMechanism:

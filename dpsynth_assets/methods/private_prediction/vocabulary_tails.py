@@ -1,0 +1,145 @@
+"""Tails of the private-prediction methods, each by the rule that it draws tokens with.
+
+Letters: A tokens among which one is drawn, c clip bound, C bound of differences, τ temperature, f
+share of the expected contexts that a batch holds, m mean score of the leading token.
+"""
+
+import math
+
+from dpsynth_assets.methods.private_prediction.config import (
+    PRETRAINED_TOP_K,
+    FewShotConfig,
+    InvisibleInkConfig,
+    PrivatePredictionConfig,
+)
+from dpsynth_assets.methods.tails import LARGEST_TAIL, TYPICAL_AGREEMENT, Tail
+from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.unproposed_tokens import share_at_floor, share_of_noise
+
+PUBLIC_DEPTH = 12.0
+"""How far below the likeliest token those lie that a prompt does not propose, in natural-log units.
+
+Measured as in `methods.tails`: three quarters of the vocabulary lie deeper in every context.
+"""
+
+TYPICAL_LEAD = 0.25
+"""Mean probability of the leading token over contexts: the median of the same draws."""
+
+
+def clipped_tail(config: PrivatePredictionConfig, vocabulary: int | None) -> Tail:
+    """Computes the tail of draws from means or medians of clipped logits.
+
+    A token that no context proposes lies 2c or more below the maximum of each, so that its clipped
+    logit is −c in all of them, and its mean or median −f c. The leading token has m = f c where all
+    contexts agree. The gap is f (c + m') / τ with m' = c or, typically, 0.9 c. With a public top-k
+    the rows are clipped on those k tokens alone: A = k. Behind a public-token test (mean_svt) it is
+    the share of private draws; public ones come from the unclipped public prompt.
+
+    Args:
+        config: Settings of a method that clips logits.
+        vocabulary: V; None if unknown.
+
+    **Source** Amin et al. 2024, Eq. (1) and Algorithm 1, line 15; Amin et al. 2025, Eq. (3).
+    """
+    top_k = getattr(config, "public_top_k", None)
+    tokens = _fewer(vocabulary, top_k)
+    scale = filled_share(config) * config.clip_bound / config.temperature
+    settings = f"clip_bound {config.clip_bound:g}, temperature {config.temperature:g}"
+    if filled_share(config) < 1:
+        settings += f", batches {filled_share(config):.0%} full"
+    remedy = "" if tokens is None else _clip_remedy(config, tokens)
+    return _softmax_tail(
+        tokens, 2 * scale, (1 + TYPICAL_AGREEMENT) * scale, settings=settings, remedy=remedy
+    )
+
+
+def difference_tail(config: InvisibleInkConfig, vocabulary: int | None) -> Tail:
+    """Computes the tail of draws from public logits moved by clipped differences.
+
+    Scores have no floor: a token that nobody proposes keeps its public log-probability, less C at
+    most. It is taken to lie PUBLIC_DEPTH below the leading one, as most of a vocabulary does. The
+    gap is PUBLIC_DEPTH / τ where contexts say what the public prompt says (the typical case), and
+    2 f C / τ more where all agree against it. With `top_k` only as many tokens are left.
+
+    **Source** Vinod et al. 2025, Algorithm 1; the depth is measured.
+    """
+    agreed = PUBLIC_DEPTH + 2 * filled_share(config) * config.clip_bound
+    return _softmax_tail(
+        _fewer(vocabulary, config.top_k),
+        agreed / config.temperature,
+        PUBLIC_DEPTH / config.temperature,
+        settings=f"temperature {config.temperature:g}",
+        remedy=f"Set top_k: {PRETRAINED_TOP_K}, or lower temperature.",
+    )
+
+
+def noisy_tail(config: FewShotConfig, noise_std: float) -> Tail:
+    """Computes how often noise chooses a token that no subset proposes.
+
+    The leading token has mean probability 1 where all subsets agree, typically TYPICAL_LEAD; the
+    other tokens of the public top-k have 0. Each gets Gaussian noise, and the largest number wins.
+
+    Args:
+        config: Settings of few-shot generation.
+        noise_std: Standard deviation of the noise on mean probabilities.
+
+    **Source** Tang et al. 2024, Algorithm 1.
+    """
+    return Tail(
+        tokens=config.top_k,
+        agreed=share_of_noise(config.top_k, 1.0, noise_std),
+        typical=share_of_noise(config.top_k, TYPICAL_LEAD, noise_std),
+        settings=f"noise of std {rounded_up(noise_std, '.3g')} on mean probabilities",
+        remedy=(
+            "Raise target_epsilon or subsets, or lower documents_per_label, max_document_tokens or "
+            "top_k."
+        ),
+    )
+
+
+def filled_share(config: PrivatePredictionConfig) -> float:
+    """Computes f, the expected share of s contexts that a batch holds.
+
+    With k >= 2 records a context, hashed contexts are dropped unless each of k slots received one
+    record, which Poisson(1) slots do with probability e^-k; the denominator of the mean stays s.
+    """
+    k = config.examples_per_context
+    return math.exp(-k) if config.batching == "hashed" and k > 1 else 1.0
+
+
+def _softmax_tail(
+    tokens: int | None, agreed: float, typical: float, *, settings: str, remedy: str
+) -> Tail:
+    """Makes a tail of two gaps in units of the temperature."""
+    return Tail(
+        tokens=tokens,
+        agreed=None if tokens is None else share_at_floor(tokens, agreed),
+        typical=None if tokens is None else share_at_floor(tokens, typical),
+        settings=settings,
+        remedy=remedy,
+    )
+
+
+def _fewer(vocabulary: int | None, top_k: int | None) -> int | None:
+    known = [count for count in (vocabulary, top_k) if count is not None]
+    return min(known, default=None)
+
+
+def _clip_remedy(config: PrivatePredictionConfig, tokens: int) -> str:
+    """Names the settings that would do: fewer tokens, or a gap that outweighs them."""
+    ways = []
+    if "public_top_k" in type(config).model_fields and config.temperature * _needed(
+        PRETRAINED_TOP_K
+    ) <= filled_share(config) * config.clip_bound * (1 + TYPICAL_AGREEMENT):
+        ways.append(f"public_top_k: {PRETRAINED_TOP_K} (it costs nothing)")
+    bound = _needed(tokens) * config.temperature / (1 + TYPICAL_AGREEMENT)
+    if filled_share(config) < 1:
+        ways.append("examples_per_context: 1, or batching: slots")
+    else:
+        ways.append(f"clip_bound: {rounded_up(bound, '.2g')}")
+    return f"Set {', or '.join(ways)}, or lower temperature."
+
+
+def _needed(tokens: int) -> float:
+    """The gap at which so many tokens have the largest tail that is allowed."""
+    return math.log(max(1, tokens - 1) * (1 / LARGEST_TAIL - 1))

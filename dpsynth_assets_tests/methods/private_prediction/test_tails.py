@@ -1,0 +1,151 @@
+"""Tails in plans: stated from public facts, refused beyond a tenth, with a remedy that does it."""
+
+import json
+
+import pytest
+
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
+from dpsynth_assets.methods.tails import LARGEST_TAIL, percent
+from dpsynth_assets.privacy.unproposed_tokens import share_at_floor
+
+SMOLLM2 = {"kind": "smollm2"}
+
+
+def base(**language_model):
+    return PublicDataSpec(name="somewhere", language_model=language_model)
+
+
+def spec(method, settings=None, **facts):
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "letters",
+            "source": {"path": "letters.jsonl"},
+            "columns": {"labels": ["label"]},
+            "public_facts": {"labels": {"label": ["a", "b"]}, "records": 20_000} | facts,
+            "budget": {"epsilon": 10.0, "delta": 1e-6, "accepts_ex_post": True},
+            "cluster_histogram": {"budget_share": 0.1},
+            "public_data": "somewhere",
+            "methods": [{"method": method, "budget_share": 0.5, "settings": settings or {}}],
+        }
+    )
+
+
+def planned(method, settings=None, **language_model):
+    declared = base(**language_model) if language_model else None
+    return plan_dataset(spec(method, settings), declared).methods[0].plan
+
+
+CLIPPED = ("mean_uniform", "mean_clustered", "mean_svt", "median_clustered")
+
+
+@pytest.mark.parametrize("method", [*CLIPPED, "invisible_ink"])
+def test_defaults_of_a_pretrained_model_have_a_short_tail(method):
+    plan = planned(method, **SMOLLM2)
+    assert plan.refusal is None
+    assert plan.tail.agreed < plan.tail.typical < 0.05
+
+
+@pytest.mark.parametrize("method", CLIPPED)
+def test_a_whole_vocabulary_at_the_floor_is_refused_and_every_remedy_does_it(method):
+    settings = {"clip_bound": 6.0}
+    if method != "median_clustered":
+        settings["public_top_k"] = None
+    plan = planned(method, settings, **SMOLLM2)
+    assert plan.tail.agreed == pytest.approx(share_at_floor(49_152, 12.0))
+    assert plan.tail.typical == pytest.approx(share_at_floor(49_152, 11.4))
+    assert "got 36% with 49,152 tokens, clip_bound 6, temperature 1" in plan.refusal
+    assert plan.charges == {}
+    assert "clip_bound: 6.9" in plan.refusal
+    assert planned(method, settings | {"clip_bound": 6.9}, **SMOLLM2).refusal is None
+    assert ("public_top_k: 100" in plan.refusal) == (method != "median_clustered")
+    if method != "median_clustered":
+        assert planned(method, settings | {"public_top_k": 100}, **SMOLLM2).refusal is None
+
+
+def test_the_clip_bound_that_a_refusal_names_is_enough_and_hardly_more():
+    plan = planned("mean_uniform", {"public_top_k": None, "temperature": 1.5}, **SMOLLM2)
+    named = float(plan.refusal.partition("clip_bound: ")[2].split(",")[0])
+    settings = {"public_top_k": None, "temperature": 1.5, "clip_bound": named}
+    assert planned("mean_uniform", settings, **SMOLLM2).tail.typical > 0.8 * LARGEST_TAIL / 2
+    assert planned("mean_uniform", settings, **SMOLLM2).refusal is None
+
+
+def test_batches_of_which_few_contexts_remain_are_refused():
+    """Two records a hashed context: e^-2 of the contexts, and a mean as much flatter."""
+    plan = planned("mean_uniform", {"examples_per_context": 2}, **SMOLLM2)
+    assert "batches 14% full" in plan.refusal
+    assert "examples_per_context: 1" in plan.refusal
+    assert "public_top_k" not in plan.refusal
+
+
+def test_an_embedded_vocabulary_is_small_and_keeps_the_settings_it_had():
+    plan = planned("mean_clustered", kind="embedded")
+    assert plan.refusal is None
+    assert plan.parameters["public_top_k"] is None
+    assert plan.tail.tokens == 2048
+    large = base(kind="embedded", settings={"vocabulary": 40_000})
+    (larger,) = plan_dataset(spec("mean_clustered"), large).methods
+    assert larger.plan.tail.tokens == 40_000
+    assert larger.plan.refusal is not None
+
+
+def test_an_undeclared_vocabulary_is_said_to_be_unknown():
+    for plan in (
+        planned("mean_clustered"),
+        planned("median_clustered", kind="pretrained", model="a/b"),
+    ):
+        assert plan.refusal is None
+        assert plan.tail.typical is None
+        assert "unknown" in plan.tail.describe()
+    known = planned("mean_clustered", kind="pretrained", model="a/b")
+    assert known.tail.tokens == 100
+
+
+@pytest.mark.parametrize("config", [
+    {"vocab_size": 256_000}, {"text_config": {"vocab_size": 256_000}},
+])  # fmt: skip
+def test_the_vocabulary_of_a_folder_is_read_from_its_config(tmp_path, config):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = planned("median_clustered", kind="pretrained", model=str(tmp_path))
+    assert plan.tail.tokens == 256_000
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"vocab_size": "many"}', "{}"])
+def test_a_config_that_says_nothing_leaves_the_vocabulary_unknown(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    assert planned("median_clustered", kind="pretrained", model=str(tmp_path)).tail.tokens is None
+
+
+def test_invisible_ink_over_all_tokens_is_refused_and_over_a_few_is_not():
+    plan = planned("invisible_ink", {"top_k": None}, **SMOLLM2)
+    assert "Set top_k: 100" in plan.refusal
+    assert planned("invisible_ink", {"top_k": 100}, **SMOLLM2).tail.typical < 0.01
+
+
+def test_few_shot_noise_that_beats_the_leading_token_is_refused():
+    plan = planned("few_shot", {"subsets": 2}, **SMOLLM2)
+    assert "noise of std" in plan.refusal
+    assert "Raise target_epsilon or subsets" in plan.refusal
+    assert planned("few_shot", {"subsets": 64}, **SMOLLM2).tail.typical < LARGEST_TAIL
+
+
+def test_other_methods_have_no_tail_and_the_ledger_reads_of_none():
+    declared = spec("mean_clustered")
+    plan = plan_dataset(declared, base(**SMOLLM2))
+    others = {each.method.name: each.plan for each in price_undeclared(declared, plan)}
+    assert others["aug_pe"].tail is None
+    assert others["few_shot"].tail is not None
+    assert not any("tail" in name for name in plan.methods[0].plan.parameters)
+
+
+def test_settings_of_the_file_come_before_those_of_the_base():
+    plan = planned("mean_clustered", {"public_top_k": 500}, **SMOLLM2)
+    assert plan.parameters["public_top_k"] == 500
+
+
+@pytest.mark.parametrize(("share", "text"), [
+    (0.0, "<0.01%"), (0.00123, "0.13%"), (0.0341, "3.5%"), (0.5, "50%"), (0.999, ">99%"),
+])  # fmt: skip
+def test_shares_are_written_rounded_up(share, text):
+    assert percent(share) == text

@@ -1,0 +1,155 @@
+"""The stated share of draws on tokens nobody proposes, against draws of the mechanisms themselves.
+
+Logits are made up so that one token leads and all others lie where nobody proposes them.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpsynth_assets.privacy.batch_terms import BatchTerms
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.median import MedianTokenMechanism
+from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.unproposed_tokens import share_at_floor, share_of_noise
+
+V, S, G, ROUNDS = 600, 4, 500, 8
+DRAWS = G * ROUNDS
+BATCH = BatchTerms(expected_batch_size=S, relation="add-remove")
+
+
+def rows_of(context):
+    """(G·S, V) logits, every context alike but for a constant that no mechanism may see."""
+    logits = torch.tensor(context, dtype=torch.float32).expand(G * S, V).clone()
+    return logits + torch.linspace(-3, 3, G * S)[:, None]
+
+
+def leading_by(depth):
+    return np.array([0.0] + [-depth] * (V - 1))
+
+
+def share_drawn(select):
+    """Share of DRAWS tokens that are not the leading one."""
+    owners = torch.arange(G).repeat_interleave(S)
+    meter = PrivateTokenMeter(ROUNDS, G)
+    drawn = [select(owners, np.arange(G), meter) for _ in range(ROUNDS)]
+    return float((np.concatenate(drawn) != 0).mean())
+
+
+def near(share):
+    """Six standard deviations of a share of DRAWS."""
+    return pytest.approx(share, abs=6 * math.sqrt(share * (1 - share) / DRAWS))
+
+
+@pytest.mark.parametrize(("clip", "temperature"), [(3.0, 1.0), (4.0, 1.3), (2.0, 0.5)])
+def test_the_mean_draws_from_the_floor_as_often_as_stated(clip, temperature):
+    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=clip, temperature=temperature)
+    rows = rows_of(leading_by(50.0))
+    share = share_drawn(lambda own, active, meter: mechanism.select(rows, own, active, meter))
+    assert share == near(share_at_floor(V, 2 * clip / temperature))
+
+
+def test_contexts_that_disagree_leave_more_to_the_floor():
+    """Each context has a token of its own 0.4 c above the common one, whose mean is 0.6 c."""
+    clip, lower = 4.0, 0.4
+    contexts = np.stack([leading_by(50.0)] * S)
+    contexts[np.arange(S), 1 + np.arange(S)] = lower * clip
+    rows = torch.tensor(contexts, dtype=torch.float32).repeat(G, 1)
+    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=clip, temperature=1.0)
+    owners, meter = torch.arange(G).repeat_interleave(S), PrivateTokenMeter(ROUNDS, G)
+    drawn = [mechanism.select(rows, owners, np.arange(G), meter) for _ in range(ROUNDS)]
+    share = float((np.concatenate(drawn) > S).mean())
+    stated = share_at_floor(V - S, (2 - lower) * clip)
+    own = S * math.exp(2 * clip / S - (2 - lower) * clip)  # the contexts' own tokens
+    weight = stated / (1 - stated)
+    assert share == near(weight / (1 + weight + own))
+    assert share < stated
+
+
+def test_a_public_support_leaves_its_own_tokens_alone():
+    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=2.5, temperature=1.0, public_top_k=40)
+    rows, public = rows_of(leading_by(50.0)), torch.zeros(G, V)
+    public[:, :40] = 1.0
+    share = share_drawn(
+        lambda own, active, meter: mechanism.select(rows, own, active, meter, public_logits=public)
+    )
+    assert share == near(share_at_floor(40, 5.0))
+
+
+def test_the_median_draws_from_the_floor_as_often_as_stated():
+    mechanism = MedianTokenMechanism(clip_bound=3.0, temperature=1.0, relation="add-remove")
+    rows = rows_of(leading_by(50.0))
+    share = share_drawn(lambda own, active, meter: mechanism.select(rows, own, active, meter)[0])
+    assert share == near(share_at_floor(V, 6.0))
+
+
+@pytest.mark.parametrize(("agree_against", "gained"), [(False, 0.0), (True, 2.0)])
+def test_differences_draw_public_words_as_often_as_stated(agree_against, gained):
+    """Contexts say what the public prompt says, or all lift the leading token by the bound."""
+    depth = 5.0
+    mechanism = DifferenceTokenMechanism(batch=BATCH, clip_bound=1.0, temperature=1.0, top_k=None)
+    public = torch.tensor(leading_by(depth), dtype=torch.float32).expand(G, V)
+    rows = rows_of(leading_by(60.0 if agree_against else depth))
+    share = share_drawn(
+        lambda own, active, meter: mechanism.select(rows, public, own, active, meter)
+    )
+    assert share == near(share_at_floor(V, depth + gained))
+
+
+@pytest.mark.parametrize("std", [0.25, 0.4])
+def test_noise_chooses_as_often_as_stated(std):
+    subsets, tokens, steps = 4, 30, 1500
+    unit = NoisyProbabilities(
+        subsets=subsets,
+        examples_per_subset=1,
+        sampling_probability=1.0,
+        noise_multiplier=1.0,
+        steps=steps,
+        top_k=tokens,
+        relation="add-remove",
+    ).noise_std
+    mechanism = NoisyProbabilities(
+        subsets=subsets,
+        examples_per_subset=1,
+        sampling_probability=1.0,
+        noise_multiplier=std / unit,
+        steps=steps,
+        top_k=tokens,
+        relation="add-remove",
+    )
+    rows = torch.tensor(leading_by(60.0), dtype=torch.float32).expand(subsets, V)
+    public = -torch.arange(V, dtype=torch.float32) / V
+    others = 0
+    for _ in range(steps):
+        mechanism.draw(subsets)
+        others += mechanism.select(rows, public) != 0
+    stated = share_of_noise(tokens, 1.0, std)
+    assert others / steps == pytest.approx(stated, abs=6 * math.sqrt(stated / steps))
+
+
+def test_a_lower_lead_is_beaten_more_often_and_one_token_never():
+    draws = np.random.default_rng(3).normal(size=(40_000, 20)) * 0.1
+    draws[:, 0] += 0.3
+    assert share_of_noise(20, 0.3, 0.1) == pytest.approx((draws.argmax(1) != 0).mean(), abs=0.01)
+    assert share_of_noise(20, 0.2, 0.1) > share_of_noise(20, 0.3, 0.1)
+    assert share_of_noise(1, 0.3, 0.1) == pytest.approx(0.0, abs=1e-9)
+    assert share_at_floor(1, 0.0) == 0.0
+
+
+def test_known_figures_of_a_vocabulary_of_49_152_tokens():
+    """Tails at c = 6, τ = 1: a quarter where contexts agree, six sevenths at half that height."""
+    assert share_at_floor(49_152, 12.0) == pytest.approx(0.232, abs=1e-3)
+    assert share_at_floor(49_152, 9.0) == pytest.approx(0.858, abs=1e-3)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: share_at_floor(0, 1.0), lambda: share_at_floor(3, -1.0),
+    lambda: share_of_noise(3, 1.5, 0.1), lambda: share_of_noise(3, 0.5, 0.0),
+])  # fmt: skip
+def test_numbers_out_of_their_domain_are_refused(call):
+    with pytest.raises(ValueError, match="Expected"):
+        call()
