@@ -48,10 +48,10 @@ class Unfinished(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether a run under this reservation began to draw."""
+        """Whether this machine made the charge, and nothing of it is released yet."""
 
     def begin(self) -> None:
-        """Marks that a run under this reservation begins to draw."""
+        """Marks, on disk, that this machine makes the charge; before the charge is on disk."""
 
     def remove(self) -> None:
         """Forgets what was kept, once the release is committed."""
@@ -124,7 +124,7 @@ def release_once(
         if reservation is None:
             _check_room(ledger, store, request, terms, plan)
             _prepare(ledger, request, terms, plan, prepare)
-            reservation = ledger.reserve(request, terms, plan)
+            reservation = ledger.reserve(request, terms, plan, _marked(passes))
         elif prepare is not None:
             _prepare_in_public(request, prepare)
         if reservation.reused:
@@ -143,8 +143,6 @@ def _drawn_and_committed(
     passes: Callable[[Reservation], Unfinished] | None,
 ) -> StoredRelease:
     kept = passes(reservation) if passes is not None else None
-    if kept is not None:
-        kept.begin()
     drawn = draw(reservation)
     _assert_cost_was_charged(drawn.cost, request)
     if store.has(reservation.id):
@@ -281,11 +279,23 @@ def _interrupted(
     request: ReleaseRequest,
     passes: Callable[[Reservation], Unfinished] | None,
 ) -> Reservation | None:
-    """Finds the charge of a run of this very request that began to draw and did not live to store.
+    """Finds the charge of a run of this very request that did not live to store its value.
 
-    Only where what it kept lies here: progress has reported kept draws, so that other draws under
-    the same charge would be a second release. An ex-post value that is stored cannot be labelled,
-    since its realised cost died with the run: that release is drawn, and recorded, anew.
+    The mark of a draw is on disk before its charge is (`_marked`), so wherever the run was killed:
+
+    - before the mark: no charge, no mark; the request is charged once, by the next run;
+    - between mark and charge: a mark of a reservation that the ledger does not know. It is not
+      among the pending ones, so the next run charges, once;
+    - between the charge and the first noise: charge and mark. The next run draws under the charge,
+      from nothing, and nothing was drawn before;
+    - in the draw: charge, mark and kept passes. The kept passes are used, and what was drawn and
+      not kept was seen by nobody;
+    - after the value was stored: `_commit_stored_values` has committed it, at no charge.
+
+    A charge without a mark here was made by another machine, whose progress may have reported draws
+    that it kept: other draws under its charge would be a second release, so it is charged anew. An
+    ex-post value that is stored cannot be labelled, since its realised cost died with the run: that
+    release is drawn, and recorded, anew.
     """
     if passes is None:
         return None
@@ -298,6 +308,25 @@ def _interrupted(
         ),
         None,
     )
+
+
+def _marked(
+    passes: Callable[[Reservation], Unfinished] | None,
+) -> Callable[[Reservation], None] | None:
+    """Marks a draw before its charge is on disk; a mark without a charge pays for nothing."""
+    if passes is None:
+        return None
+
+    def mark(reservation: Reservation) -> None:
+        try:
+            passes(reservation).begin()
+        except OSError as problem:
+            raise StoreUnavailableError(
+                f"The sensitive store cannot be written ({problem.strerror}). Nothing was charged: "
+                "free space there, or check the rights of the folder, and run again."
+            ) from None
+
+    return mark
 
 
 def _commit_stored_values(ledger: Ledger, store: StoredReleases, request: ReleaseRequest) -> None:

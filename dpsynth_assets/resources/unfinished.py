@@ -8,6 +8,7 @@ from typing import Any
 
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, plain_folder
 from dpsynth_assets.resources.sealing import sealing_key
+from dpsynth_assets.storage.whole_folders import flush
 
 _plain_folders: dict[Path, Path] = {}
 """Where this process keeps the plain files of an encrypted checkpoint: folder -> plain folder."""
@@ -22,13 +23,14 @@ class Unfinished:
 
     @property
     def begun(self) -> bool:
-        """Says whether a run under this reservation began to draw."""
+        """Says whether this machine made the charge, and nothing of it is released yet."""
         return self._folder.is_dir()
 
     def begin(self) -> None:
-        """Marks that a run under this reservation begins to draw."""
+        """Marks, on disk, that this machine makes the charge; before the charge is on disk."""
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(exist_ok=True, mode=0o700)
+            flush(folder.parent)
 
     def remove(self) -> None:
         """Forgets what was kept, once the release is committed."""

@@ -20,7 +20,7 @@ from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
-from dpsynth_assets.privacy.ledger import BudgetTerms, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.once import Drawn, release_once
@@ -28,12 +28,15 @@ from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.resources.unfinished import StoredPasses
 
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
 PASSES = 3
-BEFORE, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
+BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
     "before the charge",
+    "marked, not charged",
+    "charged, nothing begun",
     "charged",
     "second pass kept",
     "drawn",
@@ -69,6 +72,31 @@ def reached(point: str) -> None:
     (folder / f"{point}.{os.getpid()}").touch()
     while (folder / f"hold {point}").exists():
         time.sleep(0.02)
+
+
+class MarkedPasses(StoredPasses):
+    """Passes of a charge, saying when its mark is on disk."""
+
+    def begin(self) -> None:
+        super().begin()
+        reached(MARKED)
+
+
+class MarkedLedger(PrivacyLedger):
+    """The ledger, saying when a charge is on disk."""
+
+    def open(self) -> Ledger:
+        book = super().open()
+        reserve = book.reserve
+
+        def marked(*arguments: Any) -> Reservation:
+            reservation = reserve(*arguments)
+            if not reservation.reused:
+                reached(PAID)
+            return reservation
+
+        book.reserve = marked  # type: ignore[method-assign]
+        return book
 
 
 class MarkedStore(ReleaseStore):
@@ -138,11 +166,17 @@ def candidate_corpus(
             terms=TERMS,
             plan=(),
             draw=draw,
-            passes=lambda reservation: sensitive_store.passes(COHORT, reservation),
+            passes=lambda reservation: _marked_passes(sensitive_store, reservation),
         )
     reached(COMMITTED)
     sys.stdout.write("a line for the step's log\n")
     return dg.Output(stored.facts, metadata=spend_metadata(book, stored.reservation, TERMS))
+
+
+def _marked_passes(store: SensitiveStore, reservation: Reservation) -> MarkedPasses:
+    passes = store.passes(COHORT, reservation)
+    passes.__class__ = MarkedPasses
+    return passes  # type: ignore[return-value]
 
 
 def _counted(records: pl.DataFrame) -> dict[str, list[int]]:
@@ -155,7 +189,7 @@ def resources() -> dict[str, Any]:
 
     return {
         "io_manager": ArtifactIOManager(),
-        "ledger": PrivacyLedger(),
+        "ledger": MarkedLedger(),
         "sensitive_store": SensitiveStore(),
         "release_store": MarkedStore(),
     }

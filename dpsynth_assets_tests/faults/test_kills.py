@@ -10,6 +10,8 @@ from dpsynth_assets_tests.faults.cohort import (
     BEFORE,
     COMMITTED,
     DRAWN,
+    MARKED,
+    PAID,
     PASS,
     RESERVED,
     STORED,
@@ -19,7 +21,7 @@ from dpsynth_assets_tests.faults.conftest import until
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("point", [BEFORE, RESERVED, PASS, DRAWN, STORED, COMMITTED])
+@pytest.mark.parametrize("point", [BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED])
 def test_a_killed_run_is_continued_under_its_own_charge(house, point):
     house.hold(point)
     run = house.start()

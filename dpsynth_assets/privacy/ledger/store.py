@@ -90,6 +90,7 @@ class Ledger:
         request: ReleaseRequest,
         terms: BudgetTerms,
         plan: Sequence[PlannedRelease] | None = None,
+        before: Callable[[Reservation], object] | None = None,
     ) -> Reservation:
         """Charges a release, or finds the one that was made already.
 
@@ -97,6 +98,9 @@ class Ledger:
             request: What would be released.
             terms: The cohort's budget, from the dataset file.
             plan: All releases of the cohort; required by accountant `tight`.
+            before: Called with the charge that is about to be made, under the write lock, before
+                it is on disk: a run leaves its mark there, so that no charge is without one. What
+                it raises takes the charge back.
 
         Returns:
             A reservation on disk. With `reused`, the stored release: nothing was charged.
@@ -114,8 +118,11 @@ class Ledger:
             if admission.refusal is not None:
                 raise BudgetExceededError(admission.refusal)
             entry = reserve_entry(book, request, terms, plan, now)
+            reservation = Reservation(entry.reservation, request)
+            if before is not None:
+                before(reservation)
             appender.append(entry)
-        return Reservation(entry.reservation, request)
+        return reservation
 
     def commit(
         self,
