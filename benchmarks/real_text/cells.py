@@ -156,21 +156,36 @@ def found_cell(folder: Path, cell: Cell, scored_rows: int) -> dict[str, Any] | N
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
-def run_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
-    """Makes and scores one corpus, or scores the rows that an earlier run has kept."""
+def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
+    """Makes one corpus, unless an earlier run has kept it; returns its facts."""
     facts_file = _file(bench.folder, "cells", cell, ".json")
     if facts_file.exists():
-        facts = json.loads(facts_file.read_text(encoding="utf-8"))
-    else:
-        started = time.process_time()
-        facts = _made(bench, cell)
-        facts["processor_seconds"] = round(time.process_time() - started, 1)
-        _write(facts_file, facts)
+        return json.loads(facts_file.read_text(encoding="utf-8"))
+    started = time.process_time()
+    facts = _made(bench, cell)
+    facts["processor_seconds"] = round(time.process_time() - started, 1)
+    _write(facts_file, facts)
+    return facts
+
+
+def made_rows(folder: Path, cell: Cell) -> int:
+    """Rows of a kept corpus; 0 if there is none."""
+    rows, _ = _kept(folder, cell)
+    return pl.scan_parquet(rows).select(pl.len()).collect().item() if rows.exists() else 0
+
+
+def is_made(folder: Path, cell: Cell) -> bool:
+    """Whether an earlier run has finished the corpus, or found that its plan is refused."""
+    return _file(folder, "cells", cell, ".json").exists()
+
+
+def score_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
+    """Scores a corpus that was made."""
     rows, model = _kept(bench.folder, cell)
     scores = bench.scorer.of_model(model) if model.is_dir() else {}
     if rows.exists():
-        scores = bench.scorer.of_rows(pl.read_parquet(rows), cell.seed)
-    result = {**facts, **scores}
+        scores = bench.scorer.of_rows(pl.read_parquet(rows), cell.seed, cell.name)
+    result = {**make_cell(bench, cell), **scores}
     _write(_scores_file(bench.folder, cell, bench.scored_rows), result)
     return result
 

@@ -5,6 +5,7 @@ Every corpus of a table is scored on the same number of rows: a corpus with fewe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,22 @@ import numpy as np
 import polars as pl
 from cohorts import SEPARATOR, Cohort
 
-from dpsynth_assets.metrics.downstream import downstream_accuracy, downstream_model_scores
-from dpsynth_assets.metrics.embedding_distances import Moments, energy_distance, frechet_distance
-from dpsynth_assets.metrics.mauve import MauveSettings, mauve_is_installed, mauve_score
+from dpsynth_assets.metrics.downstream import (
+    accuracy_estimate,
+    correct_predictions,
+    downstream_model_scores,
+)
+from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
+from dpsynth_assets.metrics.estimates import ScoredSide, corpus_estimates
+from dpsynth_assets.metrics.mauve import MauveSettings
 from dpsynth_assets.metrics.next_word import NextWordSettings, next_word_accuracy
+from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import length_distance
 from dpsynth_assets.models.text_embedder import TextEmbedder
 
-MAUVE_ROWS = 100
-"""With fewer rows on either side MAUVE orders nothing, and is left out."""
+DIGITS = 6
+"""Of a kept draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +49,16 @@ class Scorer:
     rows: int
     next_word: NextWordSettings
 
-    def of_rows(self, rows: pl.DataFrame, seed: int) -> dict[str, Any]:
-        """Scores a corpus; `scored_rows` is 0, and nothing else is there, if it is too small."""
+    @cached_property
+    def held_out_side(self) -> ScoredSide:
+        """The held-out rows, resampled alike for all corpora."""
+        return ScoredSide.of(self.held_out)
+
+    def of_rows(self, rows: pl.DataFrame, seed: int, name: str) -> dict[str, Any]:
+        """Scores a corpus; `scored_rows` is 0, and nothing else is there, if it is too small.
+
+        `draws` holds the resamples of each score that has them.
+        """
         if "structured" in self.cohort.declared:  # Counts and shares need no equal number.
             schema = self.cohort.declared["structured"]["json_schema"]
             return structure_scores(rows["text"].to_list(), schema).to_json()
@@ -52,11 +67,18 @@ class Scorer:
         sample = rows.sample(self.rows, shuffle=True, seed=seed)
         texts = sample["text"].to_list()
         features = self.embedder.embed(texts, public=True)
+        side = ScoredSide.of(features, name=name)
+        settings = replace(MauveSettings(), max_rows=self.rows)
+        resampled = {
+            **corpus_estimates(side, self.held_out_side, settings, seed),
+            **self._accuracies(features, sample["label"].to_list(), seed),
+        }
         return {
             "scored_rows": sample.height,
-            **self._label_scores(features, sample["label"].to_list(), seed),
+            **{score: estimate.value for score, estimate in resampled.items()},
             **self._next_word(texts, seed),
-            **self._distances(features, texts, seed),
+            **self._distances(features, texts),
+            "draws": {k: e.draws.round(DIGITS).tolist() for k, e in resampled.items()},
         }
 
     def of_model(self, folder: Path) -> dict[str, float]:
@@ -65,22 +87,23 @@ class Scorer:
         texts, labels = held_out["text"].to_list(), held_out["label"].to_list()
         return downstream_model_scores(folder, texts, labels, self.held_out)
 
-    def _label_scores(
+    def _accuracies(
         self, features: np.ndarray, labels: Sequence[str], seed: int
-    ) -> dict[str, float]:
+    ) -> dict[str, Estimate]:
         """Accuracy of a classifier trained on the rows, for each part of the label."""
         if not self.cohort.labels:
             return {}
         scores, real = {}, self.cohort.held_out["label"].to_list()
+        counts = self.held_out_side.counts
         for place, name in enumerate(self.cohort.label_names):
             given = [label.split(SEPARATOR)[place] for label in labels]
             truth = [label.split(SEPARATOR)[place] for label in real]
             of = f"_{name}" if name else ""
-            accuracy = downstream_accuracy(features, given, self.held_out, truth, seed=seed)
-            scores[f"accuracy{of}"] = accuracy
-            scores[f"balanced_accuracy{of}"] = balanced_accuracy(
-                features, given, self.held_out, truth
-            )
+            sides = features, given, self.held_out, truth
+            plain = correct_predictions(*sides, seed)
+            scores[f"accuracy{of}"] = accuracy_estimate(plain, counts)
+            balanced = correct_predictions(*sides, seed, strength=10.0)
+            scores[f"balanced_accuracy{of}"] = balanced_estimate(balanced, truth, counts)
         return scores
 
     def _next_word(self, texts: Sequence[str], seed: int) -> dict[str, float]:
@@ -88,31 +111,26 @@ class Scorer:
         found = next_word_accuracy(texts, self.cohort.held_out["text"].to_list(), settings)
         return {"next_word_accuracy": found.accuracy, "next_word_perplexity": found.perplexity}
 
-    def _distances(self, features: np.ndarray, texts: Sequence[str], seed: int) -> dict[str, float]:
-        real = self.held_out
-        found = {
-            "frechet_distance": frechet_distance(Moments.of(features), Moments.of(real)),
-            "energy_distance": float(energy_distance(features, real)),
+    def _distances(self, features: np.ndarray, texts: Sequence[str]) -> dict[str, float]:
+        moments = Moments.of(features), Moments.of(self.held_out)
+        return {
+            "frechet_distance": frechet_distance(*moments),
             "length_distance": length_distance(texts, self.cohort.held_out["text"].to_list()),
         }
-        both = min(len(features), len(real))
-        if both >= MAUVE_ROWS and mauve_is_installed():
-            settings = replace(MauveSettings(), max_rows=both, seed=seed)
-            found["mauve"] = mauve_score(real, features, settings).mean
-        return found
 
 
-def balanced_accuracy(
-    features: np.ndarray, labels: Sequence[str], real: np.ndarray, real_labels: Sequence[str]
-) -> float:
+def balanced_estimate(correct: np.ndarray, truth: Sequence[str], counts: np.ndarray) -> Estimate:
     """Mean over labels of the share recognised: who names the largest label alone gets 1/L.
 
     Six in ten reviews are of restaurants: plain accuracy rewards a classifier that knows no other.
+    A label that no row of a resample has is left out of its mean.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import balanced_accuracy_score
-
-    if len(set(labels)) == 1:
-        return 1.0 / len(set(real_labels))
-    model = LogisticRegression(C=10.0, max_iter=300).fit(features, labels)
-    return float(balanced_accuracy_score(real_labels, model.predict(real)))
+    of_label = [np.asarray(truth) == label for label in dict.fromkeys(truth)]
+    value = float(np.mean([correct[0][rows].mean() for rows in of_label]))
+    refits = correct[1 + np.arange(len(counts)) % (len(correct) - 1)]
+    recalls = []
+    for rows in of_label:
+        drawn = counts[:, rows].sum(axis=1)
+        hits = (counts[:, rows] * refits[:, rows]).sum(axis=1)
+        recalls.append(np.divide(hits, drawn, out=np.full(len(drawn), np.nan), where=drawn > 0))
+    return Estimate.around(value, np.nanmean(recalls, axis=0))

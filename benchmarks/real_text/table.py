@@ -10,9 +10,11 @@ References may stand among the methods: real_data, public_only, public_generator
 one_real_example. A method may carry settings: 'epsvec:{"shots": 1}'.
 
 Every finished corpus is kept in --work with its scores: a run that is cut goes on from there, and
---report prints what is there. All corpora of a table are scored on the same number of rows; one
-with fewer has no scores. ± is the standard deviation over seeds. Without --language-model a model
-of a million parameters is trained on public text first: it writes fragments.
+--report prints what is there. All corpora of a cohort are scored on the same number of rows: the
+smallest that any of them has, or --score-rows, where one with fewer has no scores. ± is the
+standard deviation of a mean over resampled seeds and, for MAUVE, energy distance and accuracies,
+resampled rows. Without --language-model a model of a million parameters is trained on public text
+first: it writes fragments.
 
 Needs the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project.
 """
@@ -21,18 +23,31 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Bench, Cell, Entry, Models, found_cell, run_cell
+from cells import (
+    Bench,
+    Cell,
+    Entry,
+    Models,
+    found_cell,
+    is_made,
+    made_rows,
+    make_cell,
+    score_cell,
+)
 from cohorts import COHORTS, Cohort, load_cohort, public_documents
+from comparisons import CEILING, FLOOR, Line, line_of, sentences, shares
 from presets import PRESETS, SIZES, Preset, Size, of_method
 from references import REFERENCES
 from transformers.utils.logging import disable_progress_bar
 
+from dpsynth_assets.metrics.comparison import METRICS, GapShare
+from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.public_base import PublicBase
 
@@ -66,10 +81,12 @@ class Table:
     preset: Preset
     options: argparse.Namespace
 
-    @property
-    def scored_rows(self) -> int:
-        """Rows that every corpus is scored on."""
-        return int(self.options.score_rows or self.size.rows)
+    def scored_rows(self, cohort: Cohort) -> int:
+        """Rows that every corpus of a cohort is scored on: the smallest number that is there."""
+        if self.options.score_rows:
+            return int(self.options.score_rows)
+        made = (made_rows(self.options.work, cell) for cell, _ in self.cells(cohort))
+        return min([self.size.rows, *(rows for rows in made if rows > 0)])
 
     def shared(self, cohort: Cohort) -> dict[str, Any]:
         """What all corpora of a cohort depend on: another size or model makes other cells."""
@@ -108,17 +125,27 @@ def main() -> None:
 
 
 def measure(table: Table, cohort: Cohort, deadline: float) -> None:
-    """Makes and scores the cells that are not there yet, until the time is up."""
+    """Makes the corpora that are not there yet, until the time is up, then scores what is there."""
     bench = None
     for cell, title in table.cells(cohort):
-        if found_cell(table.options.work, cell, table.scored_rows) is not None:
+        if is_made(table.options.work, cell):
             continue
         if time.monotonic() > deadline:
-            return
+            break
         bench = bench or opened(table, cohort)
-        result = run_cell(bench, cell)
-        shown = {key: value for key, value in result.items() if key in COLUMNS or key == "refusal"}
-        print(f"{cell.name} ({title}): {json.dumps(shown)}", flush=True)
+        _print(cell, title, make_cell(bench, cell))
+    rows = table.scored_rows(cohort)
+    for cell, title in table.cells(cohort):
+        made = is_made(table.options.work, cell)
+        if made and found_cell(table.options.work, cell, rows) is None:
+            bench = bench or opened(table, cohort)
+            bench.scored_rows = rows
+            _print(cell, title, score_cell(bench, cell))
+
+
+def _print(cell: Cell, title: str, result: Mapping[str, Any]) -> None:
+    shown = {key: value for key, value in result.items() if key in COLUMNS or key == "refusal"}
+    print(f"{cell.name} ({title}): {json.dumps(shown)}", flush=True)
 
 
 def opened(table: Table, cohort: Cohort) -> Bench:
@@ -127,11 +154,16 @@ def opened(table: Table, cohort: Cohort) -> Bench:
     model: dict[str, Any] = {"device": options.device}
     if options.language_model is None:
         model |= {"kind": "embedded", "settings": dict(size.language_model)}
+    elif options.language_model == "smollm2":
+        model |= {"kind": "smollm2"}
     else:
         model |= {"kind": "pretrained", "model": options.language_model}
+    words = list(cohort.labels.values())
     public = PublicBase(
-        public_documents(cohort.name, size.documents),
+        None if size.invented else public_documents(cohort.name, size.documents),
         name="real_text",
+        domain="" if options.language_model is None else cohort.domain,
+        **({"invented": {"documents": size.documents, "labels": words}} if size.invented else {}),
         language_model=model,
         text_embedder={"max_tokens": 64},
         clusters={"count": size.clusters},
@@ -143,45 +175,69 @@ def opened(table: Table, cohort: Cohort) -> Bench:
         folder=options.work,
         cohort=cohort,
         public=public,
-        scored_rows=table.scored_rows,
+        scored_rows=table.scored_rows(cohort),
         rows=size.rows,
         next_word=size.next_word,
     )
 
 
 def section(table: Table, cohort: Cohort) -> str:
-    """Markdown: one line for each method and ε, mean and ± over the seeds that are done."""
+    """Markdown: one line for each method and ε with ±, and what the lines decide."""
     lines: dict[tuple[str, float | None], list[Mapping[str, Any]]] = {}
+    roles, rows = {}, table.scored_rows(cohort)
     for cell, title in table.cells(cohort):
-        found = found_cell(table.options.work, cell, table.scored_rows)
+        found = found_cell(table.options.work, cell, rows)
         if found is not None:
+            roles[cell.entry.method] = title
             lines.setdefault((title, cell.epsilon), []).append(_with_ratio(found))
     if not lines:
         return f"\n**{cohort.name}**: no results yet."
-    columns = {
-        name: column
-        for name, column in COLUMNS.items()
-        if any(result.get(name) is not None for results in lines.values() for result in results)
-    }
-    head = ("corpus", "ε", *(title for title, _ in columns.values()))
+    scores = {line: line_of(results, list(COLUMNS)) for line, results in lines.items()}
     told = f"{cohort.source.height} records, {cohort.held_out.height} held out"
-    parts = [f"\n**{cohort.name}** ({told}, {table.scored_rows} rows scored)\n", _line(head)]
-    parts.append("|" + "---|" * len(head))
-    for (title, _), results in lines.items():
-        values = [spread(results, name, form) for name, (_, form) in columns.items()]
-        parts.append(_line((title, spread(results, "epsilon", ".3g"), *values)))
+    parts = [f"\n**{cohort.name}** ({told}, every corpus scored on {rows} rows)\n"]
+    parts += _table_lines(lines, scores, roles)
+    parts += [f"\n{sentence}" for sentence in sentences(scores, roles)]
     refused = [r["refusal"] for results in lines.values() for r in results if "refusal" in r]
     return "\n".join([*parts, *(f"\nRefused: {line}" for line in dict.fromkeys(refused))])
 
 
-def spread(results: Iterable[Mapping[str, Any]], name: str, form: str) -> str:
-    """Mean and standard deviation over seeds; the mean alone of one seed, or of equal values."""
-    values = [float(result[name]) for result in results if result.get(name) is not None]
-    if not values:
+def _table_lines(
+    lines: Mapping[tuple[str, float | None], Sequence[Mapping[str, Any]]],
+    scores: Mapping[tuple[str, float | None], Line],
+    roles: Mapping[str, str],
+) -> Iterator[str]:
+    """Head and lines; a share of the gap only in columns where one can be told."""
+    columns = {
+        name: column
+        for name, column in COLUMNS.items()
+        if any(name in line for line in scores.values())
+    }
+    ends = [scores.get((roles.get(role, ""), None)) for role in (FLOOR, CEILING)]
+    closed = {key: shares(line, *ends) for key, line in scores.items() if key[1] is not None}
+    gaps = [m for m in METRICS if any(found[m] for found in closed.values())]
+    head = ("corpus", "ε", *(title for title, _ in columns.values()))
+    yield _line((*head, *(f"{METRICS[m]} gap closed" for m in gaps)))
+    yield "|" + "---|" * (len(head) + len(gaps))
+    for key, line in scores.items():
+        stated = [r["epsilon"] for r in lines[key] if r.get("epsilon") is not None]
+        values = [_shown(line.get(name), form) for name, (_, form) in columns.items()]
+        found = closed.get(key, {})
+        shown = [_share(found.get(metric)) for metric in gaps]
+        yield _line((key[0], f"{np.mean(stated):.3g}" if stated else "", *values, *shown))
+
+
+def _shown(score: Estimate | None, form: str) -> str:
+    """Mean and ±; the mean alone where nothing was resampled, or all values are equal."""
+    if score is None:
         return ""
-    mean = format(float(np.mean(values)), form)
-    apart = len(values) > 1 and max(values) > min(values) and name != "epsilon"
-    return f"{mean} ± {np.std(values, ddof=1):{form}}" if apart else mean
+    mean = format(score.value, form)
+    return f"{mean} ± {score.std:{form}}" if score.std > 0 else mean
+
+
+def _share(share: GapShare | None) -> str:
+    if share is None:
+        return ""
+    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
 
 
 def _with_ratio(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,10 +297,16 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--delta", type=float, help="δ; default 1e-6, or the preset's")
     parser.add_argument("--sizes", choices=list(SIZES), default="small")
     parser.add_argument("--records", type=int, help="most source records")
-    parser.add_argument("--score-rows", type=int, help="rows that every corpus is scored on")
+    parser.add_argument(
+        "--score-rows",
+        type=int,
+        help="rows that every corpus is scored on; default: the fewest of any",
+    )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60, help="start no corpus after this")
-    parser.add_argument("--language-model", help="folder or hub id to use instead of training one")
+    parser.add_argument(
+        "--language-model", help="smollm2, a folder or a hub id, instead of training a model"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
     parser.add_argument("--report", action="store_true", help="only print what is there")
     work = project_root() / ".dpsynth" / "real_text"

@@ -77,5 +77,5 @@ def test_a_second_run_makes_nothing_again(work):
 
 def test_another_number_of_rows_scores_the_same_corpora(work):
     shown = run(work, "--methods", "aug_pe", "--score-rows", "20")
-    assert "20 rows scored" in shown
+    assert "every corpus scored on 20 rows" in shown
     assert len(list((work / "rows").iterdir())) == 3
