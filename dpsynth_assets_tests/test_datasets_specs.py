@@ -133,3 +133,28 @@ def test_a_public_base_lists_its_sources_each_with_its_columns():
     with pytest.raises(ValidationError, match="no model for kind: smollm2"):
         PublicDataSpec(name="a", language_model={"kind": "smollm2", "model": "owner/name"})
     assert PublicDataSpec(name="a", language_model={"kind": "smollm2"}).language_model.model is None
+
+
+def test_a_domain_needs_a_model_that_understands_words_and_stands_on_one_line():
+    smollm2 = {"kind": "smollm2"}
+    base = PublicDataSpec(name="a", domain="Letters to a clinic", language_model=smollm2)
+    assert base.invents_documents
+    assert not PublicDataSpec(name="a", language_model=smollm2).invents_documents
+    with_source = {"source": {"path": "a.csv"}, "domain": "Letters", "language_model": smollm2}
+    assert not PublicDataSpec(name="a", **with_source).invents_documents
+    for changes, word in [
+        ({"domain": "Letters"}, "kind smollm2 or pretrained"),
+        ({"domain": "Let\nters", "language_model": smollm2}, "on one line"),
+        ({"domain": "{examples}", "language_model": smollm2}, "without braces"),
+        ({"invented": {"documents": 20}}, "domain beside it"),
+        (with_source | {"invented": {"documents": 20}}, "a base without source"),
+    ]:
+        with pytest.raises(ValidationError, match=word):
+            PublicDataSpec(name="a", **changes)
+
+
+@pytest.mark.parametrize("labels", [["a", "a"], [" "], ["a\nb"], ["{label}"]])
+def test_labels_of_invented_text_are_different_words_on_one_line(labels):
+    declared = {"domain": "Letters", "language_model": {"kind": "smollm2"}}
+    with pytest.raises(ValidationError, match="labels"):
+        PublicDataSpec(name="a", **declared, invented={"labels": labels})
