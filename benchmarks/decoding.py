@@ -32,7 +32,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.models.decoding import PackedContexts, SamplingRules
-from dpsynth_assets.models.decoding.sampling import draw_tokens
+from dpsynth_assets.models.decoding.token_draws import draw_tokens
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -109,7 +109,8 @@ def decode_plainly(model, prompts, arguments) -> tuple[float, float]:
     ticks = []
     for step in range(arguments.tokens):
         logits = contexts.next_logits(tokens, torch.full_like(tokens, step))
-        tokens = draw_tokens(logits, rules, generator).cpu()
+        uniform = torch.rand(len(logits), generator=generator, device=model.device)
+        tokens = draw_tokens(logits, uniform, rules).cpu()
         ticks.append(now())
     return per_step(ticks)
 

@@ -23,10 +23,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dpsynth_assets.models.decoding import PackedContexts
-from dpsynth_assets.models.engines.exact_engine import calibration_ids
-from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder
+from dpsynth_assets.models.exact_decoder import ExactContexts
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
+from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.smollm2 import write_smollm2
 
@@ -40,9 +41,12 @@ def main() -> None:
         folder = arguments.folder or unpacked(Path(scratch))
         tokenizer = AutoTokenizer.from_pretrained(folder)
         plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        started = time.perf_counter()
-        exact = ExactDecoder.read(folder, calibration_ids(tokenizer.encode))
-        print(f"read and quantized in {time.perf_counter() - started:.1f} s")
+        for what in ("read and quantized", "opened from stored weights"):
+            started = time.perf_counter()
+            exact = read_decoder(
+                folder, calibration_ids(tokenizer.encode), Path(scratch) / "exact_weights"
+            )
+            print(f"{what} in {time.perf_counter() - started:.1f} s")
         print_speed(plain, exact, arguments)
         if arguments.texts:
             print_perplexity(plain, exact, tokenizer, arguments)

@@ -293,13 +293,13 @@ def test_tokens_read_one_by_one_give_what_a_prefill_gives(llama, monkeypatch):
 
 
 def test_prompts_that_fit_all_together_are_read_whole(llama, monkeypatch):
-    seen, contexts = [], sampling.PackedContexts
+    seen, contexts = [], sampling.open_contexts
 
     def spy(model, prompts, **settings):
         seen.append((list(map(list, prompts)), settings["prompt_columns"]))
         return contexts(model, prompts, **settings)
 
-    monkeypatch.setattr(sampling, "PackedContexts", spy)
+    monkeypatch.setattr(sampling, "open_contexts", spy)
     prompts = random_prompts(20)
     sample(llama, prompts, [1, *[NEW] * 19])
     assert seen == [(prompts, max(map(len, prompts)))]

@@ -30,7 +30,9 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     IntegerProduct,
     exact_kernel,
     quantized_rows,
+    quantized_weight,
 )
+from dpsynth_assets.models.exact_decoder.opening import read_decoder
 
 VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
 CONFIG = LlamaConfig(
@@ -199,7 +201,7 @@ def test_products_are_exact_sums(kernel, rows, inputs, outputs):
     right = random.integers(-LIMIT, LIMIT + 1, size=(outputs, inputs))
     left[0], right[:, 0] = LIMIT, LIMIT
     right[0] = LIMIT  # the largest sum there is, and a scale of 1
-    product = IntegerProduct(torch.from_numpy(right).float(), kernel=kernel)
+    product = IntegerProduct(*quantized_weight(torch.from_numpy(right).float()), kernel)
     got = product(torch.from_numpy(left + 128).to(torch.uint8))
     np.testing.assert_array_equal(got.numpy(), (left @ right.T).astype(np.float32))
 
@@ -309,4 +311,4 @@ def test_prompts_out_of_bounds_are_refused(decoder, prompts, options):
 
 def test_a_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(ExactDecoderError, match=r"one model.safetensors, found none"):
-        ExactDecoder.read(tmp_path)
+        read_decoder(tmp_path, [])

@@ -11,10 +11,11 @@ import torch
 from gguf import GGUFWriter
 
 from dpsynth_assets.models import smollm2
-from dpsynth_assets.models.engines.exact_engine import TEXTS, calibration_ids
-from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder
+from dpsynth_assets.models.exact_decoder import ExactContexts
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.exact_decoder.calibration import TEXTS, calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
+from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
@@ -171,7 +172,7 @@ def test_the_packaged_model_knows_its_capitals(unpacked):
 @pytest.fixture(scope="module")
 def exact(unpacked):
     language_model = load_language_model(unpacked, device="cpu")
-    return ExactDecoder.read(unpacked, calibration_ids(language_model.encode)), language_model
+    return read_decoder(unpacked, calibration_ids(language_model.encode)), language_model
 
 
 def mean_loss(logits, ids):

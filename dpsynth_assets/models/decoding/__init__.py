@@ -9,16 +9,25 @@ Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V v
 L layers, G key/value heads, H query heads, D head width.
 """
 
-from dpsynth_assets.models.decoding.context_window import attention_limit, require_room
+from dpsynth_assets.models.decoding.context_window import attention_limit, is_exact, require_room
 from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
+from dpsynth_assets.models.decoding.opening import (
+    Contexts,
+    decoding_model,
+    open_contexts,
+)
 from dpsynth_assets.models.decoding.prefixes import public_prefix
 from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
 
 __all__ = [
+    "Contexts",
     "PackedContexts",
     "PublicContexts",
     "SamplingRules",
     "attention_limit",
+    "decoding_model",
+    "is_exact",
+    "open_contexts",
     "public_prefix",
     "require_room",
     "sample_documents",

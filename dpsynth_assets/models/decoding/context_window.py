@@ -3,12 +3,24 @@
 from typing import Any
 
 
+def is_exact(model: Any) -> bool:
+    """Says whether a row's logits are a function of its own context, bit for bit."""
+    from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
+
+    return isinstance(model, ExactDecoder)
+
+
 def attention_limit(model: Any) -> int | None:
     """Reads the most tokens of prompt and document together; None where a model has no bound.
 
     The smaller of its positions and its sliding window: a row that outgrew the window would read
     other keys than the model was trained to.
+
+    Args:
+        model: What decodes (`decoding_model`).
     """
+    if is_exact(model):
+        return int(model.shape.positions)
     config = model.config
     limits = [getattr(config, "max_position_embeddings", None), _sliding_window(config)]
     return min((limit for limit in limits if limit is not None), default=None)
@@ -24,7 +36,7 @@ def require_room(
     """Refuses weights that are not float32 on the CPU, and more tokens than the model attends over.
 
     Args:
-        model: transformers causal language model.
+        model: What decodes (`decoding_model`).
         columns: Tokens of the longest row.
         what: Names the row in the message.
         remedy: What its reader may change.
@@ -34,7 +46,7 @@ def require_room(
     """
     import torch
 
-    if model.device.type == "cpu" and model.dtype != torch.float32:
+    if not is_exact(model) and model.device.type == "cpu" and model.dtype != torch.float32:
         raise ValueError(
             f"Expected float32 weights on the CPU, got {model.dtype}: lower precision lets one "
             "record move another's logits. Load the model with dtype=torch.float32."

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding.context_window import attention_limit
-from dpsynth_assets.models.decoding.contexts import PackedContexts
+from dpsynth_assets.models.decoding.opening import Contexts, open_contexts
+from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +25,14 @@ class SamplingRules:
     Attributes:
         temperature: Divides the logits; > 0.
         top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
-        seed: Seed of this public randomness.
+        top_k: Draws from so many most probable tokens, >= 1; None: from all.
+        seed: Seed of this public randomness; each prompt draws from a stream of its own.
         rows_per_forward: Prompts decoded at a time.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int | None = None
     seed: int = 0
     rows_per_forward: int = 256
 
@@ -40,6 +43,8 @@ class SamplingRules:
                 "Expected temperature > 0 and 0 < top_p <= 1, "
                 f"got {self.temperature} and {self.top_p}."
             )
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"Expected top_k >= 1 or none, got {self.top_k}.")
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def sample_documents(
     tokens are. That takes no more steps, since its own limit is so much smaller.
 
     Args:
-        model: transformers causal language model, in eval mode.
+        model: What decodes (`decoding_model`).
         prompts: N token sequences.
         end_token_id: Ends a document.
         pad_token_id: Filler of short prompts; never sampled unless it is the end token.
@@ -89,12 +94,11 @@ def sample_documents(
 
     limits = _limits(max_new_tokens, len(prompts))
     columns = prompt_columns or max((len(prompt) for prompt in prompts), default=1)
-    generator = torch.Generator(device=next(model.parameters()).device).manual_seed(rules.seed)
 
-    def draw(logits: "torch.Tensor") -> "torch.Tensor":
+    def draw(logits: "torch.Tensor", uniform: "torch.Tensor") -> "torch.Tensor":
         if pad_token_id != end_token_id:
             logits[:, pad_token_id] = -torch.inf
-        return draw_tokens(logits, rules, generator)
+        return draw_tokens(logits, uniform.to(logits.device), rules)
 
     documents: list[SampledDocument] = []
     for start in range(0, len(prompts), rules.rows_per_forward):
@@ -102,43 +106,19 @@ def sample_documents(
         own = columns if prompt_columns else _padded(model, columns, max(limits[part]))
         read = [list(prompt[own:]) for prompt in prompts[part]]
         most = [len(rest) + limit for rest, limit in zip(read, limits[part], strict=True)]
-        contexts = PackedContexts(
+        contexts = open_contexts(
             model,
             [prompt[:own] for prompt in prompts[part]],
             prompt_columns=own,
             max_new_tokens=max(most),
             pad_token_id=pad_token_id,
         )
-        documents += _sample_packed(contexts, read, limits[part], draw, end_token_id)
+        own_rows = range(start, start + len(read))
+        uniform = torch.from_numpy(uniforms(rules.seed, own_rows, max(most)))
+        documents += _sample_packed(contexts, read, limits[part], draw, uniform, end_token_id)
         if progress is not None:
             progress(len(documents) / len(prompts))
     return documents
-
-
-def draw_tokens(
-    logits: "torch.Tensor", rules: SamplingRules, generator: "torch.Generator"
-) -> "torch.Tensor":
-    """Draws one token a row from softmax(logits / temperature), cut to its top-p nucleus.
-
-    Args:
-        logits: (R, V), float32.
-        rules: Temperature and nucleus; the most probable token always stays.
-        generator: Seeded source of public randomness.
-
-    Returns:
-        (R,) int64.
-    """
-    import torch
-
-    probabilities = torch.softmax(logits / rules.temperature, dim=-1)
-    if rules.top_p < 1:
-        ordered, order = probabilities.sort(dim=-1, descending=True)
-        outside = ordered.cumsum(dim=-1) - ordered >= rules.top_p
-        probabilities.scatter_(-1, order, ordered.masked_fill(outside, 0.0))
-    cumulative = probabilities.cumsum(dim=-1)  # inverse CDF: several times as fast as multinomial
-    uniform = torch.rand((len(logits), 1), generator=generator, device=logits.device)
-    drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
-    return drawn[:, 0].clamp_(max=logits.shape[-1] - 1)
 
 
 def _padded(model: Any, columns: int, most: int) -> int:
@@ -148,10 +128,11 @@ def _padded(model: Any, columns: int, most: int) -> int:
 
 
 def _sample_packed(
-    contexts: PackedContexts,
+    contexts: Contexts,
     unread: Sequence[list[int]],
     limits: Sequence[int],
-    draw: "Callable[[torch.Tensor], torch.Tensor]",
+    draw: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]",
+    uniform: "torch.Tensor",
     end_token_id: int,
 ) -> list[SampledDocument]:
     """Decodes the rows together; all start at once, so step t reads or writes token t of each.
@@ -160,7 +141,8 @@ def _sample_packed(
         contexts: R prompts, read but for their last tokens.
         unread: These tokens, mostly none.
         limits: Most tokens of each document.
-        draw: Draws a token a row from logits.
+        draw: Draws a token a row from logits (R', V) and uniforms (R',).
+        uniform: Public randomness, (R, steps) in [0, 1).
         end_token_id: Ends a document.
     """
     import torch
@@ -183,7 +165,8 @@ def _sample_packed(
         if writing.float().mean() < _COMPACT_BELOW:
             contexts.keep(writing.nonzero()[:, 0])
             rows, tokens = rows[writing], tokens[writing]
-        tokens = draw(contexts.next_logits(tokens, torch.full_like(rows, step))).cpu()
+        logits = contexts.next_logits(tokens, torch.full_like(rows, step))
+        tokens = draw(logits, uniform[rows, step]).cpu()
         writing = stops[rows] < 0
         if step < last_read:
             reading = step < first[rows]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dpsynth_assets.models.decoding.token_draws import draw_tokens
 from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import Sampling
-from dpsynth_assets.models.engines.token_draws import draw_tokens
 
 if TYPE_CHECKING:
     import torch

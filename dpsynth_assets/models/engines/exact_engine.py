@@ -4,12 +4,13 @@ What a prompt gives, and a text's hidden states, are functions of it alone: othe
 their order and how calls are cut into passes change no bit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.models.decoding.token_draws import uniforms
 from dpsynth_assets.models.engines.decoding_loop import EndRules, decode_rows
 from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
 from dpsynth_assets.models.engines.protocol import (
@@ -19,43 +20,12 @@ from dpsynth_assets.models.engines.protocol import (
     Sampling,
     ShareCallback,
 )
-from dpsynth_assets.models.engines.token_draws import uniforms
 from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, ExactDecoderError
+from dpsynth_assets.models.exact_decoder.opening import opened_decoder
 from dpsynth_assets.models.exact_decoder.reading import pooled_streams
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
-
-
-TEXTS = (
-    "We came on a Friday night and waited twenty minutes for a table, which the host had warned us "
-    "about. The noodles were worth it: hot, salty, with just enough ginger. Our waiter forgot the "
-    "second round of drinks but took them off the bill without being asked. Four stars, and we "
-    "will be back for the dumplings. If you can, sit by the window; the room gets loud after 8.",
-    "The harbour was founded in 1847 and grew quickly once the railway reached the coast. By the "
-    "end of the century it handled a third of the region's timber, most of it bound for shipyards "
-    "in the south. Two fires, in 1902 and 1911, destroyed the old warehouses. Today the quarter is "
-    "known for its theatre, a small maritime museum and the university's school of engineering.",
-    "Dear support team, my order 58213 arrived on Tuesday with a cracked screen. I have already "
-    "tried the steps on your website, and the device does not turn on. Could you please send a "
-    "replacement to the same address, or refund the $349.99? I attach two photos. Thank you in "
-    "advance, and kind regards, Maria.",
-    "Shares of the company fell 6 percent in early trading after it cut its forecast for the year. "
-    "The chief executive said that demand in Europe had been weaker than expected, while costs for "
-    "energy and transport kept rising. Analysts at two banks lowered their ratings.\n\n"
-    '{"title": "The Long Road", "year": 1994, "genres": ["drama", "war"], "rating": 7.8}\n\n'
-    "def mean(values):\n    return sum(values) / len(values)\n",
-    '"You never told me," she said, and put the letter back on the table. He looked at the floor. '
-    "Outside the rain had stopped; somebody was laughing in the street below. \"I didn't know how "
-    'to begin," he answered at last. "Every time I tried, it was already too late for the truth." '
-    "She laughed, not kindly, and went to find her coat.",
-)
-_TOKENS = 160
-
-
-def calibration_ids(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
-    """Token ids of the texts; `encode` maps a text to ids."""
-    return [list(encode(text))[:_TOKENS] for text in TEXTS]
 
 
 class ExactEngine(LocalEngine):
@@ -72,16 +42,15 @@ class ExactEngine(LocalEngine):
     def __init__(self, language_model: "LanguageModel", *, batch_rows: int = 64) -> None:
         super().__init__(language_model)
         self._batch_rows = batch_rows
-        calibration = calibration_ids(language_model.encode)
         try:
-            self._decoder: ExactDecoder | None = ExactDecoder.read(
-                language_model.source, calibration
+            self._decoder: ExactDecoder | None = opened_decoder(
+                language_model.source, language_model.encode
             )
         except ExactDecoderError as error:
             raise EngineError(str(error)) from None
 
     def close(self) -> None:
-        """Frees the weights; the engine is not used again."""
+        """Lets go of the weights; the engine is not used again."""
         self._decoder = None
 
     def _write(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.models.decoding import PackedContexts
+from dpsynth_assets.models.decoding.token_draws import uniforms
 from dpsynth_assets.models.engines.decoding_loop import EndRules, decode_rows
 from dpsynth_assets.models.engines.hidden_states import pooled_states
 from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
@@ -19,7 +20,6 @@ from dpsynth_assets.models.engines.protocol import (
     ShareCallback,
 )
 from dpsynth_assets.models.engines.residual_stream import adding_to_stream
-from dpsynth_assets.models.engines.token_draws import uniforms
 
 if TYPE_CHECKING:
     import torch

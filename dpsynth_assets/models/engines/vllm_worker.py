@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import Sampling
-from dpsynth_assets.models.engines.token_draws import draw_tokens, uniforms
 
 if TYPE_CHECKING:
     import torch

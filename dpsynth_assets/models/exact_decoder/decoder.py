@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, Window, attend, whole_columns
 from dpsynth_assets.models.exact_decoder.integer_products import (
@@ -12,15 +11,17 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     Kernel,
     quantized_rows,
 )
-from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
+from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
 from dpsynth_assets.models.exact_decoder.weights import (
     ATTENTION,
     DOWN,
+    EMBEDDINGS,
     FEED_FORWARD,
     FINAL,
     Layer,
     Weights,
     integer_weights,
+    quantized_table,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class ExactDecoder:
     """
 
     def __init__(self, shape: LlamaShape, weights: Weights) -> None:
-        """Takes weights that were quantized already; see `of` and `read`."""
+        """Takes weights that were quantized already; see `of` and `opening`."""
         import torch
 
         self.shape, self.weights = shape, weights
@@ -74,27 +75,6 @@ class ExactDecoder:
         angles = torch.arange(shape.positions)[:, None] / shape.rotary_base**half
         self._cosines = torch.cat([angles.cos(), angles.cos()], 1).float()  # (positions, D)
         self._sines = torch.cat([-angles.sin(), angles.sin()], 1).float()
-
-    @classmethod
-    def read(
-        cls, folder: Path | str, calibration: Sequence[Sequence[int]] = (), **options: Any
-    ) -> "ExactDecoder":
-        """Reads a folder in the transformers format; see `of`.
-
-        Raises:
-            ExactDecoderError: It is not a Llama-shaped model in one safetensors file.
-        """
-        from safetensors.torch import load_file
-        from transformers import AutoConfig
-
-        file = Path(folder) / "model.safetensors"
-        if not file.is_file():
-            raise ExactDecoderError(
-                f"Expected a folder with one model.safetensors, found none in {folder}; save the "
-                "model with save_pretrained."
-            )
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        return cls.of(LlamaShape.of(config), load_file(file), calibration, **options)
 
     @classmethod
     def of(
@@ -116,11 +96,8 @@ class ExactDecoder:
         import torch
 
         with torch.inference_mode():
-            decoder = cls(shape, integer_weights(shape, table, {}, kernel))
-            if not calibration:
-                return decoder
-            magnitudes = _observed(decoder, calibration)
-            return cls(shape, integer_weights(shape, table, magnitudes, kernel))
+            quantized = calibrated_table(shape, table, calibration)
+            return cls(shape, integer_weights(shape, table[EMBEDDINGS].float(), quantized, kernel))
 
     def forward(
         self,
@@ -358,6 +335,19 @@ def _scaled(
 def _unit_rows(stream: "torch.Tensor") -> "torch.Tensor":
     """Rows divided by their root mean square."""
     return stream / stream.square().mean(1, keepdim=True).sqrt().clamp_min(1e-30)
+
+
+def calibrated_table(
+    shape: LlamaShape,
+    table: Mapping[str, "torch.Tensor"],
+    calibration: Sequence[Sequence[int]],
+) -> "dict[str, torch.Tensor]":
+    """Quantizes a checkpoint after a look at activations on public texts; see `ExactDecoder.of`."""
+    quantized = quantized_table(shape, table, {})
+    if not calibration:
+        return quantized
+    first = ExactDecoder(shape, integer_weights(shape, table[EMBEDDINGS].float(), quantized))
+    return quantized_table(shape, table, _observed(first, calibration))
 
 
 def _observed(

@@ -31,28 +31,26 @@ class IntegerProduct:
     """y = (q W^T) scaled by output channel, with int8 weights W and 8-bit activations q."""
 
     def __init__(
-        self, weight: "torch.Tensor", *, factor: float = 1.0, kernel: Kernel | None = None
+        self, integers: "torch.Tensor", scale: "torch.Tensor", kernel: Kernel | None = None
     ) -> None:
-        """Quantizes `weight` symmetrically, one scale an output channel.
+        """Lays the weights out as a kernel wants them.
 
         Args:
-            weight: (out, in) float32.
-            factor: Multiplies every output.
+            integers: W, (out, in) int8 in [-127, 127].
+            scale: (out,) float32, multiplies the sums.
             kernel: What computes the product; None takes the fastest that is exact here.
         """
         import torch
 
-        scale = (weight.abs().amax(1) / LIMIT).clamp_min_(SMALLEST)  # (out,)
-        quantized = (weight / scale[:, None]).round_().to(torch.int8)
         self._kernel: Kernel = exact_kernel() if kernel is None else kernel
-        self._scale = scale * factor
+        self._scale = scale
         if self._kernel == "fused":
-            self._zeros = torch.zeros(len(weight), dtype=torch.int32)
-            self._packed = torch.ops.onednn.qlinear_prepack(quantized, None)
+            self._zeros = torch.zeros(len(integers), dtype=torch.int32)
+            self._packed = torch.ops.onednn.qlinear_prepack(integers, None)
         elif self._kernel == "plain":
-            self._weight = quantized.t().contiguous()  # by rows: faster for few rows
+            self._weight = integers.t().contiguous()  # by rows: faster for few rows
         else:
-            blocks = quantized.t().float().split(_BLOCK)
+            blocks = integers.t().float().split(_BLOCK)
             self._blocks = [block.contiguous() for block in blocks]
 
     def __call__(self, activations: "torch.Tensor") -> "torch.Tensor":
@@ -80,6 +78,24 @@ class IntegerProduct:
             for part, block in zip(parts, self._blocks, strict=True)
         ]
         return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0, dtype=torch.int32)
+
+
+def quantized_weight(
+    weight: "torch.Tensor", factor: float = 1.0
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Rounds a weight symmetrically, one scale an output channel.
+
+    Args:
+        weight: (out, in) float32.
+        factor: Multiplies every output.
+
+    Returns:
+        int8 (out, in), and the scales (out,) of a product's sums.
+    """
+    import torch
+
+    scale = (weight.abs().amax(1) / LIMIT).clamp_min_(SMALLEST)  # (out,)
+    return (weight / scale[:, None]).round_().to(torch.int8), scale * factor
 
 
 def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
@@ -124,10 +140,11 @@ def _is_exact(kernel: Kernel) -> bool:
             activations = torch.randint(
                 lowest, 2 * LIMIT + 2, (rows, inputs), generator=generator, dtype=torch.uint8
             )
+            quantized = quantized_weight(weight)
             try:
-                got = IntegerProduct(weight, kernel=kernel)(activations)
+                got = IntegerProduct(*quantized, kernel)(activations)
             except RuntimeError:
                 return False
-            if not torch.equal(got, IntegerProduct(weight, kernel="float")(activations)):
+            if not torch.equal(got, IntegerProduct(*quantized, "float")(activations)):
                 return False
     return True

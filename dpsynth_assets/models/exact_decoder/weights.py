@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.models.exact_decoder.cache import WEIGHT_TOTAL, query_limit
-from dpsynth_assets.models.exact_decoder.integer_products import LIMIT, IntegerProduct, Kernel
+from dpsynth_assets.models.exact_decoder.integer_products import (
+    LIMIT,
+    IntegerProduct,
+    Kernel,
+    quantized_weight,
+)
 from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
 
 if TYPE_CHECKING:
@@ -68,17 +73,19 @@ class Weights:
     vocabulary: tuple[IntegerProduct, ...]
 
 
+EMBEDDINGS = "model.embed_tokens.weight"
 ATTENTION, FEED_FORWARD, DOWN, FINAL = "attention", "feed_forward", "down", "final"
 Magnitudes = Mapping[tuple[int, str], "torch.Tensor"]
 """Largest magnitude of each input channel, by layer and place; empty before any was observed."""
 
 
-def integer_weights(
-    shape: LlamaShape,
-    table: Mapping[str, "torch.Tensor"],
-    magnitudes: Magnitudes,
-    kernel: Kernel | None = None,
-) -> Weights:
+Table = Mapping[str, "torch.Tensor"]
+"""Quantized weights by name, as they are stored: integers, scales and balances; no embeddings."""
+
+
+def quantized_table(
+    shape: LlamaShape, table: Mapping[str, "torch.Tensor"], magnitudes: Magnitudes
+) -> "dict[str, torch.Tensor]":
     """Quantizes a checkpoint.
 
     Args:
@@ -87,41 +94,81 @@ def integer_weights(
         magnitudes: Of activations, on public text. A channel with large activations and small
             weights loses precision in the weights and costs it in the activations: both are
             balanced (Xiao et al. 2023, SmoothQuant, equation 4).
-        kernel: What computes products; None takes the fastest that is exact.
     """
-    embeddings = table["model.embed_tokens.weight"].float()
+    head = table.get("lm_head.weight", table[EMBEDDINGS]).float()
     vocabulary, final_norm = _balanced(
-        table.get("lm_head.weight", embeddings).float(),
+        head,
         table["model.norm.weight"].float(),
         magnitudes.get((shape.layers, FINAL)),
         _STRENGTH,
     )
-    factor = math.sqrt(shape.width) / LIMIT
+    quantized = {"final_norm": final_norm.clone()}
+    quantized |= _product("vocabulary", vocabulary, math.sqrt(shape.width) / LIMIT)
+    for index in range(shape.layers):
+        own = _quantized_layer(shape, _reader(table, index), index, magnitudes)
+        quantized |= {f"layers.{index}.{name}": tensor for name, tensor in own.items()}
+    return quantized
+
+
+def integer_weights(
+    shape: LlamaShape, embeddings: "torch.Tensor", quantized: Table, kernel: Kernel | None = None
+) -> Weights:
+    """Lays quantized weights out for products.
+
+    Args:
+        shape: Numbers of the model.
+        embeddings: (V, d).
+        quantized: What `quantized_table` returned.
+        kernel: What computes products; None takes the fastest that is exact.
+    """
+    integers, scale = (quantized[f"vocabulary.{part}"] for part in ("integers", "scale"))
+    blocks = zip(integers.split(_VOCABULARY_BLOCK), scale.split(_VOCABULARY_BLOCK), strict=True)
     return Weights(
         embeddings=embeddings,
-        layers=tuple(
-            _layer(shape, _reader(table, index), index, magnitudes, kernel)
-            for index in range(shape.layers)
-        ),
-        final_norm=final_norm,
-        vocabulary=tuple(
-            IntegerProduct(block, factor=factor, kernel=kernel)
-            for block in vocabulary.split(_VOCABULARY_BLOCK)
-        ),
+        layers=tuple(_layer(shape, quantized, index, kernel) for index in range(shape.layers)),
+        final_norm=quantized["final_norm"],
+        vocabulary=tuple(IntegerProduct(*block, kernel) for block in blocks),
     )
+
+
+def _layer(shape: LlamaShape, quantized: Table, index: int, kernel: Kernel | None) -> Layer:
+    def of(name: str) -> "torch.Tensor":
+        return quantized[f"layers.{index}.{name}"]
+
+    def product(name: str) -> IntegerProduct:
+        return IntegerProduct(of(f"{name}.integers"), of(f"{name}.scale"), kernel)
+
+    limit = query_limit(shape.depth)
+    query_scale = 1 / (limit * math.sqrt(shape.depth))
+    unit = float(of("value_unit"))
+    return Layer(
+        attention_balance=of("attention_balance"),
+        query_key_value=product("query_key_value"),
+        head_limits=_per_head(shape, limit, LIMIT, LIMIT)[:, None],
+        head_scales=_per_head(shape, query_scale, 1 / LIMIT, unit / LIMIT),
+        scale_limits=_per_head(shape, 0, math.inf, WEIGHT_TOTAL)[shape.heads :],
+        attention_output=product("attention_output"),
+        feed_forward_balance=of("feed_forward_balance"),
+        gate_and_up=product("gate_and_up"),
+        down=product("down"),
+    )
+
+
+def _product(name: str, weight: "torch.Tensor", factor: float) -> "dict[str, torch.Tensor]":
+    integers, scale = quantized_weight(weight, factor)
+    return {f"{name}.integers": integers, f"{name}.scale": scale}
 
 
 def _reader(table: Mapping[str, "torch.Tensor"], index: int) -> Callable[[str], "torch.Tensor"]:
     return lambda name: table[f"model.layers.{index}.{name}.weight"].float()
 
 
-def _layer(
+def _quantized_layer(
     shape: LlamaShape,
     read: Callable[[str], "torch.Tensor"],
     index: int,
     magnitudes: Magnitudes,
-    kernel: Kernel | None,
-) -> Layer:
+) -> "dict[str, torch.Tensor]":
     import torch
 
     query_key_value, attention_balance = _balanced(
@@ -141,21 +188,15 @@ def _layer(
     )
     normed = math.sqrt(shape.width) / LIMIT
     unit = _value_unit(shape, read("self_attn.v_proj") * read("input_layernorm"))
-    return Layer(
-        attention_balance=attention_balance,
-        query_key_value=IntegerProduct(query_key_value, factor=normed, kernel=kernel),
-        head_limits=_per_head(shape, query_limit(shape.depth), LIMIT, LIMIT)[:, None],
-        head_scales=_per_head(
-            shape, 1 / (query_limit(shape.depth) * math.sqrt(shape.depth)), 1 / LIMIT, unit / LIMIT
-        ),
-        scale_limits=_per_head(shape, 0, math.inf, WEIGHT_TOTAL)[shape.heads :],
-        attention_output=IntegerProduct(
-            read("self_attn.o_proj"), factor=1 / (LIMIT * unit), kernel=kernel
-        ),
-        feed_forward_balance=feed_forward_balance,
-        gate_and_up=IntegerProduct(gate_and_up, factor=normed, kernel=kernel),
-        down=IntegerProduct(down, factor=1 / LIMIT, kernel=kernel),
-    )
+    return {
+        "attention_balance": attention_balance.clone(),
+        "feed_forward_balance": feed_forward_balance.clone(),
+        "value_unit": torch.tensor(unit, dtype=torch.float64),
+        **_product("query_key_value", query_key_value, normed),
+        **_product("attention_output", read("self_attn.o_proj"), 1 / (LIMIT * unit)),
+        **_product("gate_and_up", gate_and_up, normed),
+        **_product("down", down, 1 / LIMIT),
+    }
 
 
 def _per_head(shape: LlamaShape, query: float, key: float, value: float) -> "torch.Tensor":

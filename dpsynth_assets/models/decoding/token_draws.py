@@ -1,11 +1,9 @@
 """Seeded draws of next tokens, each row from a stream of its own. Never a privacy mechanism."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-
-from dpsynth_assets.models.engines.protocol import Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +18,22 @@ _FIRST_LOOK, _MORE = 128, 4
 """A nucleus is looked for among so many tokens, then among so many times as many."""
 
 
+class DrawRules(Protocol):
+    """Settings of a draw: `SamplingRules`, an engine's `Sampling`."""
+
+    @property
+    def temperature(self) -> float:
+        """Divides the logits; 0 takes the most probable token."""
+
+    @property
+    def top_k(self) -> int | None:
+        """Draws from so many most probable tokens; None: from all."""
+
+    @property
+    def top_p(self) -> float:
+        """Draws from the smallest set of tokens with at least this mass; in (0, 1]."""
+
+
 def uniforms(seed: int, rows: Sequence[int], draws: int) -> np.ndarray:
     """Uniform numbers in [0, 1), (len(rows), draws) float32; row i from the stream (seed, i)."""
     return np.stack(
@@ -28,7 +42,7 @@ def uniforms(seed: int, rows: Sequence[int], draws: int) -> np.ndarray:
 
 
 def draw_tokens(
-    logits: "torch.Tensor", uniform: "torch.Tensor", sampling: Sampling
+    logits: "torch.Tensor", uniform: "torch.Tensor", sampling: DrawRules
 ) -> "torch.Tensor":
     """Draws one token a row: softmax(logits / temperature), its top k, their top-p nucleus.
 
