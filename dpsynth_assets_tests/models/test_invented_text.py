@@ -19,25 +19,7 @@ from dpsynth_assets.models.language_model import LanguageModel, LanguageModelErr
 from dpsynth_assets.public_base.opening import OpenedModels
 
 DOMAIN, LABELS = "Letters to a clinic", ["complaint", "thanks", "question"]
-WORDS = (
-    "pain", "nurse", "bill", "ward", "sleep", "doctor", "kind", "wait", "lost", "form", "bed", "call",
-    "pill", "room",
-)  # fmt: skip
-    "pain",
-    "nurse",
-    "bill",
-    "ward",
-    "sleep",
-    "doctor",
-    "kind",
-    "wait",
-    "lost",
-    "form",
-    "bed",
-    "call",
-    "pill",
-    "room",
-]
+WORDS = ("pain", "nurse", "bill", "ward", "sleep", "doctor", "kind", "wait", "lost", "form", "bed")
 
 
 class Writer:
