@@ -1,7 +1,9 @@
-"""Floor and ceiling: the same decoding without private data, and without privacy.
+"""Floor and ceiling: the methods' prompts without private data, and without privacy.
 
-Neither runs a mechanism. The floor costs nothing and may be released; the ceiling copies private
-text and must stay internal.
+Neither runs a mechanism, so both are sampled as one would without privacy: at temperature 1 among
+the likeliest tokens. A method's own temperature makes a token cheap where many contexts are
+averaged; one context alone writes worse at it, and neither floor nor ceiling would be one. The
+floor costs nothing and may be released; the ceiling copies private text and must stay internal.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,8 @@ from dpsynth_assets.methods.private_prediction.config import PrivatePredictionCo
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.models.decoding import SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import SamplingRules, decoding_model, sample_documents
+from dpsynth_assets.models.default_prompts import TOP_K
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 
@@ -31,7 +34,7 @@ def generate_public_only(
     """Samples documents from each label's text and, if given, public examples.
 
     Args:
-        config: Lengths and temperature, as the private method has them.
+        config: Lengths, and how many of the likeliest tokens are drawn from.
         terms: Declared labels; documents are shared equally over them.
         public: Language model and seed.
         documents: Number of documents before blank ones are dropped.
@@ -96,12 +99,12 @@ def _sample(
     ]
     columns = max([columns, *map(len, written)])  # A declared public prompt may be the longest.
     sampled = sample_documents(
-        model.model,
+        decoding_model(model, exactly=terms.decodes_exactly),
         [prompt[-columns:] for prompt in written],
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
         max_new_tokens=config.max_document_tokens,
-        rules=SamplingRules(temperature=config.temperature, seed=public.seed),
+        rules=SamplingRules(temperature=1.0, top_k=_top_k(config), seed=public.seed),
         prompt_columns=columns,
         progress=lambda share: progress(share, f"{share:.0%} of {len(labels)} documents"),
     )
@@ -114,3 +117,9 @@ def _sample(
     )
     facts = {"rows": len(rows), "tokens": int(rows["n_tokens"].sum()), "documents": len(sampled)}
     return SyntheticCorpus(rows=rows, facts=facts)
+
+
+def _top_k(config: PrivatePredictionConfig) -> int:
+    """Likeliest tokens that are drawn from: what the method declares, if it does."""
+    declared = (getattr(config, name, None) for name in ("public_top_k", "top_k"))
+    return next((value for value in declared if value is not None), TOP_K)
