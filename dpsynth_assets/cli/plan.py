@@ -12,13 +12,17 @@ from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+All = Annotated[
+    bool, typer.Option("--all", help="Price the methods that the file does not name, too.")
+]
 
 
 def plan(
     cohort: Annotated[str, typer.Argument(help="Name of a declared private dataset.")],
+    everything: All = False,
     as_json: Json = False,
 ) -> None:
-    """Price every declared release, and every other method, from public facts alone."""
+    """Price every declared release from public facts alone; exit code 2 if one is refused."""
     from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 
     spec = find_cohort(cohort, to_spend=True)
@@ -29,9 +33,9 @@ def plan(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
-        _print(facts)
-    if facts["refusals"]:
-        raise typer.Exit(1)
+        _print(facts, everything=everything)
+    if facts["refusals"] or any(row["refusal"] for row in facts["releases"]):
+        raise typer.Exit(2)
 
 
 def _promises(spec: Any, planned: Any) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _topics_row(topics: Any) -> dict[str, Any]:
 
 
 def _row(entry: Any) -> dict[str, Any]:
-    stages = ", ".join(entry.plan.charges)
+    stages, tail = ", ".join(entry.plan.charges), entry.plan.tail
     return {
         "release": f"{entry.folder}/{stages or 'candidate_corpus'}",
         "method": entry.method.name,
@@ -137,6 +141,7 @@ def _row(entry: Any) -> dict[str, Any]:
         "tokens_per_batch": entry.plan.tokens_per_batch,
         "rows_estimate": entry.plan.rows_estimate,
         "refusal": entry.plan.refusal,
+        "tail": None if tail is None else {**asdict(tail), "described": tail.describe()},
     }
 
 
@@ -156,15 +161,10 @@ def _noise(parameters: Any) -> str:
     return ""
 
 
-def _print(facts: dict[str, Any]) -> None:
-    console = Console(width=max(120, Console().width))
-    console.print(
-        _table(
-            f"Plan of cohort {facts['cohort']} (nothing private was read)",
-            facts["releases"],
-            with_share=True,
-        )
-    )
+def _print(facts: dict[str, Any], *, everything: bool) -> None:
+    console = Console(width=max(100, Console().width))
+    title = f"Plan of cohort {facts['cohort']} (nothing private was read)"
+    _print_releases(console, title, facts["releases"], with_share=True)
     console.print(
         f"One round of every DP release: ε = {rounded_up(facts['total_epsilon'], '.4g')} of "
         f"{declared(facts['budget_epsilon'])} for {facts['rounds']} round(s) at δ = "
@@ -184,24 +184,78 @@ def _print(facts: dict[str, Any]) -> None:
         )
     for refusal in facts["refusals"]:
         console.print(refusal, style="red", markup=False, soft_wrap=True)
-    if facts["undeclared"]:
+    if everything and facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"
-        console.print(_table(title, facts["undeclared"], with_share=False))
+        _print_releases(console, title, facts["undeclared"], with_share=False)
+    elif facts["undeclared"]:
+        _print_others(console, facts)
+
+
+def _print_others(console: Console, facts: dict[str, Any]) -> None:
+    """Names the methods that the file does not: those that the budget would do for, and how many.
+
+    What they would cost, and why the others are refused, is for those who ask.
+    """
+    able = [row["method"] for row in facts["undeclared"] if row["refusal"] is None]
+    refused = len(facts["undeclared"]) - len(able)
+    console.print(
+        f"Not in the file: {', '.join(able) or 'none that could run'}; {refused} refused. "
+        f"dpsynth plan {facts['cohort']} --all prices them.",
+        highlight=False,
+    )
+
+
+def _print_releases(
+    console: Console, title: str, rows: list[dict[str, Any]], *, with_share: bool
+) -> None:
+    """Prints a table of what can run, then a line on the noise of each, or on why it is refused."""
+    planned = [row for row in rows if row["refusal"] is None]
+    if planned:
+        console.print(_table(title, planned, with_share=with_share))
+    else:
+        console.print(f"{title}: none can run.", highlight=False, markup=False)
+    for noise in dict.fromkeys(row["noise"] for row in planned if row["noise"]):
+        names = ", ".join(_name(row) for row in planned if row["noise"] == noise)
+        console.print(f"{names}: {noise}.", highlight=False, markup=False, soft_wrap=True)
+    if any(row.get("tail") for row in planned):
+        console.print(
+            "Tail: private draws on tokens that no context proposes (where all contexts agree). "
+            "Unknown: no file here states the vocabulary.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for row in rows:
+        if row["refusal"] is not None:
+            line = f"{_name(row)} refused: {row['refusal']}"
+            console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+
+
+def _name(row: dict[str, Any]) -> str:
+    """The method's folder; of what all methods share, the release itself."""
+    folder, _, stages = str(row["release"]).partition("/")
+    return stages if folder == "shared" else folder
 
 
 def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table:
     table = Table(title=title, title_justify="left")
-    share = ("budget share",) if with_share else ()
-    for name in ("release", "guarantee", *share, "ε alone", "tokens a batch", "rows", "note"):
+    share = ("share",) if with_share else ()
+    table.add_column("release", no_wrap=True)
+    for name in ("guarantee", *share, "ε alone", "tokens a batch", "rows", "tail"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        tokens, estimate = row["tokens_per_batch"], row["rows_estimate"]
+        tokens, estimate, tail = row["tokens_per_batch"], row["rows_estimate"], row.get("tail")
         cells = [
             "—" if row["epsilon"] is None else rounded_up(row["epsilon"], ".4g"),
             "—" if tokens is None else str(tokens),
-            "after the histogram" if estimate is None else f"{estimate} or more",
-            row["refusal"] or row["noise"],
+            _rows(row["release"], estimate),
+            "—" if tail is None else tail["described"],
         ]
         shown = (f"{row['budget_share']:.2g}",) if with_share else ()
-        table.add_row(row["release"], row["guarantee"], *shown, *cells)
+        table.add_row(_name(row), row["guarantee"], *shown, *cells)
     return table
+
+
+def _rows(release: str, estimate: int | None) -> str:
+    if release.startswith("shared/"):
+        return "—"
+    return "by histogram" if estimate is None else f"{estimate} or more"

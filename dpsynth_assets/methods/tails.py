@@ -49,10 +49,10 @@ class Tail:
         )
 
     def describe(self) -> str:
-        """States both figures in words."""
+        """States the typical share and, in brackets, the one where all contexts agree."""
         if self.typical is None or self.agreed is None:
-            return "unknown: no file on this machine states the vocabulary of the language model"
-        return f"{percent(self.typical)} ({percent(self.agreed)} where all contexts agree)"
+            return "unknown"
+        return f"{percent(self.typical)} ({percent(self.agreed)})"
 
 
 def percent(share: float) -> str:

@@ -1,0 +1,91 @@
+"""`dpsynth plan`: fits a screen, a line for each refusal, and exit code 2 where there is one."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.main import app
+
+SCREEN = {"COLUMNS": "100"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    return tmp_path
+
+
+def declare(folder, *methods, **language_model):
+    base = {"name": "words", "language_model": language_model or {"kind": "smollm2"}}
+    cohort = {
+        "name": "notes",
+        "source": {"path": "notes.csv"},
+        "public_facts": {"records": 20_000},
+        "budget": {"epsilon": 10.0, "delta": 1e-6},
+        "public_data": "words",
+        "cluster_histogram": {},
+        "methods": list(methods),
+    }
+    kinds = {"PublicData": base, "PrivateDataset": cohort}
+    documents = [
+        {"type": f"dpsynth_assets.components.{kind}", "attributes": attributes}
+        for kind, attributes in kinds.items()
+    ]
+    (folder / "notes.yaml").write_text(yaml.safe_dump_all(documents))
+
+
+def plan(*options):
+    return CliRunner().invoke(app, ["plan", *options], env=SCREEN)
+
+
+def test_a_plan_fits_a_screen_and_names_the_other_methods(folder):
+    told = plan("tickets")
+    assert told.exit_code == 0, told.output
+    assert len(told.output.splitlines()) <= 24
+    assert "refused:" not in told.output
+    assert "dpsynth plan tickets --all" in " ".join(told.output.split())
+
+
+def test_all_prices_the_others_and_refuses_in_a_line_each(folder):
+    told = plan("tickets", "--all")
+    assert told.exit_code == 0, told.output
+    lines = told.output.splitlines()
+    for name in ("ctcl", "secpe", "few_shot"):
+        assert len([line for line in lines if line.startswith(f"{name} refused: Expected")]) == 1
+    assert len(lines) <= 50
+
+
+def test_a_refused_method_is_a_line_and_exit_code_2(folder):
+    declare(
+        folder,
+        {"method": "mean_uniform"},
+        {"method": "mean_clustered", "settings": {"public_top_k": None}},
+    )
+    told = plan("notes")
+    assert told.exit_code == 2
+    (line,) = [line for line in told.output.splitlines() if "refused:" in line]
+    assert line.startswith("mean_clustered refused: Expected a tail of at most 10%")
+    assert "public_top_k: 100" in line
+    facts = json.loads(plan("notes", "--json").output)
+    uniform, clustered = facts["releases"][1:]
+    assert uniform["tail"]["typical"] < 0.01
+    assert clustered["tail"]["tokens"] == 49_152
+    assert facts["undeclared"]
+
+
+def test_a_plan_of_which_nothing_can_run_says_so(folder):
+    declare(folder, {"method": "mean_clustered", "settings": {"clip_bound": 0.5}})
+    told = plan("notes")
+    assert told.exit_code == 2
+    assert "mean_clustered refused:" in told.output
+
+
+def test_an_unknown_vocabulary_is_said_to_be(folder):
+    method = {"method": "mean_uniform", "settings": {"public_top_k": None}}
+    declare(folder, method, kind="pretrained", model="owner/name")
+    told = plan("notes")
+    assert told.exit_code == 0, told.output
+    assert "unknown" in told.output
