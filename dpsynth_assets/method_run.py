@@ -365,7 +365,7 @@ class _Run:
             values,
             self.public.models,
             part.method.terms,
-            self.spec.engine if part.method.uses_engine else None,
+            self.plan.terms.engine if part.method.uses_engine else None,
             salt=f"{self.spec.name}/{part.folder}/{self.release}",
             seed=zlib.crc32(self.release.encode()),
         )

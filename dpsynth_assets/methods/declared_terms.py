@@ -2,6 +2,7 @@
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.models.default_prompts import default_templates
 from dpsynth_assets.models.prompt_templates import PromptTemplates, declared_templates
@@ -33,10 +34,19 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
         accepts_ex_post=spec.budget.accepts_ex_post,
         has_cluster_histogram=spec.cluster_histogram is not None,
         prompts=declared_templates(spec) or _default_templates(base, label_texts),
-        engine=spec.engine,
+        engine=_engine(spec.engine, base),
         language_model=None if base is None else base.language_model,
         secrets=None if spec.secrets is None else spec.secrets.promise,
     )
+
+
+def _engine(declared: EngineSpec, base: PublicDataSpec | None) -> EngineSpec:
+    """Takes the exact decoder where the base has it, and the file asks for nothing else."""
+    if base is None or not base.language_model.decodes_exactly:
+        return declared
+    if declared.model_fields_set & {"kind", "model", "dtype", "device"}:
+        return declared
+    return declared.model_copy(update={"kind": "exact"})
 
 
 def _default_templates(

@@ -25,6 +25,7 @@ from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_assumptions import (
     assumptions,
     embedding_assumptions,
+    exact_logits_of_draws,
     exact_sums_of_training,
     pass_assumptions,
 )
@@ -162,6 +163,7 @@ def _label(
             *assumptions(
                 [atom for event in events for atom in flatten(event)],
                 exact_sums_of_training(charges),
+                exact_logits_of_draws(charges),
             ),
             *pass_assumptions(charges),
             *embedding_assumptions(charges),

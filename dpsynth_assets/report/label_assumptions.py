@@ -18,6 +18,7 @@ from dpsynth_assets.privacy.events import (
     MixtureGaussianEvent,
     PoissonGaussianEvent,
     TruncatedPoissonGaussianEvent,
+    flatten,
     is_post_processing,
 )
 from dpsynth_assets.privacy.ledger import LedgerEntry
@@ -168,18 +169,28 @@ class Assumption:
 UNPREDICTABLE = "Operating-system random numbers are unpredictable."
 """Assumed by every mechanism."""
 
+LOGITS = {
+    False: (
+        "A record's logits move by at most `logit_slack` when other rows of its forward pass "
+        "change; a test measures it for float32 on a CPU. The slack is charged for as many rows "
+        "as a pass may hold, whatever the batches hold (before 0.2.0 a batch was assumed to hold "
+        "at most four times the records expected in it)."
+    ),
+    True: (
+        "A record's logits are computed in integers whose sums are exact (`decoder: exact`): they "
+        "follow its own prompt alone, bit for bit, provided that float32 products of integers "
+        "below 2^24 are exact and an operation on one number gives the same bits each time. A "
+        "test compares bits on several sets of kernels."
+    ),
+}
+"""Basis of a draw's range, by whether logits are exact."""
+
 ASSUMPTIONS = (
     Assumption(
         "Noise on counts is drawn in whole numbers, exactly: nothing is assumed of rounding.",
         lambda event: isinstance(event, DiscreteLaplaceEvent | DiscreteGaussianEvent),
     ),
-    Assumption(
-        "A record's logits move by at most `logit_slack` when other rows of its forward pass "
-        "change; a test measures it for float32 on a CPU. The slack is charged for as many rows "
-        "as a pass may hold, whatever the batches hold (before 0.2.0 a batch was assumed to hold "
-        "at most four times the records expected in it).",
-        lambda event: isinstance(event, BoundedRangeEvent),
-    ),
+    Assumption(LOGITS[False], lambda event: isinstance(event, BoundedRangeEvent)),
     Assumption(
         "Tokens have exactly the probabilities that are charged, however rare (before 0.2.0 up to "
         "2^-53 of a probability for each token of the vocabulary was off and not charged).",
@@ -204,15 +215,34 @@ ASSUMPTIONS = (
 states, embeddings) has a function of its own beside this table."""
 
 
-def assumptions(atoms: Sequence[Event], exact_sums: Collection[bool] = ()) -> list[str]:
+def assumptions(
+    atoms: Sequence[Event],
+    exact_sums: Collection[bool] = (),
+    exact_logits: Collection[bool] = (False,),
+) -> list[str]:
     """Lists what the proofs assume of arithmetic and of the machine.
 
     Args:
         atoms: What was charged.
         exact_sums: Of each training among it, whether gradients were added up exactly.
+        exact_logits: Of each corpus of private draws among it, whether logits were exact.
     """
-    of_events = [row.sentence for row in ASSUMPTIONS if any(map(row.concerns, atoms))]
+    rows = [row.sentence for row in ASSUMPTIONS if any(map(row.concerns, atoms))]
+    of_logits = [LOGITS[exact] for exact in sorted(set(exact_logits))]
+    of_events = [
+        sentence for row in rows for sentence in (of_logits if row == LOGITS[False] else [row])
+    ]
     return [UNPREDICTABLE, *of_events, *(GRADIENT_SUMS[exact] for exact in sorted(set(exact_sums)))]
+
+
+def exact_logits_of_draws(charges: Sequence[LedgerEntry]) -> list[bool]:
+    """Reads off the charges of private prediction whether logits were computed exactly."""
+    return [
+        entry.parameters.get("decoder") == "exact"
+        for entry in charges
+        if entry.event is not None
+        and any(isinstance(atom, BoundedRangeEvent) for atom in flatten(entry.event))
+    ]
 
 
 def exact_sums_of_training(charges: Sequence[LedgerEntry]) -> list[bool]:

@@ -19,6 +19,7 @@ from dpsynth_assets.models.conditional_generator import (
 from dpsynth_assets.models.document_format import PLAIN_PT, DocumentFormat
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.opening import serving
+from dpsynth_assets.models.exact_decoder.shapes import computes_folder
 from dpsynth_assets.models.language_model import LanguageModel
 
 PACKED_DECODER = "transformers"
@@ -102,7 +103,8 @@ def open_writer(
     """Opens released weights for writing, and the name of what runs them; closed afterwards.
 
     An encoder-decoder is always run by the packed decoder of this process: vLLM 0.32 serves no such
-    model. So are the weights of a dataset whose engine is an endpoint, which has only its own.
+    model. So are the weights of a dataset whose engine is an endpoint, which has only its own. A
+    model that the exact decoder does not compute is run by transformers.
 
     Args:
         folder: The released folder.
@@ -121,6 +123,8 @@ def open_writer(
     spec = engine.model_copy(
         update={"model": None, **({} if declared else {"batch_rows": batch_rows})}
     )
+    if spec.kind == "exact" and not computes_folder(folder):
+        spec = spec.model_copy(update={"kind": "transformers"})
     weights = GeneratorWeights(source=str(folder), dtype=spec.dtype, device=device)
     with serving(spec, weights) as opened:
         yield ServedGenerator(generator, opened), spec.kind

@@ -11,7 +11,7 @@ from dpsynth_assets.methods.base import MethodConfig
 PRETRAINED_TOP_K = 100
 """Public support of a pretrained model: of tens of thousands of tokens at the floor, few are left.
 
-See `floor_tails`: at c = 6 and τ = 1 the 49,152 tokens of SmolLM2 would take a third of the draws.
+See `vocabulary_tails`: at c = 6, τ = 1 SmolLM2's 49,152 tokens would take a third of the draws.
 """
 
 PRETRAINED_SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -130,7 +130,8 @@ class PrivatePredictionConfig(MethodConfig):
         description=(
             "How far rounding may let other records move one record's logits (sup norm, natural-"
             "log units); charged in the privacy cost, for every batch of a forward pass. float32: "
-            "1.4e-5 was seen; bfloat16: 0.25."
+            "1.4e-5 was seen; bfloat16: 0.25. 0 by default, and only, where the base's "
+            "language_model.decoder is exact."
         ),
     )
 
@@ -340,7 +341,8 @@ class FewShotConfig(MethodConfig):
         le=10,
         description=(
             "How far rounding may let other records move one prompt's logits (sup norm, natural-"
-            "log units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: 0.25."
+            "log units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: 0.25. 0 by "
+            "default, and only, where the base's language_model.decoder is exact."
         ),
     )
     extra_documents: int = Field(
@@ -367,6 +369,9 @@ def settings_for(method: str, language_model: LanguageModelSpec | None) -> dict[
     Returns:
         Settings that come before the defaults of the fields, which suit the embedded model.
     """
-    if language_model is None or language_model.kind == "embedded":
+    if language_model is None:
         return {}
-    return dict(PRETRAINED_SETTINGS.get(method, {}))
+    exact = {"logit_slack": 0.0} if language_model.decodes_exactly else {}
+    if language_model.kind == "embedded":
+        return exact
+    return {**PRETRAINED_SETTINGS.get(method, {}), **exact}

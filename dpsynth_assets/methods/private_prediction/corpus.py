@@ -12,6 +12,7 @@ from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInp
 from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.decoding import decoder_of
 from dpsynth_assets.methods.private_prediction.loop import (
     Document,
     GenerationRules,
@@ -59,6 +60,11 @@ class GenerationTask:
         return self.declared.terms
 
     @cached_property
+    def decoder(self) -> Any:
+        """What decodes prompts."""
+        return decoder_of(self.terms, self.public.language_model)
+
+    @cached_property
     def rules(self) -> GenerationRules:
         """The loop's public rules."""
         model, config = self.public.language_model, self.config
@@ -75,7 +81,7 @@ class GenerationTask:
                 config.max_example_tokens,
             ),
             max_tokens_per_batch=getattr(config, "max_tokens_per_batch", None),
-            rows_per_pass=self.declared.facts.rows_per_pass,
+            rows_per_pass=self.declared.rows_per_pass,
         )
 
 
@@ -106,7 +112,7 @@ def generate_corpus(
     parts = parts_of(batches, task.config.batches_per_forward)
     told = PassProgress(len(parts), len(batches), task.rules, progress)
     finished = run_passes(
-        task.public.language_model.model,
+        task.decoder,
         parts,
         lambda part: _run_pass(task, part, selector, told, with_public_prompts, passes, costs),
     )
@@ -156,9 +162,8 @@ def _run_pass(
     select = selector([batch.index for batch in part.batches])
     prompts = [_prompts(task, batch, task.rules.prompt_columns) for batch in part.batches]
     public = _public_prompts(task, part.batches) if with_public_prompts else None
-    model = task.public.language_model.model
     documents = generate_documents(
-        model,
+        task.decoder,
         prompts,
         select,
         task.rules,
@@ -233,7 +238,7 @@ def completed(
         if not document.finished
     ]
     continued = sample_documents(
-        model.model,
+        task.decoder,
         [start + document.tokens for document, start in unfinished],
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,

@@ -30,6 +30,7 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
     UniformBatchesConfig,
 )
+from dpsynth_assets.methods.private_prediction.decoding import slack_refusal
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
@@ -98,6 +99,14 @@ class DeclaredBatches:
         )
 
     @property
+    def rows_per_pass(self) -> int | None:
+        """Most rows of a forward pass: those that slack is charged for; None where none can move.
+
+        **Privacy** The exact decoder's logits follow no other row, however many share a pass.
+        """
+        return None if self.terms.decodes_exactly else self.facts.rows_per_pass
+
+    @property
     def _load(self) -> float:
         """Records of a full batch, estimated from public facts, as a multiple of s.
 
@@ -139,6 +148,8 @@ class DeclaredBatches:
 
     def refusal(self, tokens: int, epsilon: float) -> str | None:
         """Says in one line why batches of so many private tokens cannot run; None if they can."""
+        if (unpaid := slack_refusal(self.terms, self.config.logit_slack)) is not None:
+            return unpaid
         if tokens < self.config.min_tokens_for_new_document:
             return (
                 f"Expected at least {self.config.min_tokens_for_new_document} private tokens a "

@@ -15,6 +15,7 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
+from dpsynth_assets.methods.private_prediction.decoding import decoder_parameters, slack_refusal
 from dpsynth_assets.methods.private_prediction.few_shot_plan import (
     input_refusal,
     least_noise,
@@ -80,7 +81,8 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         T = documents x greatest length steps of each label, all of them charged.
         """
         chance, settings = self.sampling_probability, self.config.model_dump(mode="json")
-        refusal = input_refusal(chance, target_epsilon)
+        refusal = slack_refusal(self.terms, self.config.logit_slack)
+        refusal = refusal or input_refusal(chance, target_epsilon)
         if chance is None or refusal is not None:
             return self.refused(refusal or "", settings)
         noise = least_noise(self._event, chance, self.terms, target_epsilon)
@@ -100,6 +102,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         return self.planned(
             {CANDIDATE_CORPUS: mechanism},
             self.config.model_dump(mode="json")
+            | decoder_parameters(self.terms)
             | {
                 "sampling_probability": chance,
                 "noise_multiplier": noise_multiplier,

@@ -5,6 +5,7 @@ Extra documents are written after demonstrations alone, and are free.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
+from dpsynth_assets.methods.private_prediction.decoding import decoder_of
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
@@ -21,10 +23,9 @@ from dpsynth_assets.methods.private_prediction.prompts import (
 )
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.decoding import (
-    PackedContexts,
-    PublicContexts,
     SamplingRules,
     attention_limit,
+    open_contexts,
     sample_documents,
 )
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
@@ -49,6 +50,11 @@ class FewShotTask:
     def model(self) -> Any:
         """The language model."""
         return self.public.language_model
+
+    @cached_property
+    def decoder(self) -> Any:
+        """What decodes prompts."""
+        return decoder_of(self.terms, self.public.language_model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +139,15 @@ class LabelWriter:
             model, task.terms.label_texts, config.examples_per_subset, config.max_example_tokens
         )
         start = public_prompt(model, task.terms.label_texts[label])
-        self._public = PublicContexts(
-            model.model,
+        self._public = open_contexts(
+            task.decoder,
             [start],
             # Refuses at once what private prompts would need later.
             prompt_columns=max(self._columns, len(start)),
             max_new_tokens=config.max_document_tokens,
             pad_token_id=model.pad_token_id,
             rows_per_prefill=1,
+            public=True,
         )
 
     def write(self) -> Demonstration:
@@ -182,8 +189,8 @@ class LabelWriter:
             max_example_tokens=config.max_example_tokens,
             columns=self._columns,
         )
-        contexts = PackedContexts(
-            model.model,
+        contexts = open_contexts(
+            self._task.decoder,
             [prompt + list(released) for prompt in prompts],
             prompt_columns=self._columns + len(released),
             max_new_tokens=1,
@@ -241,7 +248,7 @@ def _extra_documents(
         for label in labels
     ]
     sampled = sample_documents(
-        model.model,
+        task.decoder,
         prompts,
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
@@ -260,7 +267,7 @@ def _extra_prompt(task: FewShotTask, label: int, texts: Sequence[str]) -> list[i
     config, model, label_texts = task.config, task.model, task.terms.label_texts
     longest, count = config.max_document_tokens, config.examples_per_subset
     ids: list[int] = model.prompt_ids(label_texts[label], texts, longest)
-    limit = attention_limit(model.model)
+    limit = attention_limit(task.decoder)
     if limit is None or len(ids) + longest <= limit:
         return ids
     columns = limit - longest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from dpsynth_assets.models.decoding import PackedContexts, PublicContexts
+from dpsynth_assets.models.decoding import Contexts, open_contexts
 from dpsynth_assets.privacy.forward_passes import pass_rows
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def generate_documents(
     """Generates from B batches until each has spent its private tokens.
 
     Args:
-        model: transformers causal language model.
+        model: What decodes (`models.decoding.decoding_model`).
         prompts: For each batch, the prompts of its contexts; a batch may have none and generates
             all the same. (To skip it would reveal that it is empty.)
         select: Draws and charges tokens.
@@ -310,7 +310,7 @@ class _Pass:
         """Reads (batch, prompt) pairs."""
         import torch
 
-        self._contexts = PackedContexts(
+        self._contexts = open_contexts(
             model,
             [prompt for _, prompt in contexts],
             prompt_columns=rules.prompt_columns,
@@ -347,14 +347,14 @@ def _rows_of_passes(
 
 def _public_contexts(
     model: Any, public_prompts: Sequence[Sequence[int]] | None, rules: GenerationRules
-) -> PublicContexts | None:
+) -> Contexts | None:
     """One public context for each batch; it stays in the pass when its batch has finished.
 
     Batches of one label have the same prompt: each is read once, as a prefix of itself.
     """
     if public_prompts is None:
         return None
-    return PublicContexts(
+    return open_contexts(
         model,
         public_prompts,
         prompt_columns=max(len(prompt) for prompt in public_prompts),
@@ -362,4 +362,5 @@ def _public_contexts(
         pad_token_id=rules.pad_token_id,
         rows_per_prefill=_PUBLIC_ROWS_PER_PREFILL,
         public_prefixes=public_prompts,
+        public=True,
     )

@@ -26,6 +26,7 @@ from dpsynth_assets.methods.private_prediction.corpus import (
     generate_corpus,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.decoding import decoder_parameters
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
@@ -256,7 +257,8 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
     def settings(self, tokens: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Writes the settings as the ledger keeps them, with what was computed from them."""
         own = self.config.model_dump(mode="json")
-        return own | {"tokens_per_batch": tokens} | dict(parameters)
+        computed = {"tokens_per_batch": tokens, **decoder_parameters(self.terms)}
+        return own | computed | dict(parameters)
 
 
 def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: float) -> int:

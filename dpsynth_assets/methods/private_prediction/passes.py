@@ -11,6 +11,7 @@ import numpy as np
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
+from dpsynth_assets.models.decoding import is_exact
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
 SMALL_MODEL_PARAMETERS = 20_000_000
@@ -102,15 +103,13 @@ def run_passes(
     If a pass fails, those that have begun run to their end and are kept, and no other begins.
 
     Args:
-        model: The transformers model that all passes read.
+        model: What decodes for all passes. An exact decoder shares rows over threads by itself.
         parts: What to run.
         run: Runs one pass; shares nothing with another but what locks guard.
     """
     import torch
 
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    small = model.device.type == "cpu" and parameters <= SMALL_MODEL_PARAMETERS
-    workers = min(len(parts), torch.get_num_threads()) if small else 1
+    workers = min(len(parts), torch.get_num_threads()) if _is_small(model) else 1
     if workers < 2:
         return [run(part) for part in parts]
 
@@ -121,3 +120,11 @@ def run_passes(
     with one_thread_each(workers) as pool:
         begun = [pool.submit(task_of(part)) for part in parts]
         return [each.result() for each in begun]
+
+
+def _is_small(model: Any) -> bool:
+    """Says whether threads had better run passes of their own than share operations."""
+    if is_exact(model) or model.device.type != "cpu":
+        return False
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return parameters <= SMALL_MODEL_PARAMETERS

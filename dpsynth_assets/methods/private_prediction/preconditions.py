@@ -10,8 +10,9 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.decoding import NO_SLACK, decoder_of
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
-from dpsynth_assets.models.decoding import require_room
+from dpsynth_assets.models.decoding import is_exact, require_room
 
 
 def check_batches(
@@ -25,14 +26,15 @@ def check_batches(
         reads_public_prompts: Whether anything is written from prompts without examples.
     """
     config, terms, model = declared.config, declared.terms, public.language_model
-    check_slack(config, model.model)
+    decoder = decoder_of(terms, model)
+    check_slack(config, decoder)
     declared.check(public)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_context, config.max_example_tokens
     )
-    require_room(model.model, columns + config.max_document_tokens)
+    require_room(decoder, columns + config.max_document_tokens)
     if reads_public_prompts:
-        check_public_prompts(model, terms.label_texts, config.max_document_tokens)
+        check_public_prompts(model, decoder, terms.label_texts, config.max_document_tokens)
 
 
 def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInputs) -> None:
@@ -41,22 +43,32 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
     Extra documents fit then as well: their examples are cut to what is left.
     """
     model, length = public.language_model, config.max_document_tokens
-    check_slack(config, model.model)
+    decoder = decoder_of(terms, model)
+    check_slack(config, decoder)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_subset, config.max_example_tokens
     )
     require_room(
-        model.model,
+        decoder,
         columns + length,
         remedy="Lower max_example_tokens, examples_per_subset or max_document_tokens.",
     )
-    check_public_prompts(model, terms.label_texts, length)
+    check_public_prompts(model, decoder, terms.label_texts, length)
 
 
 def check_slack(config: PrivatePredictionConfig | FewShotConfig, model: Any) -> None:
-    """Refuses low precision under the slack that was meant for float32."""
+    """Refuses rounding that is not charged, and low precision under the slack of float32.
+
+    Args:
+        config: The method's settings.
+        model: What decodes; nothing is asked of an exact decoder.
+    """
     import torch
 
+    if is_exact(model):
+        return
+    if config.logit_slack == 0:
+        raise ValueError(NO_SLACK)
     if model.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
         raise ValueError(
             f"Expected a declared logit_slack for {model.dtype} weights, whose rounding lets one "
@@ -65,11 +77,13 @@ def check_slack(config: PrivatePredictionConfig | FewShotConfig, model: Any) -> 
         )
 
 
-def check_public_prompts(model: Any, label_texts: Sequence[str], document_tokens: int) -> None:
+def check_public_prompts(
+    model: Any, decoder: Any, label_texts: Sequence[str], document_tokens: int
+) -> None:
     """Refuses a public prompt that leaves no room for a document of full length."""
     longest = max(len(public_prompt(model, text)) for text in label_texts)
     require_room(
-        model.model,
+        decoder,
         longest + document_tokens,
         what="public prompt and document",
         remedy="Shorten prompt.public in the dataset file or lower max_document_tokens.",

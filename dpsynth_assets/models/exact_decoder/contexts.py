@@ -69,6 +69,7 @@ class ExactContexts:
             decoder.shape, rows=len(prompts), columns=prompt_columns + max_new_tokens
         )
         prefixes = [list(prefix)[: prompt_columns - 1] for prefix in public_prefixes]
+        prefixes += [list(prefix)[:-1] for prefix in public_prefixes]  # of prompts that are one
         groups = prefix_groups([prompt[:-1] for prompt in prompts], prefixes)
         order = [index for group in groups for index in group.prompts]
         self._lengths = torch.tensor([len(prompts[index]) for index in order], dtype=torch.long)

@@ -28,7 +28,8 @@ def opened_decoder(source: str, encode: Callable[[str], Sequence[int]]) -> Exact
     """Opens a folder in the transformers format; the same decoder for all of a process.
 
     Args:
-        source: The folder.
+        source: The folder. Weights of public models that this installation unpacked or trained are
+            stored quantized; those of other folders, such as a release's, are quantized each time.
         encode: Maps a public text to token ids of the model.
 
     Raises:
@@ -41,7 +42,9 @@ def opened_decoder(source: str, encode: Callable[[str], Sequence[int]]) -> Exact
 @lru_cache(maxsize=2)
 def _opened(source: str, state: Any, calibration: Sequence[Sequence[int]]) -> ExactDecoder:
     del state
-    return read_decoder(Path(source), calibration, home().public_models / "exact_weights")
+    folder, public = Path(source), home().public_models
+    made_here = folder.resolve().is_relative_to(public.resolve())
+    return read_decoder(folder, calibration, public / "exact_weights" if made_here else None)
 
 
 def _state(source: str) -> tuple[int, int] | None:

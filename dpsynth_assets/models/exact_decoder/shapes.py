@@ -1,6 +1,7 @@
 """Shapes of the models that the exact decoder computes, read from a configuration."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -60,6 +61,17 @@ class LlamaShape:
             norm_epsilon=config.rms_norm_eps,
             rotary_base=rotary["rope_theta"],
         )
+
+
+def computes_folder(folder: Path) -> bool:
+    """Says whether the exact decoder computes the model of a folder in the transformers format."""
+    from transformers import AutoConfig
+
+    try:
+        LlamaShape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
+    except (ExactDecoderError, OSError, ValueError):
+        return False
+    return (folder / "model.safetensors").is_file()
 
 
 def _require(what: str, got: object, expected: object) -> None:

@@ -265,17 +265,14 @@ class Shapes:
 
     def __init__(self, monkeypatch):
         self.seen = []
-        for name in ("PackedContexts", "PublicContexts"):
-            monkeypatch.setattr(few_shot_writer, name, self._seeing(name))
-
-    def _seeing(self, name):
-        contexts = getattr(few_shot_writer, name)
+        contexts = few_shot_writer.open_contexts
 
         def spy(model, prompts, **settings):
-            self.seen.append((name, len(prompts), settings["prompt_columns"]))
+            kind = "public" if settings.get("public") else "private"
+            self.seen.append((kind, len(prompts), settings["prompt_columns"]))
             return contexts(model, prompts, **settings)
 
-        return spy
+        monkeypatch.setattr(few_shot_writer, "open_contexts", spy)
 
 
 def test_shapes_of_passes_and_public_logits_are_no_function_of_private_texts(

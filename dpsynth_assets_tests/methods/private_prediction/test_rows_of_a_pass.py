@@ -48,7 +48,7 @@ class JealousContexts:
 
 def companies(monkeypatch, batches, most_rows):
     """For each row what it shared passes with, step after step; batch 0 stops after two steps."""
-    monkeypatch.setattr(loop, "PackedContexts", JealousContexts)
+    monkeypatch.setattr(loop, "open_contexts", JealousContexts)
     seen, owners = {}, {row: owner for owner, batch in enumerate(batches) for row in batch}
 
     def select(logits, batch_of_row, active, _public):
@@ -140,13 +140,13 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
     room = method.declared.facts.rows_per_pass
     mechanism, slack = method.mean_mechanism, config.logit_slack
     assert slack * room == pytest.approx(mechanism.batch.slack_of_pass)
-    passes, packed = [], loop.PackedContexts
+    passes, packed = [], loop.open_contexts
 
     def recorded(model, prompts, **settings):
         passes.append(len(prompts))
         return packed(model, prompts, **settings)
 
-    monkeypatch.setattr(loop, "PackedContexts", recorded)
+    monkeypatch.setattr(loop, "open_contexts", recorded)
     public = cases.public(cases.model())
     release = cases.release(method, plan, cases.private(600), public)
     assert release.cost.event == plan.event == mechanism.event(plan.tokens_per_batch)
