@@ -12,7 +12,7 @@ import pytest
 
 from dpsynth_assets.cli.instance import dagster_instance
 from dpsynth_assets.resources.executors import declared_executor
-from dpsynth_assets.resources.live_runs import alive, free_dead_runs, is_gone
+from dpsynth_assets.resources.live_runs import alive, free_dead_runs, hold_until_exit, is_gone
 
 HOLD = textwrap.dedent("""
     import sys, time
@@ -25,7 +25,8 @@ HOLD = textwrap.dedent("""
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     monkeypatch.delenv("DPSYNTH_EXECUTOR", raising=False)
 
 
@@ -131,6 +132,52 @@ def test_a_slot_assigned_to_a_killed_waiter_is_freed(process):
         assert storage.claim_concurrency_slot("gpu", third.run_id, "held").is_claimed
 
 
+@pytest.mark.parametrize(
+    ("said", "gone"),
+    [
+        ([], False),
+        (["PIPELINE_STARTING"], True),
+        (["PIPELINE_STARTING", "ENGINE_EVENT"], True),
+        (["PIPELINE_STARTING", "PIPELINE_START"], True),
+        (["PIPELINE_STARTING", "PIPELINE_START", "ENGINE_EVENT"], False),
+        (["PIPELINE_STARTING", "PIPELINE_START", "PIPELINE_CANCELING"], True),
+    ],
+)
+@pytest.mark.parametrize("waited", [True, False])
+def test_a_run_whose_launch_was_killed_is_reported_once_its_time_is_over(
+    said, gone, waited, tmp_path
+):
+    """The daemon or the worker dies before the worker holds its lock; the log tells."""
+    limit = 0 if waited else 600
+    (tmp_path / "dagster").mkdir()
+    (tmp_path / "dagster" / "dagster.yaml").write_text(
+        f"run_monitoring: {{start_timeout_seconds: {limit}, cancel_timeout_seconds: {limit}}}\n"
+    )
+    with dagster_instance() as instance:
+        job = dg.Definitions([held]).resolve_implicit_global_asset_job_def()
+        run = instance.create_run_for_job(job, tags={"dpsynth/release": "june"})
+        for event in said:
+            if event == "ENGINE_EVENT":
+                instance.report_engine_event("Executing steps", run)
+                continue
+            told = dg.DagsterEvent(event_type_value=event, job_name=run.job_name)
+            instance.report_dagster_event(told, run_id=run.run_id)
+        lines = free_dead_runs(instance)
+        assert instance.get_run_by_id(run.run_id).is_finished == (gone and waited)
+        assert any(run.run_id[:8] in line and "'june'" in line for line in lines) == (
+            gone and waited
+        )
+
+
+def test_locks_of_finished_runs_are_removed(process, tmp_path):
+    with dagster_instance() as instance:
+        run_id = started(instance)
+        kill(process(run_id))
+        assert (tmp_path / "live_runs" / f"{run_id}.lock").exists()
+        free_dead_runs(instance)
+        assert list((tmp_path / "live_runs").iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["local", "in_process"])
 def test_a_launched_run_holds_its_lock_while_it_executes(name, monkeypatch, tmp_path):
     monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
@@ -138,14 +185,16 @@ def test_a_launched_run_holds_its_lock_while_it_executes(name, monkeypatch, tmp_
         result = dg.execute_job(dg.reconstructable(seen_job), instance=instance)
         assert result.success
         assert (tmp_path / "seen").read_text() == f"{result.run_id}.lock"
-    assert list((tmp_path / "live_runs").iterdir()) == []
+        # Its worker still reports the end of the run: the lock ends with the process.
+        hold_until_exit("another")
+        assert [path.name for path in (tmp_path / "live_runs").iterdir()] == ["another.lock"]
 
 
 @dg.op
 def look():
     from pathlib import Path
 
-    folder = Path(os.environ["DAGSTER_HOME"])
+    folder = Path(os.environ["DPSYNTH_HOME"])
     (folder / "seen").write_text(" ".join(p.name for p in (folder / "live_runs").iterdir()))
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import uuid
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +62,7 @@ def _materialise(
     from dpsynth_assets.definitions import defs
     from dpsynth_assets.resources.live_runs import alive
     from dpsynth_assets.resources.purging import purges_after_success
+    from dpsynth_assets.resources.waiting import watched
 
     loaded = defs()
     keys = selected_assets(select, spec.name, loaded.resolve_asset_graph())
@@ -70,6 +72,7 @@ def _materialise(
     with (
         dagster_instance(console) as instance,
         alive(run_id),
+        watched(instance, run_id, partial(console.print, highlight=False, soft_wrap=True)),
         progress_display(console),
     ):
         result = job.execute_in_process(

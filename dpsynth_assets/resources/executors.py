@@ -11,7 +11,8 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.resources.live_runs import alive
+from dpsynth_assets.resources.live_runs import hold_until_exit
+from dpsynth_assets.resources.waiting import watched
 
 _ELSEWHERE = {
     "kubernetes": ("dagster_k8s", "k8s_job_executor"),
@@ -50,7 +51,7 @@ def declared_executor() -> dg.ExecutorDefinition:
 
 
 class _AliveExecutor(dg.Executor):
-    """An executor of this machine that holds the lock of its run while it executes."""
+    """An executor of this machine that holds the lock of its run, and never waits for the dead."""
 
     def __init__(self, inner: dg.Executor) -> None:
         self._inner = inner
@@ -64,7 +65,8 @@ class _AliveExecutor(dg.Executor):
         return self._inner.step_dependency_config
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
-        with alive(plan_context.run_id):
+        hold_until_exit(plan_context.run_id)
+        with watched(plan_context.instance, plan_context.run_id, plan_context.log.warning):
             yield from self._inner.execute(plan_context, execution_plan)
 
 

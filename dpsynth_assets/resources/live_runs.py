@@ -2,40 +2,56 @@
 
 A killed run reports nothing, so Dagster shows it as started and keeps its place in a pool. Its lock
 tells: whoever can take it knows that the process is gone, whatever killed it, after a restart of
-the machine, and from a container with another hostname. A run that left no lock file here may live
-on another machine, and is left alone.
+the machine, and from a container with another hostname. Locks lie in DPSYNTH_HOME, which every
+worker of an installation has in common and which outlives a container. A run that left no lock
+file there may belong to another installation, and is left alone unless Dagster's own log shows that
+it never began.
 """
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from dpsynth_assets.paths import home
 
 if TYPE_CHECKING:
     import dagster as dg
 
+_SUFFIX = ".lock"
+_held: dict[str, IO[str]] = {}
+"""The lock of a launched run that this process executes; it ends with the process."""
+
 
 @contextmanager
 def alive(run_id: str) -> Iterator[None]:
     """Holds the lock of a run as long as it executes in this process."""
-    path = _path(run_id)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_suffix(f".{os.getpid()}")
-    with new.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        new.replace(path)  # Nobody sees the file of a live run without its lock.
+    file = _locked(run_id)
+    with file:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            _path(run_id).unlink(missing_ok=True)
+
+
+def hold_until_exit(run_id: str) -> None:
+    """Holds the lock of a run until this process ends or executes another.
+
+    A run worker is not done when its executor is: it still reports the end of the run, and is as
+    dead as any other if it is killed before.
+    """
+    while _held:
+        earlier, file = _held.popitem()
+        _path(earlier).unlink(missing_ok=True)
+        file.close()
+    _held[run_id] = _locked(run_id)
 
 
 def is_gone(run_id: str) -> bool:
-    """Says whether a run began on this machine and its process has ended without saying so."""
+    """Says whether a run began in this installation and its process ended without saying so."""
     try:
         file = _path(run_id).open("r")
     except OSError:
@@ -52,7 +68,7 @@ def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
     """Reports runs that are gone as failed and frees what they and finished runs hold of pools.
 
     Returns:
-        A line for each run that was freed, for the log of whoever came next.
+        A line for each run that was freed, saying whose it was, for the log of whoever came next.
     """
     import dagster as dg
 
@@ -60,12 +76,55 @@ def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
     under_way = [status.STARTING, status.STARTED, status.CANCELING]
     lines = []
     for run in instance.get_runs(dg.RunsFilter(statuses=under_way)):
-        if is_gone(run.run_id):
-            instance.report_run_failed(run, "The process of this run was killed.")
-            with suppress(OSError):
-                _path(run.run_id).unlink()
-            lines.append(f"Run {run.run_id[:8]} ({run.job_name}) was killed: reported as failed.")
-    return lines + _free_slots(instance)
+        reason = _end_of(instance, run)
+        if reason is None:
+            continue
+        if run.status is status.CANCELING:
+            instance.report_run_canceled(run, reason)
+        else:
+            instance.report_run_failed(run, reason)
+        lines.append(f"{describe(run)}: {reason[0].lower()}{reason[1:]}")
+    lines += _free_slots(instance)
+    _remove_locks_of_finished_runs(instance)
+    return lines
+
+
+def describe(run: "dg.DagsterRun") -> str:
+    """A run in words: its id, what it makes, under which release name."""
+    from dpsynth_assets.tags import RELEASE
+
+    keys = sorted(key.path[0] for key in run.asset_selection or ())
+    made = ", ".join(dict.fromkeys(keys)) or run.job_name
+    release = run.tags.get(RELEASE, "")
+    return f"Run {run.run_id[:8]} of {made}" + (f", release {release!r}" if release else "")
+
+
+def _end_of(instance: "dg.DagsterInstance", run: "dg.DagsterRun") -> str | None:
+    """Why a run that Dagster shows as under way is over; None where it may be alive."""
+    import dagster as dg
+
+    if is_gone(run.run_id):
+        return "Its process was killed."
+    if _path(run.run_id).exists():
+        return None
+    status = dg.DagsterRunStatus
+    canceling = run.status is status.CANCELING
+    limit = (
+        instance.run_monitoring_cancel_timeout_seconds
+        if canceling
+        else instance.run_monitoring_start_timeout_seconds
+    )
+    last = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
+    silent = bool(last) and time.time() - last[0].timestamp >= limit
+    if silent and canceling:
+        return f"Its process did not end within {limit} seconds, or was killed before."
+    # A run says what executes it as soon as it has begun; one whose last word is its beginning
+    # was killed before it held its lock.
+    said = last[0].event_log_entry.dagster_event if last else None
+    begins = said is not None and said.event_type is dg.DagsterEventType.RUN_START
+    if silent and (begins or run.status is status.STARTING):
+        return f"Whoever launched it was killed: nothing began within {limit} seconds."
+    return None
 
 
 def _free_slots(instance: "dg.DagsterInstance") -> list[str]:
@@ -78,10 +137,34 @@ def _free_slots(instance: "dg.DagsterInstance") -> list[str]:
             run = instance.get_run_by_id(run_id)
             if run is None or run.is_finished:
                 storage.free_concurrency_slots_for_run(run_id)
-                lines.append(f"Pool {pool}: freed the place of run {run_id[:8]}, which is over.")
+                whose = f"Run {run_id[:8]}" if run is None else describe(run)
+                lines.append(f"{whose}: it is over, and its place in pool {pool} is free.")
     return lines
 
 
+def _remove_locks_of_finished_runs(instance: "dg.DagsterInstance") -> None:
+    for path in _folder().glob(f"*{_SUFFIX}"):
+        run_id = path.name.removesuffix(_SUFFIX)
+        if is_gone(run_id):
+            run = instance.get_run_by_id(run_id)
+            if run is not None and run.is_finished:
+                path.unlink(missing_ok=True)
+
+
+def _locked(run_id: str) -> IO[str]:
+    """The open file of a run's lock, which is held until it is closed."""
+    path = _path(run_id)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_suffix(f".{os.getpid()}")
+    file = new.open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    new.replace(path)  # Nobody sees the file of a live run without its lock.
+    return file
+
+
+def _folder() -> Path:
+    return home().root / "live_runs"
+
+
 def _path(run_id: str) -> Path:
-    base = Path(os.environ.get("DAGSTER_HOME", "") or home().dagster)
-    return base / "live_runs" / f"{run_id}.lock"
+    return _folder() / f"{run_id}{_SUFFIX}"
