@@ -1,12 +1,14 @@
 """Fine-tuning of any transformers model on private text by DP-Adam, and its non-private twin.
 
-Read in this order: `settings` (with LoRA adapters), `losses` (of one example), `sources` (private
-or plain gradients), `reports` (of a run), `checkpoints`, `training` (the two functions to call),
-`dry_run` (refuses models that cannot be trained) and `learning_rate` (chosen on public text).
+Read in this order: `settings` (with LoRA adapters), `integer_base` (frozen layers in integers),
+`losses` (of one example), `sources` (private or plain gradients), `reports` (of a run),
+`checkpoints`, `training` (the two functions to call), `dry_run` (refuses models that cannot be
+trained) and `learning_rate` (chosen on public text).
 """
 
 from dpsynth_assets.models.fine_tuning.checkpoints import CheckpointFolders, kept_learning_rate
 from dpsynth_assets.models.fine_tuning.dry_run import refuse_untrainable
+from dpsynth_assets.models.fine_tuning.integer_base import multiply_in_integers
 from dpsynth_assets.models.fine_tuning.learning_rate import public_learning_rate
 from dpsynth_assets.models.fine_tuning.losses import (
     CausalLoss,
@@ -42,6 +44,7 @@ __all__ = [
     "fine_tune_privately",
     "kept_learning_rate",
     "merge_adapters",
+    "multiply_in_integers",
     "public_learning_rate",
     "refuse_untrainable",
 ]

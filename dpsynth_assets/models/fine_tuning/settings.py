@@ -4,9 +4,11 @@ Adapters (LoRA, through peft) have few trainable parameters, hence little noise.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpsynth_assets.models.fine_tuning.integer_base import restore_layers
 from dpsynth_assets.privacy.per_example import Products
 
 
@@ -75,19 +77,23 @@ class FineTuningSettings:
         return self.learning_rate * (steps - step) / max(1, steps - warmup)
 
 
-def add_adapters(model: Any, rank: int, *, scale: float = 2.0) -> Any:
-    """Freezes a model and adds trainable LoRA matrices to all its linear layers.
+def add_adapters(
+    model: Any, rank: int, *, modules: Sequence[str] | None = None, scale: float = 2.0
+) -> Any:
+    """Freezes a model and adds trainable LoRA matrices beside its linear layers.
 
     Args:
         model: A transformers model; its weights stay as they are.
         rank: r >= 1 of the added matrices.
+        modules: Names of the layers to adapt, e.g. `q_proj`, wherever they occur; None: all linear
+            layers but the output layer.
         scale: α / r, what the added product is multiplied with.
 
     Returns:
         A peft model of which only the adapters, and a new classification head, are trainable.
 
     Raises:
-        ValueError: If the rank is not positive.
+        ValueError: If the rank is not positive, or the model has no linear layer of such a name.
 
     **Source** Hu et al. 2022 (arXiv:2106.09685), section 4.1; without adapter dropout, which
     DP-Adam does not need.
@@ -96,17 +102,38 @@ def add_adapters(model: Any, rank: int, *, scale: float = 2.0) -> Any:
 
     if rank < 1:
         raise ValueError(f"Expected rank >= 1, got {rank}.")
+    if modules is not None:
+        _refuse_unknown(model, modules)
     classifies = type(model).__name__.endswith("ForSequenceClassification")
     config = LoraConfig(
         r=rank,
         lora_alpha=max(1, round(scale * rank)),
         lora_dropout=0.0,
-        target_modules="all-linear",
+        target_modules="all-linear" if modules is None else list(modules),
         task_type=TaskType.SEQ_CLS if classifies else None,
     )
     return get_peft_model(model, config)
 
 
+def _refuse_unknown(model: Any, modules: Sequence[str]) -> None:
+    """Refuses names that no linear layer has: an adapter that is not there would train nothing."""
+    from torch import nn
+
+    known = {
+        name.rpartition(".")[2]
+        for name, layer in model.named_modules()
+        if type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+    }
+    unknown = [name for name in modules if name not in known]
+    if unknown or not modules:
+        raise ValueError(
+            f"Expected lora_modules among {', '.join(sorted(known)) or 'linear layers'}, got "
+            f"{', '.join(unknown) or 'none'}. Name layers of {type(model).__name__}, or leave "
+            "lora_modules out."
+        )
+
+
 def merge_adapters(model: Any) -> Any:
-    """Folds trained adapters into their layers: an ordinary model for generation."""
+    """Folds trained adapters into their float32 layers: an ordinary model for generation."""
+    restore_layers(model)
     return model.merge_and_unload()
