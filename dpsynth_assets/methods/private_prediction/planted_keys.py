@@ -111,7 +111,7 @@ def batches_task(method: Method[Any], target_epsilon: float, model: Any) -> KeyT
             batches_per_label=None if in_places else batches,
             max_tokens_per_batch=2 * PRIVATE_TOKENS,
         ),
-        _key_terms(method.terms, keys),
+        _key_terms(method.terms, keys, model),
     )
     plan = short_plan(fitted, target_epsilon)
     if plan.refusal is not None or not plan.tokens_per_batch:
@@ -150,7 +150,7 @@ def few_shot_fitted(method: MethodT, model: Any) -> tuple[MethodT, int]:
         max_example_tokens=length,
         extra_documents=0,
     )
-    return type(method)(config, _key_terms(terms, keys)), keys
+    return type(method)(config, _key_terms(terms, keys, model)), keys
 
 
 def key_length(model: Any) -> int:
@@ -204,9 +204,16 @@ def _claimed_epsilon(cost: Cost, delta: float) -> float:
     return float(epsilon_of([cost.event], delta, "zcdp"))
 
 
-def _key_terms(terms: CohortTerms, keys: int) -> CohortTerms:
+def _key_terms(terms: CohortTerms, keys: int, model: Any) -> CohortTerms:
+    """The cohort's terms with planted keys for records, and the decoder that the model has.
+
+    The copying model lies in no folder that the exact decoder could read: it is decoded, and
+    charged for rounding, as any other model.
+    """
+    in_folder = getattr(model, "source", None) is not None
     return replace(
         terms,
+        language_model=terms.language_model if in_folder else None,
         accountant="zcdp",
         labels=(LABEL,),
         label_texts=(LABEL,),

@@ -15,9 +15,10 @@ from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
+from dpsynth_assets.methods.private_prediction.decoding import decoder_of
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.models.decoding import SamplingRules, decoding_model, sample_documents
+from dpsynth_assets.models.decoding import SamplingRules, sample_documents
 from dpsynth_assets.models.default_prompts import TOP_K
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
@@ -99,7 +100,7 @@ def _sample(
     ]
     columns = max([columns, *map(len, written)])  # A declared public prompt may be the longest.
     sampled = sample_documents(
-        decoding_model(model, exactly=terms.decodes_exactly),
+        decoder_of(terms, model),
         [prompt[-columns:] for prompt in written],
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
