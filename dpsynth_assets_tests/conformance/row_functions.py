@@ -233,6 +233,72 @@ def logits() -> dict[str, Moved]:
     }
 
 
+def private_prediction() -> dict[str, Moved]:
+    """Logits of contexts as the generation loop hands them over, and of two planted mistakes.
+
+    Batches' documents end and begin anew, a public prompt is read beside, a prefix is shared.
+    """
+    from dpsynth_assets.methods.private_prediction.loop import (
+        Draws,
+        GenerationRules,
+        generate_documents,
+    )
+    from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
+
+    model, prefix, end = tiny_llama(), [5, 6, 7], 1
+    prompts = [prefix + text for text in token_texts(20, 20)]
+    rules = GenerationRules(
+        tokens_per_batch=6, max_document_tokens=4, min_tokens_for_new_document=2,
+        end_token_id=end, pad_token_id=0, prompt_columns=24,
+    )  # fmt: skip
+
+    def decode(order: np.ndarray, decoder: Any) -> np.ndarray:
+        seen: list[np.ndarray] = []
+
+        def select(logits: Any, _rows: Any, active: np.ndarray, _public: Any) -> Draws:
+            seen.append(logits.numpy().copy())
+            return Draws.all_private(np.full(len(active), end if len(seen) == 3 else 9))
+
+        own = [prompts[record] for record in order]
+        generate_documents(
+            decoder, [own], select, rules, public_prompts=[[*prefix, 8]], public_prefixes=[prefix]
+        )
+        return np.concatenate(seen, axis=1)
+
+    shape = LlamaShape.of(model.config)
+    sound, place, number = (ExactDecoder.of(shape, model.state_dict()) for _ in range(3))
+    for decoder, following in ((place, _ByPlace), (number, _ByNumber)):
+        layer = decoder.weights.layers[1]
+        object.__setattr__(layer, "down", following(layer.down))
+    return {
+        name: moved(of_numbers(partial(decode, decoder=decoder)), len(prompts), alone=3)
+        for name, decoder in {
+            "private prediction, exact decoder": sound,
+            "planted: product by place": place,
+            "planted: product by number": number,
+        }.items()
+    }
+
+
+class _ByPlace:
+    """A product whose last row is rounded otherwise, as in the rest of a block of rows."""
+
+    def __init__(self, product: Any) -> None:
+        self._product = product
+
+    def __call__(self, activations: Any) -> Any:
+        out = self._product(activations)
+        out[-1] *= 1 + 2.0**-22
+        return out
+
+
+class _ByNumber(_ByPlace):
+    """A product whose rows are rounded by how many there are, as where kernels are chosen by it."""
+
+    def __call__(self, activations: Any) -> Any:
+        return self._product(activations).mul_(1 + 2.0**-22 * (len(activations) > 8))
+
+
 def gradients() -> dict[str, Moved]:
     """Clipped sums, in clip bounds: what a record adds in company and alone."""
     import torch
@@ -310,7 +376,16 @@ def main() -> None:
     import torch
 
     found: dict[str, Moved] = {}
-    for part in (nearest, histograms_and_sums, embeddings, states, logits, gradients, planted):
+    for part in (
+        nearest,
+        histograms_and_sums,
+        embeddings,
+        states,
+        logits,
+        private_prediction,
+        gradients,
+        planted,
+    ):
         found |= part()
     told = {name: vars(each) for name, each in found.items()}
     capability = torch.backends.cpu.get_cpu_capability()

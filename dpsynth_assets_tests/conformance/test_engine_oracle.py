@@ -20,6 +20,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
+from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
 from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
@@ -275,13 +276,46 @@ def test_documents_equal_the_oracles_through_a_model(monkeypatch, model, selecto
     patch_noise(monkeypatch, Streams(8))
     meter = PrivateTokenMeter(RULES.tokens_per_batch, BATCHES)
     documents = generate_documents(model, prompts, selector(meter), RULES, public_prompts=public)
-    expected, spent = slow_documents(model, prompts, public, oracle(), Streams(8))
+    expected, spent = slow_documents(in_float64(model), prompts, public, oracle(), Streams(8))
     assert [(d.batch, d.tokens, d.private_tokens, d.finished) for d in documents] == expected
     assert meter.spent.tolist() == [spent[batch] for batch in range(BATCHES)]
 
 
-def slow_documents(model, prompts, public, oracle, streams):
-    """Whole sequences through a float64 model, a context at a time; the rules read plainly."""
+@pytest.mark.parametrize(("selector", "oracle"), PAIRS)
+def test_documents_of_the_exact_decoder_equal_those_of_contexts_read_alone(
+    monkeypatch, model, selector, oracle
+):
+    """The same draws from one context at a time: the same tokens, private and public, and cost."""
+    decoder = ExactDecoder.of(LlamaShape.of(model.config), model.state_dict())
+    inputs = np.random.default_rng(4)
+    prompts = [
+        [[3, 4, *inputs.integers(3, VOCABULARY, inputs.integers(1, 11))] for _ in range(count)]
+        for count in (4, 0, 7, 1, 4)
+    ]
+    public = [[3, 4 + batch] for batch in range(BATCHES)]
+    patch_noise(monkeypatch, Streams(9))
+    meter = PrivateTokenMeter(RULES.tokens_per_batch, BATCHES)
+    documents = generate_documents(
+        decoder,
+        prompts,
+        selector(meter),
+        RULES,
+        public_prompts=public,
+        public_prefixes=[[3, 4]],
+    )
+
+    def alone(prompt, written):
+        contexts = ExactContexts(decoder, [prompt + written], prompt_columns=60, max_new_tokens=1)
+        start = torch.zeros(1, dtype=torch.long)
+        return contexts.next_logits(start, start)[0].double().numpy()
+
+    expected, spent = slow_documents(alone, prompts, public, oracle(), Streams(9))
+    assert [(d.batch, d.tokens, d.private_tokens, d.finished) for d in documents] == expected
+    assert meter.spent.tolist() == [spent[batch] for batch in range(BATCHES)]
+
+
+def in_float64(model):
+    """Logits of whole sequences through a float64 copy."""
     import copy
 
     exact = copy.deepcopy(model).double()
@@ -290,6 +324,11 @@ def slow_documents(model, prompts, public, oracle, streams):
         with torch.no_grad():
             return exact(torch.tensor([prompt + written])).logits[0, -1].numpy()
 
+    return logits
+
+
+def slow_documents(logits, prompts, public, oracle, streams):
+    """Whole sequences, a context at a time; the rules read plainly."""
     written, paid = [[] for _ in prompts], [0] * len(prompts)
     spent, total, documents = Counter(), Counter(), []
     active = list(range(len(prompts)))

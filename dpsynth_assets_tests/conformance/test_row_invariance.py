@@ -56,6 +56,7 @@ EXACT = {
     "states, float32",
     "states, bfloat16",
     "logits, exact decoder",
+    "private prediction, exact decoder",
 }
 IN_COMPANY = 8
 """Records of the batch whose gradients are clipped; all may move."""
@@ -100,6 +101,11 @@ def test_every_function_is_under_the_law(run):
     assert {name for name in run["moved"] if not name.startswith("planted")} <= judged
     wide = run["kernels"]["torch"] not in ("AVX2", "DEFAULT")
     assert "embeddings, int8" in run["moved"] or not (wide and int8_is_exact())
+
+
+@pytest.mark.parametrize("way", ["place", "number"])
+def test_a_product_that_follows_other_rows_is_noticed(run, way):
+    assert run["moved"][f"planted: product by {way}"]["rows"] > 0
 
 
 def test_a_plain_product_in_blocks_is_noticed_where_kernels_round_by_place(run):

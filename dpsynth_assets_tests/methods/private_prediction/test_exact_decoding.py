@@ -1,0 +1,236 @@
+"""Private prediction on the exact decoder: what a base declares is planned, charged and run."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.decoding import decoding_model, is_exact
+from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
+from dpsynth_assets.report.label_assumptions import LOGITS, assumptions
+
+NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
+BATCHES = {
+    "expected_batch_size": 8,
+    "clip_bound": 2.0,
+    "max_batches": 2,
+    "min_tokens_for_new_document": 3,
+    "max_document_tokens": 12,
+    "max_example_tokens": 6,
+}
+FEW_SHOT = {
+    "subsets": 4,
+    "examples_per_subset": 3,
+    "documents_per_label": 1,
+    "max_document_tokens": 12,
+    "max_example_tokens": 6,
+    "top_k": 5,
+    "extra_documents": 3,
+}
+HISTOGRAM = ClusterHistogram(
+    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
+)
+
+
+def declared(decoder):
+    return LanguageModelSpec(kind="pretrained", model="folder", decoder=decoder)
+
+
+def planned(name, cases, decoder, **settings):
+    """A method as a dataset file on such a base has it, and its plan."""
+    own = FEW_SHOT if name == "few_shot" else {**BATCHES, "public_top_k": None}
+    if name in ("median_clustered", "invisible_ink"):
+        own = BATCHES
+    if name == "mean_svt":
+        own = {**own, "svt_noise_scale": 20.0, "max_tokens_per_batch": 30}
+    terms = cases.terms(
+        accepts_ex_post=True, epsilon=60.0, language_model=decoder and declared(decoder)
+    )
+    method = bound_method(name, own | settings, terms)
+    return method, method.plan(60.0 if name == "few_shot" else 12.0)
+
+
+@pytest.fixture
+def model(cases, tmp_path):
+    """The character model in a folder, where the exact decoder finds it."""
+    opened = cases.model()
+    opened.model.save_pretrained(tmp_path)
+    opened.source = str(tmp_path)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("spec", "exactly"),
+    [
+        ({"kind": "smollm2"}, True),
+        ({"kind": "smollm2", "decoder": "transformers"}, False),
+        ({"kind": "smollm2", "device": "cuda"}, False),
+        ({"kind": "smollm2", "dtype": "bfloat16"}, False),
+        ({"kind": "pretrained", "model": "owner/name"}, False),
+        ({"kind": "pretrained", "model": "owner/name", "decoder": "exact"}, True),
+        ({}, False),
+    ],
+)
+def test_a_base_decodes_exactly_by_its_declaration(spec, exactly):
+    assert LanguageModelSpec(**spec).decodes_exactly is exactly
+
+
+@pytest.mark.parametrize("other", [{"device": "cuda"}, {"dtype": "bfloat16"}])
+def test_the_exact_decoder_is_refused_beside_a_gpu_or_low_precision(other):
+    with pytest.raises(ValueError, match="beside decoder: exact") as refusal:
+        LanguageModelSpec(kind="smollm2", decoder="exact", **other)
+    assert "\n" not in refusal.value.errors()[0]["msg"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_no_rounding_is_planned_for_exact_logits(name, cases):
+    exact, plan = planned(name, cases, "exact")
+    rounded, dearer = planned(name, cases, "transformers")
+    assert (exact.config.logit_slack, plan.parameters["logit_slack"]) == (0.0, 0.0)
+    assert plan.parameters["decoder"] == "exact"
+    assert rounded.config.logit_slack == dearer.parameters["logit_slack"] > 0
+    assert "decoder" not in dearer.parameters
+    if name == "few_shot":
+        assert plan.parameters["noise_std"] < dearer.parameters["noise_std"]
+        return
+    assert exact.declared.facts.slack_of_pass == 0 < rounded.declared.facts.slack_of_pass
+    assert exact.declared.rows_per_pass is None
+    assert rounded.declared.rows_per_pass == rounded.declared.facts.rows_per_pass
+    assert plan.parameters["eta"] < dearer.parameters["eta"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_rounding_that_is_not_charged_is_refused(name, cases, model):
+    _, plan = planned(name, cases, "transformers", logit_slack=0.0)
+    assert plan.refusal.startswith("Expected logit_slack > 0 with decoder: transformers")
+    assert "\n" not in plan.refusal
+    method, plan = planned(name, cases, None, logit_slack=0.0)  # of no declared base
+    with pytest.raises(ValueError, match="Expected logit_slack > 0"):
+        method.check_public(plan.stages[0], public_of(cases, model))
+
+
+def public_of(cases, model):
+    return cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_a_model_of_another_shape_is_refused_before_a_charge(name, cases, model, tmp_path):
+    other = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2))
+    model.source = str(tmp_path / "gpt2")
+    other.save_pretrained(model.source)
+    method, plan = planned(name, cases, "exact")
+    with pytest.raises(ValueError, match="Expected a Llama model") as refusal:
+        method.check_public(plan.stages[0], public_of(cases, model))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+def test_what_is_declared_is_what_decodes(name, cases, model, monkeypatch):
+    """Transformers' weights are out of reach, so that nothing else can have decoded."""
+    method, plan = planned(name, cases, "exact")
+    monkeypatch.setattr(model, "model", None)
+    public = public_of(cases, model)
+    method.check_public(plan.stages[0], public)
+    release = cases.release(method, plan, cases.private(64), public)
+    assert len(release.value.rows)
+    if name != "median_clustered":
+        assert release.cost.event == plan.event
+
+
+def test_a_folder_is_opened_once_and_again_when_its_weights_change(cases, model):
+    first = decoding_model(model, exactly=True)
+    assert is_exact(first)
+    assert decoding_model(model, exactly=True) is first
+    with torch.no_grad():
+        model.model.lm_head.weight.add_(1.0)
+    model.model.save_pretrained(model.source)
+    assert decoding_model(model, exactly=True) is not first
+    assert decoding_model(model, exactly=False) is model.model
+
+
+def test_labels_say_what_logits_rest_on(cases):
+    _, plan = planned("mean_uniform", cases, "exact")
+    atoms = [plan.event]
+    assert LOGITS[True] in assumptions(atoms, (), [True])
+    assert LOGITS[False] not in assumptions(atoms, (), [True])
+    assert LOGITS[False] in assumptions(atoms, (), [False])
+    assert {*LOGITS.values()} <= {*assumptions(atoms, (), [False, True])}
+
+
+class Seen:
+    """Keeps each row's logits, and writes tokens that are agreed on beforehand."""
+
+    def __init__(self, end):
+        self.private, self.public, self._end, self._step = [], [], end, 0
+
+    def __call__(self, logits, batch_of_row, active, public):
+        self.private.append([logits[batch_of_row == int(batch)].clone() for batch in active])
+        self.public.append(public.clone())
+        self._step += 1
+        return Draws.all_private(np.where(self._step % 3, 5 + active, self._end))
+
+
+def test_logits_of_a_pass_are_those_of_contexts_read_alone(cases):
+    """Documents end and begin anew, batches stop, prefixes are shared: not a bit differs."""
+    model, draw = cases.model().model, np.random.default_rng(3)
+    decoder = ExactDecoder.of(LlamaShape.of(model.config), model.state_dict())
+    prefix = [3, 4, 5]
+    batches = [
+        [[*prefix, *draw.integers(3, 30, draw.integers(1, 20))] for _ in range(rows)]
+        for rows in (5, 0, 3)
+    ]
+    public = [[*prefix, 7], [*prefix, 8, 9], [*prefix, 7]]
+    rules = GenerationRules(
+        tokens_per_batch=7,
+        max_document_tokens=4,
+        min_tokens_for_new_document=2,
+        end_token_id=cases.end,
+        pad_token_id=cases.pad,
+        prompt_columns=24,
+    )
+    together = Seen(cases.end)
+    generate_documents(
+        decoder, batches, together, rules, public_prompts=public, public_prefixes=[prefix]
+    )
+
+    def alone(prompt, written):
+        contexts = ExactContexts(
+            decoder, [[*map(int, prompt), *written]], prompt_columns=32, max_new_tokens=1
+        )
+        start = torch.zeros(1, dtype=torch.long)
+        return contexts.next_logits(start, start)[0]
+
+    assert len(together.private) > 4
+    for step, (own, seen) in enumerate(zip(together.private, together.public, strict=True)):
+        for batch in range(len(own)):
+            written = [5 + batch] * (step % 3)
+            assert torch.equal(seen[batch], alone(public[batch], written))
+            expected = [alone(prompt, written) for prompt in batches[batch]]
+            assert len(own[batch]) == len(expected)
+            assert all(map(torch.equal, own[batch], expected))
+
+
+def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):
+    from dpsynth_assets.methods.private_prediction import loop
+
+    passes, contexts = [], loop.open_contexts
+
+    def spy(decoder, prompts, **settings):
+        passes.append(len(prompts))
+        return contexts(decoder, prompts, **settings)
+
+    monkeypatch.setattr(loop, "open_contexts", spy)
+    method, plan = planned(
+        "mean_uniform", cases, "exact", batches_per_label=1, batches_per_forward=1
+    )
+    cases.release(method, plan, cases.private(600), public_of(cases, model))
+    assert passes == [300, 300]
+    assert method.declared.facts.rows_per_pass < 300
