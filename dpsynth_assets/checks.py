@@ -13,25 +13,36 @@ Dagster's blocking checks stop downstream steps of the same run; the publishing 
 same decision again, so a later run cannot go around it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import BudgetTerms, GateQuestion, Ledger
 from dpsynth_assets.privacy.ledger.terms import digest
+from dpsynth_assets.releases.sealed import candidate_problem, sealed_release
+from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import DECIDING_GATE
+
+PAID_FOR = "rows_are_what_was_paid_for"
 
 GATE: dict[str, str] = {
     "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
     "ledger_chain_valid": "Every ledger entry hashes to what the next entry recorded.",
+    PAID_FOR: (
+        "The rows are those of the stored release that the ledger sealed, and so is every release "
+        "they were made from."
+    ),
     "corpus_not_empty": "The corpus has at least one row of text.",
     "no_canary": (
         "No code of the declared list of canaries occurs in the corpus: codes that were hidden in "
@@ -50,6 +61,25 @@ _DECIDING_TEXT = (
 )
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """Rows that may be published.
+
+    Attributes:
+        rows: The rows, with the column `reservation` that names their release.
+        asset: Their asset, parts joined by `/`.
+        store: Where their release lies.
+    """
+
+    rows: pl.DataFrame
+    asset: str
+    store: StoredReleases
+
+    def problem(self, account: str, ledger: Ledger) -> str | None:
+        """Says why the rows are not what was paid for; None where they are."""
+        return candidate_problem(self.rows, self.asset, account, ledger, self.store)
+
+
 def deciding_checks(spec: PrivateDatasetSpec) -> tuple[str, ...]:
     """Checks that compare with private text and that the dataset file lets decide; mostly none."""
     return (NO_COPIED_SPAN,) if spec.release_gate.copied_spans == "block" else ()
@@ -58,7 +88,7 @@ def deciding_checks(spec: PrivateDatasetSpec) -> tuple[str, ...]:
 def evaluate_gate(
     spec: PrivateDatasetSpec,
     budget: BudgetTerms,
-    rows: pl.DataFrame,
+    candidate: Candidate,
     public_corpus: pl.DataFrame | None,
     ledger: Ledger,
     sensitive_store: SensitiveStore | None = None,
@@ -71,7 +101,7 @@ def evaluate_gate(
     Args:
         spec: The dataset.
         budget: Its terms.
-        rows: The candidate.
+        candidate: The rows, their asset, and the store with whose release they are compared.
         public_corpus: Public text, whose spans a deciding check does not count as copied.
         ledger: What was charged, and what was decided before.
         sensitive_store: What a deciding check compares with. Not opened without one; None: only
@@ -86,10 +116,12 @@ def evaluate_gate(
     ledger: post-processing. Every answer of a deciding check is exact, outside (ε, δ), and in the
     ledger before this function returns it.
     """
+    rows = candidate.rows
     texts = rows["text"].to_list() if "text" in rows.columns else []
     outcome = {
         "budget_kept": ledger.spend(spec.account, budget).epsilon <= budget.epsilon,
         "ledger_chain_valid": ledger.verify().ok,
+        PAID_FOR: candidate.problem(spec.account, ledger) is None,
         "corpus_not_empty": any(text.strip() for text in texts),
         "no_canary": not _has_canary(spec, texts),
     }
@@ -179,6 +211,8 @@ def corpus_checks(
 def _gate(
     spec: PrivateDatasetSpec, budget: BudgetTerms, candidate_key: dg.AssetKey
 ) -> dg.AssetChecksDefinition:
+    asset = "/".join(candidate_key.path)
+
     @dg.multi_asset_check(
         name="__".join([*candidate_key.path, "gate"]),
         specs=[
@@ -187,9 +221,12 @@ def _gate(
         ],
         ins={"candidate": dg.AssetIn(candidate_key)},
     )
-    def gate(candidate: pl.DataFrame, ledger: PrivacyLedger) -> Iterator[dg.AssetCheckResult]:
+    def gate(
+        candidate: pl.DataFrame, ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> Iterator[dg.AssetCheckResult]:
         with private_section(f"The release gate of {spec.name}"):
-            outcome = evaluate_gate(spec, budget, candidate, None, ledger.open())
+            paid = Candidate(candidate, asset, release_store)
+            outcome = evaluate_gate(spec, budget, paid, None, ledger.open())
         for name, passed in outcome.items():
             yield dg.AssetCheckResult(check_name=name, asset_key=candidate_key, passed=passed)
 
@@ -228,13 +265,14 @@ def _deciding_gate(
         candidate: pl.DataFrame,
         public_corpus: pl.DataFrame,
         ledger: PrivacyLedger,
+        release_store: ReleaseStore,
         sensitive_store: SensitiveStore,
     ) -> Iterator[dg.AssetCheckResult]:
         with private_section(f"The release gate of {spec.name}"):
             outcome = evaluate_gate(
                 spec,
                 budget,
-                candidate,
+                Candidate(candidate, "/".join(candidate_key.path), release_store),
                 public_corpus,
                 ledger.open(),
                 sensitive_store,
@@ -249,15 +287,32 @@ def _deciding_gate(
     return deciding_gate
 
 
-def card_check(corpus_key: dg.AssetKey, folder: Path) -> dg.AssetChecksDefinition:
-    """Blocking check of one published corpus: label and card say what the ledger says."""
+def card_check(
+    corpus_key: dg.AssetKey, folder: Path, published: Callable[[pl.DataFrame], pl.DataFrame]
+) -> dg.AssetChecksDefinition:
+    """Blocking check of one published corpus: rows, label and card are what the ledger sealed.
+
+    Args:
+        corpus_key: The corpus.
+        folder: Its folder.
+        published: Makes published rows of the rows of a release.
+    """
 
     @dg.asset_check(asset=corpus_key, name="card_equals_ledger", blocking=True)
-    def card_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
-        """The published label and dataset card equal what the ledger says."""
-        from dpsynth_assets.report.card_check import corpus_problems
+    def card_equals_ledger(
+        ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> dg.AssetCheckResult:
+        """Published rows, label and dataset card equal what the ledger has sealed."""
+        from dpsynth_assets.report.card_check import corpus_problems, rows_problem
 
-        problems = corpus_problems(folder, ledger.open().entries())
+        book, asset = ledger.open(), "/".join([*corpus_key.path[:-1], CANDIDATE_CORPUS])
+        problems = corpus_problems(folder, book.entries())
+
+        def expected(reservation: str) -> pl.DataFrame | None:
+            rows = sealed_release(book, release_store, reservation, asset)[1]
+            return None if rows is None else published(rows)
+
+        problems += [] if problems else rows_problem(folder, expected)
         return dg.AssetCheckResult(passed=not problems, metadata={"problems": problems})
 
     return card_equals_ledger

@@ -1,5 +1,7 @@
 """All assets of one method: its stages, rows written from them, the gate and the corpus."""
 
+from functools import partial
+
 import dagster as dg
 import polars as pl
 
@@ -8,16 +10,23 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.keys import audits_key, dataset_key, public_key
 from dpsynth_assets.assets.method_assets import part_asset
-from dpsynth_assets.assets.published import publish_corpus, released_folder
+from dpsynth_assets.assets.published import publish_corpus, published_rows, released_folder
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.assets.written_corpus import written_corpus
-from dpsynth_assets.checks import card_check, corpus_checks, deciding_checks, evaluate_gate
+from dpsynth_assets.checks import (
+    Candidate,
+    card_check,
+    corpus_checks,
+    deciding_checks,
+    evaluate_gate,
+)
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
@@ -51,6 +60,7 @@ def corpus_asset_checks(
         card_check(
             dataset_key(spec.name, planned.folder, "corpus"),
             released_folder(spec.name, planned.folder),
+            partial(published_rows, spec, planned),
         ),
         *attack_checks(spec, planned),
     ]
@@ -81,23 +91,30 @@ def corpus_asset(
             "private record."
         ),
     )
-    def corpus(candidate_corpus: pl.DataFrame, ledger: PrivacyLedger) -> dg.MaterializeResult:
+    def corpus(
+        candidate_corpus: pl.DataFrame, ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> dg.MaterializeResult:
         book = ledger.open()
         with private_section(f"{spec.name}/{planned.folder}/corpus"):
+            paid = Candidate(candidate_corpus, "/".join(candidate.path), release_store)
+            problem = paid.problem(spec.account, book)
             gate = evaluate_gate(
-                spec, plan.budget, candidate_corpus, None, book, deciding=deciding_checks(spec)
+                spec, plan.budget, paid, None, book, deciding=deciding_checks(spec)
             )
         failed = [name for name, passed in gate.items() if not passed]
         if failed:
             raise dg.Failure(
                 description=(
                     f"Expected the release gate to hold before publishing, got {', '.join(failed)} "
-                    "failed. Nothing was published; see the checks of candidate_corpus."
+                    "failed. Nothing was published; see the checks of candidate_corpus. "
+                    f"{problem or ''}".rstrip()
                 ),
                 allow_retries=False,
             )
         behind = plan.events_behind(planned)
         published = publish_corpus(spec, planned, candidate_corpus, book, behind)
-        return dg.MaterializeResult(metadata=published.metadata)
+        return dg.MaterializeResult(
+            metadata=published.metadata, data_version=dg.DataVersion(published.data_version)
+        )
 
     return corpus

@@ -25,7 +25,7 @@ from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.storage.whole_folders import upload, written_whole
+from dpsynth_assets.storage.whole_folders import digest_of, replaced_whole, upload
 
 PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
 
@@ -35,10 +35,11 @@ SAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """Where a corpus was written, and what the UI shows of it."""
+    """Where a corpus was written, what the UI shows of it, and the SHA-256 of its rows."""
 
     folder: Path
     metadata: dict[str, Any]
+    data_version: str
 
 
 def released_folder(dataset: str, folder: str) -> Path:
@@ -86,20 +87,18 @@ def publish_corpus(
         audits += recall_results(spec.name)
     label = corpus_label(entries, reservation, audits)
     final = released_folder(spec.name, planned.folder)
-    temporary = final.with_name(f".{final.name}.new")
-    shutil.rmtree(temporary, ignore_errors=True)
-    (temporary / "data").mkdir(parents=True)
-    rows.write_parquet(temporary / "data" / "train-00000-of-00001.parquet")
-    (temporary / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
     card = dataset_card(label, columns=rows.columns, rows=rows.height)
-    (temporary / CARD_FILE).write_text(card)
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.replace(final)
+    with replaced_whole(final) as folder:
+        (folder / "data").mkdir()
+        rows.write_parquet(folder / "data" / released_rows_path("", "").name)
+        (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
+        (folder / CARD_FILE).write_text(card)
     metadata = _metadata(final, rows, label)
     address = publish_copy(final)
     if address is not None:
         metadata["dpsynth/published"] = dg.MetadataValue.url(address)
-    return Published(folder=final, metadata=metadata)
+    version = digest_of(released_rows_path(spec.name, planned.folder))
+    return Published(folder=final, metadata=metadata, data_version=version)
 
 
 def publish_copy(folder: Path) -> str | None:
@@ -129,8 +128,7 @@ def publish_copy(folder: Path) -> str | None:
 
 
 def _copy(folder: Path, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    with written_whole(target) as temporary:
+    with replaced_whole(target) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
 
 

@@ -27,14 +27,13 @@ from dpsynth_assets.assets.public_inputs import public_ins, stage_devices
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
     reservation_of,
-    stage_facts,
 )
 from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
@@ -186,23 +185,31 @@ class _StageRun:
             self.public_values,
             self.context.resources.models,
             terms,
-            self.spec.engine if self.planned.method.uses_engine else None,
+            terms.engine if self.planned.method.uses_engine else None,
             salt=f"{self.spec.name}/{self.planned.folder}/{self.release}",
             seed=release_seed(self.release),
         )
-        histogram = self.upstream.get(CLUSTER_HISTOGRAM)
         inputs = replace(
             inputs,
             released={
-                name: read_released_stage(self.upstream[name], self._store)
+                name: self._sealed(name, dataset_key(self.spec.name, self.planned.folder, name))
                 for name in self.stage.after
             },
             cluster_histogram=None
-            if histogram is None
-            else ClusterHistogram.from_json(stage_facts(histogram)),
+            if CLUSTER_HISTOGRAM not in self.upstream
+            else ClusterHistogram.from_json(
+                dict(
+                    self._sealed(
+                        CLUSTER_HISTOGRAM, shared_key(self.spec.name, CLUSTER_HISTOGRAM)
+                    ).facts
+                )
+            ),
         )
         self.planned.method.check_public(self.stage, inputs)
         return inputs
+
+    def _sealed(self, name: str, asset: dg.AssetKey) -> Released:
+        return read_released_stage(self.upstream[name], asset, self.ledger, self._store)
 
     def stored(self) -> StoredRelease:
         """Releases the stage, or finds it released."""
@@ -310,12 +317,16 @@ class _StageRun:
                 self.context.resources.models,
             ),
         }
+        version = dg.DataVersion(stored.digest)
         if stored.rows is None:
-            return dg.Output(
-                {"reservation": stored.reservation.id, "facts": stored.facts}, metadata=metadata
-            )
+            value = {"reservation": stored.reservation.id, "facts": stored.facts}
+            return dg.Output(value, metadata=metadata, data_version=version)
         rows = stored.rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
-        return dg.Output(rows, metadata={**metadata, "dagster/row_count": rows.height})
+        return dg.Output(
+            rows,
+            metadata={**metadata, "dagster/row_count": rows.height},
+            data_version=version,
+        )
 
 
 def _drawn(made: StageRelease, cost: Cost) -> Drawn:

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import dagster as dg
+
 from dpsynth_assets.methods.inputs import Released
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.resources.release_store import ReleaseStore
 
 
@@ -13,7 +17,7 @@ def reservation_of(value: Mapping[str, Any]) -> str:
 
 
 def stage_facts(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads the released facts of an upstream stage.
+    """Reads the released facts of an upstream stage, to be shown; not to release from.
 
     Histograms of version 0.2.0 and before lie in the store with their facts beside the reservation.
     """
@@ -22,9 +26,16 @@ def stage_facts(value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fact for name, fact in value.items() if name != "reservation"}
 
 
-def read_released_stage(value: Mapping[str, Any], store: ReleaseStore) -> Released:
-    """Opens an earlier stage's release, from what its asset handed on."""
+def read_released_stage(
+    value: Mapping[str, Any], asset: dg.AssetKey, ledger: Ledger, store: ReleaseStore
+) -> Released:
+    """Opens an earlier stage's release: the stored one, as the ledger sealed it.
+
+    Of what the asset handed on, only the name of the release is used.
+
+    Raises:
+        LedgerIntegrityError: The ledger has sealed no such release, or the store holds another.
+    """
     reservation = reservation_of(value)
-    return Released(
-        reservation=reservation, facts=stage_facts(value), folder=store.files(reservation)
-    )
+    facts, _ = sealed_release(ledger, store, reservation, "/".join(asset.path))
+    return Released(reservation=reservation, facts=facts, folder=store.files(reservation))

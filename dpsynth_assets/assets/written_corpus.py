@@ -13,17 +13,16 @@ from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
-from dpsynth_assets.assets.published import read_released, released_folder
+from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
     reservation_of,
-    stage_facts,
 )
 from dpsynth_assets.assets.stage_metadata import shown_facts
-from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
@@ -33,6 +32,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
+from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -87,17 +87,20 @@ def written_corpus(
             upstream=upstream,
             store=release_store,
             models=models,
+            book=ledger.open(),
         )
-        book, report = ledger.open(), progress.start(context, run.name)
+        book, report = run.book, progress.start(context, run.name)
         with public_section(run.name):  # Reads nothing private.
-            stored = run.stored(book, report, context.run_id)
+            stored = run.stored(report, context.run_id)
         rows = stored.rows if stored.rows is not None else pl.DataFrame()
         rows = rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
         spend = spend_metadata(
             book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
         )
         return dg.Output(
-            rows, metadata={**spend, **shown_facts(stored), "dagster/row_count": rows.height}
+            rows,
+            metadata={**spend, **shown_facts(stored), "dagster/row_count": rows.height},
+            data_version=dg.DataVersion(stored.digest),
         )
 
     return candidate_corpus
@@ -126,6 +129,7 @@ class _CorpusRun:
     upstream: Mapping[str, Any]
     store: ReleaseStore
     models: Models
+    book: Ledger
 
     @property
     def name(self) -> str:
@@ -137,10 +141,10 @@ class _CorpusRun:
         needed = self.planned.method.public_inputs | self.planned.method.writing_inputs
         return {key: value for key, value in self.upstream.items() if key in needed}
 
-    def stored(self, book: Ledger, report: ProgressCallback, run_id: str) -> StoredRelease:
+    def stored(self, report: ProgressCallback, run_id: str) -> StoredRelease:
         """Writes the rows, or finds them written."""
         return release_once(
-            ledger=book,
+            ledger=self.book,
             store=self.store,
             request=corpus_request(
                 self.spec,
@@ -166,21 +170,33 @@ class _CorpusRun:
             self._public_values,
             self.models,
             self.plan.terms,
-            self.spec.engine if self.planned.method.uses_engine else None,
+            self.plan.terms.engine if self.planned.method.uses_engine else None,
             salt=f"{self.spec.name}/{self.planned.folder}/{self.release}",
             seed=release_seed(self.release),
         )
-        topics = self.upstream.get(TOPIC_HISTOGRAM)
-        others = {name: _published_rows(self.spec, name) for name in self.planned.builds_on}
         return replace(
             opened,
             released={
-                stage.name: read_released_stage(self.upstream[stage.name], self.store)
+                stage.name: self._sealed(
+                    stage.name, dataset_key(self.spec.name, self.planned.folder, stage.name)
+                )
                 for stage in self.planned.plan.stages
             },
-            topic_histogram=None if topics is None else stage_facts(topics),
-            corpora=others,
+            topic_histogram=None
+            if TOPIC_HISTOGRAM not in self.upstream
+            else self._sealed(TOPIC_HISTOGRAM, shared_key(self.spec.name, TOPIC_HISTOGRAM)).facts,
+            corpora={name: self._rows_behind(name) for name in self.planned.builds_on},
         )
+
+    def _sealed(self, name: str, asset: dg.AssetKey) -> Released:
+        return read_released_stage(self.upstream[name], asset, self.book, self.store)
+
+    def _rows_behind(self, folder: str) -> pl.DataFrame:
+        """Rows of another method's published corpus, from the release that was paid for."""
+        asset = f"{self.spec.name}/{folder}/{CANDIDATE_CORPUS}"
+        reservation = _reservation_behind(self.spec, folder)
+        _, rows = sealed_release(self.book, self.store, reservation, asset)
+        return pl.DataFrame() if rows is None else rows
 
     def _paid(self) -> dict[str, str]:
         """Charge behind each release that the rows are written from."""
@@ -198,14 +214,6 @@ def _description(planned: PlannedMethod) -> str:
         f"{planned.method.title} ({planned.method.paper}). Written from what its stages released: "
         "charges nothing, whatever the number of rows."
     )
-
-
-def _published_rows(spec: PrivateDatasetSpec, folder: str) -> pl.DataFrame:
-    """Published rows of another method, with the composite label that methods know."""
-    rows = read_released(spec.name, folder)
-    columns = spec.columns.labels
-    label = pl.concat_str(columns, separator=LABEL_SEPARATOR) if columns else pl.lit("")
-    return rows.with_columns(label.alias("label"))
 
 
 def _reservation_behind(spec: PrivateDatasetSpec, folder: str) -> str:

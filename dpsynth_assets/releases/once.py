@@ -65,11 +65,14 @@ class StoredRelease:
         reservation: The ledger reservation that paid for it.
         facts: Released facts (JSON).
         rows: Released rows, for a corpus.
+        digest: SHA-256 of the stored release, as the ledger sealed it: the version of the value,
+            which reuse keeps and a new draw changes.
     """
 
     reservation: Reservation
     facts: dict[str, Any]
     rows: pl.DataFrame | None
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,12 @@ def release_once(
         if reservation.reused:
             facts, rows = store.load(reservation.id)
             _assert_unaltered(store, reservation)
-            return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+            return StoredRelease(
+                reservation=reservation,
+                facts=facts,
+                rows=rows,
+                digest=str(reservation.artifact_digest),
+            )
         return _drawn_and_committed(ledger, store, request, reservation, draw, passes)
 
 
@@ -151,7 +159,9 @@ def _drawn_and_committed(
     _commit(ledger, request, reservation, digest, path, drawn.cost.ex_post_epsilon)
     if kept is not None:
         kept.remove()
-    return StoredRelease(reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows)
+    return StoredRelease(
+        reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows, digest=digest
+    )
 
 
 def _first_stored(
@@ -169,7 +179,7 @@ def _first_stored(
     digest, path = store.digest(reservation.id), str(store.folder(reservation.id))
     _commit(ledger, request, reservation, digest, path, None)
     facts, rows = store.load(reservation.id)
-    return StoredRelease(reservation=reservation, facts=facts, rows=rows)
+    return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
 
 
 def _check_room(

@@ -1,7 +1,7 @@
 """Compares what was published with the ledger: an edited card, or a number of it, is named."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,25 @@ def corpus_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
     rows = pl.read_parquet(folder / "data")
     card = dataset_card(recomputed, columns=rows.columns, rows=rows.height)
     return [*_differences(label, recomputed), *_text_problem(folder / CARD_FILE, card)]
+
+
+def rows_problem(folder: Path, expected: Callable[[str], pl.DataFrame | None]) -> list[str]:
+    """Says whether a published corpus holds other rows than the release its label names.
+
+    Args:
+        folder: Folder of one published corpus, whose label agrees with the ledger.
+        expected: Published rows of a release, by its reservation.
+    """
+    label, problems = _read_label(folder)
+    if label is None:
+        return problems
+    try:
+        paid = expected(str(label["subject"].get("reservation")))
+    except PrivacyError as refusal:
+        return [str(refusal)]
+    if paid is not None and paid.equals(pl.read_parquet(folder / "data")):
+        return []
+    return ["data: expected the rows of the release that was paid for, got others. Publish again."]
 
 
 def statement_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:

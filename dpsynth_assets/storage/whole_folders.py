@@ -2,9 +2,13 @@
 
 A disk has a rename, which moves a finished folder into place in one step. An object store has
 none: there every file is written first and one file, the marker, last; a folder without its marker
-is not there.
+is not there. A folder that is there already changes places with its successor in one step, too:
+whenever a process is killed, the old folder or the new one is there, whole.
 """
 
+import ctypes
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -40,6 +44,61 @@ def written_whole(final: Folder) -> Iterator[Path]:
         yield temporary
         (temporary / MARKER).write_text(json.dumps(file_digests(temporary), sort_keys=True))
         upload(temporary, final, last=MARKER)
+
+
+@contextmanager
+def replaced_whole(final: Path) -> Iterator[Path]:
+    """Yields an empty folder that takes the place of `final`, on disk, when the block ends.
+
+    One process at a time replaces a folder; what a killed one left beside it is removed. An error
+    leaves `final` as it is.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(final.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        for left in final.parent.glob(f".{final.name}.*"):
+            shutil.rmtree(left, ignore_errors=True)
+        temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+        temporary.mkdir()
+        try:
+            yield temporary
+            for path in (*temporary.rglob("*"), temporary):
+                flush(path)
+            _take_place(temporary, final)
+            os.fsync(parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    finally:
+        os.close(parent)
+
+
+_EXCHANGE = 2
+"""RENAME_EXCHANGE of Linux (renameat2, section 2 of the manual)."""
+_AT_WORKING_FOLDER = -100
+_HAS_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+def _take_place(new: Path, final: Path) -> None:
+    """Puts `new` where `final` is, and what was there where `new` was; one step where it can be.
+
+    File systems of other machines (NFS) know no exchange. There two renames follow each other, and
+    a kill between them leaves the old folder beside, under the name of a temporary one.
+    """
+    if not final.exists():
+        new.replace(final)
+        return
+    exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if exchange is not None:
+        places = (_AT_WORKING_FOLDER, os.fsencode(new), _AT_WORKING_FOLDER, os.fsencode(final))
+        if exchange(*places, _EXCHANGE) == 0:
+            return
+        if (number := ctypes.get_errno()) not in _HAS_NO_EXCHANGE:
+            raise OSError(number, os.strerror(number), str(final))
+    aside = new.with_name(f"{new.name}.old")
+    final.replace(aside)
+    new.replace(final)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

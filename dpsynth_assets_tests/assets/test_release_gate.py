@@ -12,12 +12,13 @@ import pytest
 from dpsynth_assets.assets.copied_spans import copied_spans_asset, spans_table
 from dpsynth_assets.assets.corpora import corpus_asset, corpus_asset_checks
 from dpsynth_assets.assets.published import released_rows_path
-from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
+from dpsynth_assets.checks import GATE, NO_COPIED_SPAN, PAID_FOR
 from dpsynth_assets.lineage import deciding_gates, verify_privacy_lineage
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
@@ -57,7 +58,7 @@ def declared(**changes):
 BLOCK = {"release_gate": {"copied_spans": "block"}}
 
 
-def candidate(ledger, spec, plan, texts, release="first"):
+def candidate(ledger, spec, plan, texts, release="first", inputs=None):
     """A paid candidate of these texts."""
     (planned,) = plan.methods
     request = stage_request(
@@ -65,30 +66,33 @@ def candidate(ledger, spec, plan, texts, release="first"):
         planned,
         planned.plan.stages[0],
         release=release,
-        inputs={"public_language_model": "m"},
+        inputs={"public_language_model": "m", **(inputs or {})},
     )
     reservation = ledger.reserve(request, plan.budget)
+    rows = pl.DataFrame({"text": texts, "label": ["a"] * len(texts)})
     if not reservation.reused:
-        ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
-    rows = len(texts)
-    table = {"text": texts, "label": ["a"] * rows, "reservation": [reservation.id] * rows}
-    return pl.DataFrame(table)
+        digest, place = ReleaseStore().save(reservation.id, {}, rows)
+        ledger.commit(reservation, artifact_digest=digest, artifact_uri=place)
+    return rows.with_columns(pl.lit(reservation.id).alias("reservation"))
 
 
 def publish(spec, plan, rows):
-    return corpus_asset(spec, plan, plan.methods[0])(rows, ledger=PrivacyLedger())
+    return corpus_asset(spec, plan, plan.methods[0])(
+        rows, ledger=PrivacyLedger(), release_store=ReleaseStore()
+    )
 
 
 def outcomes(spec, plan, rows):
     """Results of the gate's checks, as a run makes them."""
     gate, *others = corpus_asset_checks(spec, plan.budget, plan.methods[0])
-    results = list(gate(rows, ledger=PrivacyLedger()))
+    results = list(gate(rows, ledger=PrivacyLedger(), release_store=ReleaseStore()))
     for deciding in (each for each in others if NO_COPIED_SPAN in _names(each)):
         results += deciding(
             dg.build_asset_check_context(),
             rows,
             PUBLIC,
             ledger=PrivacyLedger(),
+            release_store=ReleaseStore(),
             sensitive_store=SensitiveStore(),
         )
     return {result.check_name: result.passed for result in results}
@@ -226,7 +230,11 @@ def test_in_one_run_the_corpus_follows_the_gate(ledger, setting, copies):
             *gates,
             corpus_asset(spec, plan, plan.methods[0]),
         ],
-        resources={"ledger": PrivacyLedger(), "sensitive_store": SensitiveStore()},
+        resources={
+            "ledger": PrivacyLedger(),
+            "release_store": ReleaseStore(),
+            "sensitive_store": SensitiveStore(),
+        },
         raise_on_error=False,
     )
     held = bool(setting) and copies
@@ -234,6 +242,66 @@ def test_in_one_run_the_corpus_follows_the_gate(ledger, setting, copies):
     assert run.success is not held
     decisions = [entry for entry in ledger.entries() if entry.kind == "decision"]
     assert [entry.run_id for entry in decisions] == ([run.run_id] if setting else [])
+
+
+# What is published is what was paid for
+
+
+def _text_edited(rows, _):
+    return rows.with_columns(text=pl.lit("a letter that nobody paid for"))
+
+
+def _label_edited(rows, _):
+    return rows.with_columns(label=pl.lit("b"))
+
+
+def _row_added(rows, _):
+    return pl.concat([rows, rows])
+
+
+def _of_no_charge(rows, _):
+    return rows.with_columns(reservation=pl.lit("0" * 32))
+
+
+def _store_edited(rows, store):
+    path = store.folder(rows["reservation"][0]) / "rows.parquet"
+    _text_edited(rows, None).drop("reservation").write_parquet(path)
+    return _text_edited(rows, None)
+
+
+@pytest.mark.parametrize(
+    "forge", [_text_edited, _label_edited, _row_added, _of_no_charge, _store_edited]
+)
+def test_rows_that_are_not_those_that_were_paid_for_are_not_published(ledger, forge):
+    spec, plan = declared()
+    rows = forge(candidate(ledger, spec, plan, ["a calm letter"]), ReleaseStore())
+    assert [name for name, passed in outcomes(spec, plan, rows).items() if not passed] == [PAID_FOR]
+    with pytest.raises(dg.Failure, match=PAID_FOR):
+        publish(spec, plan, rows)
+    assert not released_rows_path("letters", "mean_uniform").exists()
+
+
+def test_rows_made_from_a_release_of_another_ledger_are_not_published(ledger):
+    spec, plan = declared()
+    elsewhere = "ab" * 16
+    rows = candidate(ledger, spec, plan, ["a calm letter"], inputs={"cluster_histogram": elsewhere})
+    with pytest.raises(dg.Failure, match=f"Expected the release {elsewhere}"):
+        publish(spec, plan, rows)
+
+
+def test_a_published_row_that_was_edited_fails_the_check_of_the_card(ledger):
+    spec, plan = declared()
+    publish(spec, plan, candidate(ledger, spec, plan, ["a calm letter"]))
+    (card,) = (
+        each
+        for each in corpus_asset_checks(spec, plan.budget, plan.methods[0])
+        if "card_equals_ledger" in _names(each)
+    )
+    resources = {"ledger": PrivacyLedger(), "release_store": ReleaseStore()}
+    assert card(**resources).passed
+    path = released_rows_path("letters", "mean_uniform")
+    pl.read_parquet(path).with_columns(text=pl.lit("another")).write_parquet(path)
+    assert not card(**resources).passed
 
 
 def _made(key, value):

@@ -10,9 +10,11 @@ import types
 import polars as pl
 import pytest
 
-from dpsynth_assets.checks import GATE, NO_COPIED_SPAN, evaluate_gate
+from dpsynth_assets.checks import GATE, NO_COPIED_SPAN, PAID_FOR, Candidate, evaluate_gate
+from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets_tests.privacy.ledger_cases import make_terms, release, sqlite_url
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 OTHERS = [f"an ordinary letter number {i} about trains and delays in the city" for i in range(60)]
 RECORD = (
@@ -42,8 +44,8 @@ def ledger(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def charged(ledger):
-    return release(ledger)
+def charged(ledger, tmp_path_factory):
+    return candidates(ledger, StoredReleases(tmp_path_factory.mktemp("releases")))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,20 @@ def spec(tmp_path_factory):
     return types.SimpleNamespace(name="tickets", account="tickets", evaluation=declared)
 
 
-def candidates(charged):
+def sealed(ledger, store, number, texts):
+    """A candidate of these texts, written from what was released, stored and committed."""
+    rows = pl.DataFrame(
+        {"text": texts, "label": [""] * len(texts)}, schema={"text": pl.String, "label": pl.String}
+    )
+    request = make_request(event=POST_PROCESSING, release=str(number))
+    reservation = ledger.reserve(request, TERMS)
+    digest, place = store.save(reservation.id, {}, rows)
+    ledger.commit(reservation, artifact_digest=digest, artifact_uri=place)
+    named = rows.with_columns(pl.lit(reservation.id).alias("reservation"))
+    return Candidate(named, request.asset, store)
+
+
+def candidates(ledger, store):
     """Candidates that copy the differing record in many ways, and some that copy nothing."""
     draw = random.Random(0)
     words = RECORD.split()
@@ -70,13 +85,7 @@ def candidates(charged):
         start = draw.randrange(len(words) - length + 1)
         texts.append(["a train", " ".join(words[start : start + length])])
     texts += [[" ".join(draw.sample(words, len(words))), draw.choice(OTHERS)] for _ in range(10)]
-    return [
-        pl.DataFrame(
-            {"text": rows, "label": [""] * len(rows), "reservation": [charged] * len(rows)},
-            schema={"text": pl.String, "label": pl.String, "reservation": pl.String},
-        )
-        for rows in texts
-    ]
+    return [sealed(ledger, store, number, rows) for number, rows in enumerate(texts)]
 
 
 NEIGHBOURS = {
@@ -89,7 +98,7 @@ NEIGHBOURS = {
 def differing(spec, ledger, charged, pair, **asked):
     """Candidates about which the two datasets decide differently."""
     found = []
-    for rows in candidates(charged):
+    for rows in charged:
         stores = [Store(texts) for texts in pair]
         decided = [
             evaluate_gate(spec, TERMS, rows, PUBLIC, ledger, store, **asked) for store in stores
@@ -107,11 +116,13 @@ def test_neighbours_decide_alike_about_every_candidate(spec, ledger, charged, re
 def test_the_gate_still_holds_back_what_it_can_see_without_a_record(spec, ledger, charged):
     held = [
         name
-        for rows in candidates(charged)
+        for rows in charged
         for name, passed in evaluate_gate(spec, TERMS, rows, None, ledger).items()
         if not passed
     ]
-    assert set(held) == {"corpus_not_empty", "no_canary"}
+    # Without a row nothing names the release.
+    assert set(held) == {"corpus_not_empty", "no_canary", PAID_FOR}
+    assert held.count(PAID_FOR) == 1
     assert NO_COPIED_SPAN not in GATE
 
 
@@ -119,8 +130,8 @@ def test_a_gate_that_decides_by_private_text_is_noticed(spec, tmp_path):
     """The planted bug: each dataset with a ledger of its own, as neighbours would have."""
     notices = 0
     ledgers = [Ledger(sqlite_url(tmp_path / name)) for name in ("with", "without")]
-    charged = [release(ledger) for ledger in ledgers]
-    for first, second in zip(*map(candidates, charged), strict=True):
+    charged = [candidates(ledger, StoredReleases(tmp_path / "releases")) for ledger in ledgers]
+    for first, second in zip(*charged, strict=True):
         decided = [
             evaluate_gate(
                 spec, TERMS, rows, PUBLIC, ledger, Store(texts), deciding=(NO_COPIED_SPAN,)
@@ -132,7 +143,7 @@ def test_a_gate_that_decides_by_private_text_is_noticed(spec, tmp_path):
         notices += decided[0] != decided[1]
     assert notices >= 10
     # Nothing is answered without a line of the ledger.
-    asked = sum(1 for rows in candidates(charged[0]) if _may_be_asked(spec, ledgers[0], rows))
+    asked = sum(1 for rows in charged[0] if _may_be_asked(spec, ledgers[0], rows))
     assert ledgers[0].spend("tickets").gate_decisions == asked
 
 

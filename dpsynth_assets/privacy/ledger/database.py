@@ -82,6 +82,11 @@ class Database:
         with self._readable(), self._engine.connect() as connection:
             return cast("str | None", connection.execute(query).scalar_one_or_none())
 
+    def find_reserve(self, reservation: str) -> LedgerEntry | None:
+        """The charge of this id, if it was ever made."""
+        with self._readable(), self._engine.connect() as connection:
+            return Appender(connection).find_reserve(reservation)
+
     def count_charges(self, cohort: str | None = None) -> int:
         """Counts reserves, of one cohort or of all."""
         query = sa.select(sa.func.count()).where(TABLE.c.kind == RESERVE)

@@ -16,7 +16,12 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
-from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, verify_chain
+from dpsynth_assets.privacy.ledger.chain import (
+    ChainProblem,
+    VerifyReport,
+    entry_hash,
+    verify_chain,
+)
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import Appender, Database, sqlite_path
 from dpsynth_assets.privacy.ledger.decisions import GateQuestion
@@ -28,6 +33,7 @@ from dpsynth_assets.privacy.ledger.entries import (
 )
 from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import (
+    RESERVE,
     LedgerEntry,
     PlannedRelease,
     ReleaseRequest,
@@ -198,6 +204,22 @@ class Ledger:
     def decision(self, question: GateQuestion) -> bool | None:
         """The decision about a candidate; None where there is none."""
         return self._refreshed().decisions.get(question.key)
+
+    def charge(self, reservation_id: str) -> LedgerEntry | None:
+        """The charge of a reservation; None where there is none, or where its entry was altered."""
+        if reservation_id not in self._refreshed().reserved:
+            return None
+        entry = self._database.find_reserve(reservation_id)
+        return entry if entry is not None and entry_hash(entry) == entry.hash else None
+
+    def charges(self) -> dict[str, LedgerEntry]:
+        """Every charge by its reservation, in order."""
+        return {entry.reservation: entry for entry in self.stream() if entry.kind == RESERVE}
+
+    def sealed_digest(self, reservation_id: str) -> str | None:
+        """SHA-256 of the stored release that was committed; None where none was."""
+        committed = self._refreshed().committed.get(reservation_id)
+        return None if committed is None else committed[0]
 
     def pending(self, request: ReleaseRequest) -> list[Reservation]:
         """Lists reservations of this very request that were never committed, oldest first."""

@@ -1,0 +1,106 @@
+"""kill -9 while a published folder is replaced: the old one or the new one is there, whole."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from dpsynth_assets.storage import whole_folders
+from dpsynth_assets.storage.whole_folders import replaced_whole
+
+ROUNDS = 40
+NAMES = ("README.md", "data.parquet", "privacy_label.json")
+
+
+def write(folder, version):
+    with replaced_whole(folder) as new:
+        for name in NAMES:
+            (new / name).write_text(f"{name} of {version}" * 200)
+
+
+def version_of(folder):
+    """The version that every file of the folder is of."""
+    found = {(folder / name).read_text()[: len(name) + 7] for name in NAMES}
+    versions = {text.rsplit(" ", maxsplit=1)[-1][:3] for text in found}
+    assert len(found) == len(NAMES)
+    assert len(versions) == 1
+    return int(versions.pop())
+
+
+def in_a_child(run):
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        run()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_kill_around_the_exchange_leaves_the_old_or_the_new(tmp_path, moment):
+    final = tmp_path / "corpus"
+    write(final, 100)
+    take_place = whole_folders._take_place
+
+    def killed(new, old):
+        if moment == "after":
+            take_place(new, old)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def publish():
+        whole_folders._take_place = killed
+        write(final, 101)
+
+    assert os.waitpid(in_a_child(publish), 0)[1] == signal.SIGKILL
+    assert version_of(final) == (100 if moment == "before" else 101)
+    write(final, 102)
+    assert version_of(final) == 102
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_kills_at_any_moment_leave_a_whole_folder(tmp_path):
+    final = tmp_path / "corpus"
+    write(final, 100)
+    delays, last = random.Random(7), 100
+
+    def publish_for_ever():
+        for version in range(last, 1000):
+            write(final, version)
+
+    for _ in range(ROUNDS):
+        child = in_a_child(publish_for_ever)
+        time.sleep(delays.uniform(0.001, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = version_of(final)
+        assert found >= last
+        last = found
+    write(final, 999)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_an_error_leaves_what_was_published(tmp_path):
+    final = tmp_path / "corpus"
+    write(final, 100)
+
+    def failing():
+        with replaced_whole(final) as new:
+            (new / "README.md").write_text("half")
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        failing()
+    assert version_of(final) == 100
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_a_file_system_without_an_exchange_gets_the_new_folder(tmp_path, monkeypatch):
+    final = tmp_path / "corpus"
+    write(final, 100)
+    monkeypatch.setattr(whole_folders, "_EXCHANGE", 1 << 20)  # A flag that no system knows.
+    write(final, 101)
+    assert version_of(final) == 101
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
