@@ -8,7 +8,11 @@ from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.assets.public import public_asset, shown_model
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.public_base.making import fitted_topics, generator_manifest
+from dpsynth_assets.public_base.making import (
+    fitted_topics,
+    generator_manifest,
+    language_model_as_generator,
+)
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -20,7 +24,9 @@ SHOWN_TOPICS = 20
 
 def generation_definitions(spec: PublicDataSpec) -> dg.Definitions:
     """Topic model and conditional generator of one public base."""
-    return dg.Definitions(assets=[_topic_model(spec), _conditional_generator(spec)])
+    named = spec.conditional_generator.kind == "language_model"
+    generator = _language_model_as_generator if named else _conditional_generator
+    return dg.Definitions(assets=[_topic_model(spec), generator(spec)])
 
 
 def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
@@ -102,6 +108,29 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
             manifest = generator_manifest(
                 spec, public_corpus, public_embeddings, topic_model, models, report
             )
+        return dg.Output(manifest, metadata=shown_model(manifest))
+
+    return conditional_generator
+
+
+def _language_model_as_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    declared = spec.conditional_generator
+
+    @dg.asset(
+        **public_asset(spec, "conditional_generator"),
+        metadata=code_references(
+            "dpsynth_assets.models.conditional_generator.generator.load_conditional_generator"
+        ),
+        ins={"public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model"))},
+        kinds={"pytorch", "huggingface"},
+        code_version=version_of("conditional generator", declared),
+        description=(
+            "The base's language model, which writes a document after its aspects (keywords, "
+            "type); fine-tuning starts here."
+        ),
+    )
+    def conditional_generator(public_language_model: dict) -> dg.Output[dict]:
+        manifest = language_model_as_generator(spec, public_language_model)
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return conditional_generator

@@ -138,10 +138,12 @@ class TopicModelSpec(Declaration):
 class ConditionalGeneratorSpec(Declaration):
     """The public model that writes a document from aspects such as keywords."""
 
-    kind: Literal["embedded", "pretrained"] = Field(
+    kind: Literal["embedded", "language_model", "pretrained"] = Field(
         default="embedded",
         description="embedded: a small encoder-decoder trained here on public (aspects, document) "
-        "pairs. pretrained: weights from a folder or the hub.",
+        "pairs. language_model: the base's language model, which reads the aspects as a prompt; "
+        "what a base with smollm2 takes where this part is left out. pretrained: weights from a "
+        "folder or the hub.",
     )
     model: str | None = Field(
         default=None, description="Hub id or folder of the weights; required for pretrained."
@@ -162,7 +164,7 @@ class ConditionalGeneratorSpec(Declaration):
 
     @model_validator(mode="after")
     def _describer_named(self) -> Self:
-        if self.aspects is not None and (self.kind == "pretrained" or not self.aspects.model):
+        if self.aspects is not None and (self.kind != "embedded" or not self.aspects.model):
             refuse(
                 "aspects",
                 "an engine with a model, for kind: embedded",
@@ -269,6 +271,16 @@ class PublicDataSpec(Declaration):
         if isinstance(self.source, SourceSpec):
             return (PublicSource(source=self.source, columns=self.columns),)
         return tuple(self.source)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _generator_of_a_language_model(cls, declared: Any) -> Any:
+        """A base with smollm2 fine-tunes it, unless it declares another generator."""
+        model = declared.get("language_model") if isinstance(declared, dict) else None
+        kind = model.get("kind") if isinstance(model, dict) else getattr(model, "kind", None)
+        if kind != "smollm2":
+            return declared
+        return {"conditional_generator": {"kind": "language_model"}, **declared}
 
     @model_validator(mode="after")
     def _domain_is_used(self) -> Self:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import ConditionalGeneratorSpec, LanguageModelSpec
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -73,6 +73,8 @@ class CohortTerms:
         engine: What runs language models, as the dataset file declares it.
         language_model: The public base's language model, as declared; None where no dataset file
             declares that base.
+        generator: That base's conditional generator, likewise.
+        domain: What that base says its texts are; empty where it says nothing.
         secrets: What the dataset file promises to secrets; None where it names none.
         secret_share: Share of that promise which the planned method may use in one round, of its
             squared μ; None where nothing else tells of the secrets.
@@ -94,6 +96,8 @@ class CohortTerms:
     prompts: PromptTemplates | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)
     language_model: LanguageModelSpec | None = None
+    generator: ConditionalGeneratorSpec | None = None
+    domain: str = ""
     secrets: SecretPromise | None = None
     secret_share: float | None = None
     account: str = ""

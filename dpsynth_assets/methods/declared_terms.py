@@ -36,6 +36,8 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
         prompts=declared_templates(spec) or _default_templates(base, label_texts),
         engine=_engine(spec.engine, base),
         language_model=None if base is None else base.language_model,
+        generator=None if base is None else base.conditional_generator,
+        domain="" if base is None else base.domain,
         secrets=None if spec.secrets is None else spec.secrets.promise,
     )
 

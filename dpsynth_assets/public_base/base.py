@@ -106,6 +106,8 @@ class PublicBase:
 
     @cached_property
     def _conditional_generator(self) -> Mapping[str, Any]:
+        if self.spec.conditional_generator.kind == "language_model":
+            return making.language_model_as_generator(self.spec, self._public_language_model)
         return making.generator_manifest(
             self.spec,
             self.documents,

@@ -5,7 +5,7 @@ None of them reads private data.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,14 @@ def trained_manifest(
     path, facts = trained_language_model(spec, documents, report)
     manifest = {"dtype": settings.dtype, "device": settings.device}
     return manifest | {"path": str(path), "facts": facts}
+
+
+def language_model_as_generator(
+    spec: PublicDataSpec, language_model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Describes a base's language model as the generator that fine-tuning starts from."""
+    declared = spec.conditional_generator
+    return {"dtype": declared.dtype, "device": declared.device, "path": language_model["path"]}
 
 
 def generator_manifest(

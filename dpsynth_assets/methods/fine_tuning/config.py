@@ -1,11 +1,20 @@
 """Settings of the fine-tuning methods, as they stand in a dataset file."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_serializer, model_validator
 
-from dpsynth_assets.methods.base import MethodConfig
+from dpsynth_assets.methods.base import CohortTerms, MethodConfig
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+
+LANGUAGE_MODEL_SETTINGS: Mapping[str, Any] = {
+    "lora_rank": 8,
+    "frozen_products": "int8",
+    "exact_sums": True,
+    "learning_rate": 2e-3,
+}
+"""Settings where the generator is the base's language model and the dataset file names none."""
 
 CLASSIFIER_RATE = 0.05
 """Peak learning rate of the linear classifier, chosen on public text: 2,000 reviews of Yelp and
@@ -81,7 +90,23 @@ class PrivateTrainingConfig(MethodConfig):
         le=1024,
         description=(
             "Trains adapters of this rank beside the attention and feed-forward matrices instead "
-            "of the weights (r, no unit). Empty: all weights."
+            "of the weights (r, no unit). null: all weights, the default unless the generator is "
+            "the base's language model."
+        ),
+    )
+    lora_modules: list[str] | None = Field(
+        default=None,
+        description=(
+            "Names of the layers beside which adapters are trained, e.g. [q_proj, v_proj]. Empty: "
+            "all linear layers but the output layer."
+        ),
+    )
+    frozen_products: Literal["float32", "int8"] = Field(
+        default="float32",
+        description=(
+            "Arithmetic of the layers that lora_rank freezes. int8: 8-bit integers on a processor, "
+            "forward and backward, with exact_sums: true alone; the default where the generator is "
+            "the base's language model. On a GPU always float32."
         ),
     )
     micro_batch_records: int = Field(
@@ -132,6 +157,10 @@ class PrivateTrainingConfig(MethodConfig):
             found.pop("exact_sums", None)
         if self.gradient_slack is None:
             found.pop("gradient_slack", None)
+        if self.lora_modules is None:
+            found.pop("lora_modules", None)
+        if self.frozen_products == "float32":
+            found.pop("frozen_products", None)
         return found
 
 
@@ -182,6 +211,17 @@ class GeneratorConfig(PrivateTrainingConfig):
             "Rows a judge turns down are written again, for nothing. Empty: every row is kept."
         ),
     )
+
+
+def generator_settings(terms: CohortTerms) -> dict[str, Any]:
+    """Chooses settings by the declared generator, where the dataset file names none.
+
+    Returns:
+        Settings that come before the defaults of the fields, which suit the embedded generator.
+    """
+    if terms.generator is None or terms.generator.kind != "language_model":
+        return {}
+    return {**LANGUAGE_MODEL_SETTINGS, "document_type": terms.domain}
 
 
 class CtclConfig(GeneratorConfig):

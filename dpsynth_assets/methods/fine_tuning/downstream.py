@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
-from dpsynth_assets.methods.fine_tuning.generators import public_texts
+from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable
 from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingMethod,
     TrainingStart,
@@ -23,7 +23,6 @@ from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
 from dpsynth_assets.models.fine_tuning import (
     CausalLoss,
     TokenExample,
-    add_adapters,
     merge_adapters,
 )
 from dpsynth_assets.models.label_classifier import (
@@ -141,10 +140,9 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
     def _causal_start(self, public: PublicInputs) -> TrainingStart:
         """The start and the vocabulary that corpora are scored with; labels play no part."""
-        settings, rank = next_word_settings(self.config), self.config.lora_rank
-        model = new_next_word_model(_on_accelerator(settings)).requires_grad_(True)
+        settings = next_word_settings(self.config)
         return TrainingStart(
-            model=model if rank is None else add_adapters(model, rank),
+            model=trainable(new_next_word_model(_on_accelerator(settings)), self.config),
             loss=CausalLoss(
                 pad_token_id=PublicWordPieces.pad_token_id,
                 start_token_id=PublicWordPieces.begin_token_id,

@@ -1,18 +1,19 @@
 """Methods that fine-tune a generator: one paid stage, then any number of free rows."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     conditioning,
     training_pairs,
 )
-from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
+from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig, generator_settings
 from dpsynth_assets.methods.fine_tuning.generators import (
     PairLoss,
     encode_pairs,
@@ -49,6 +50,11 @@ GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
 
 class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     """DP-Adam on (condition, document) pairs, then sampling from what came out."""
+
+    @classmethod
+    def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
+        """Chooses settings that suit the base's generator, where the file names none."""
+        return generator_settings(terms)
 
     @property
     @abstractmethod
@@ -150,7 +156,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         self, generator: ConditionalGenerator, public_examples: Sequence[TokenExample] = ()
     ) -> TrainingStart:
         return TrainingStart(
-            model=trainable(generator, self.config.lora_rank),
+            model=trainable(generator.model, self.config),
             loss=PairLoss(generator),
             name=generator.name,
             public_examples=public_examples,

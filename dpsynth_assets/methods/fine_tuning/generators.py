@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning, TrainingPairs
+from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
@@ -15,7 +16,12 @@ from dpsynth_assets.models.conditional_generator import (
     load_conditional_generator,
     per_example_loss,
 )
-from dpsynth_assets.models.fine_tuning import TokenExample, add_adapters, merge_adapters
+from dpsynth_assets.models.fine_tuning import (
+    TokenExample,
+    add_adapters,
+    merge_adapters,
+    multiply_in_integers,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -63,11 +69,18 @@ def fresh_generator(source: str, device: str, *, pretrained: bool = True) -> Con
     return generator
 
 
-def trainable(generator: ConditionalGenerator, lora_rank: int | None) -> Any:
-    """Opens all weights for training, or adds adapters and opens those."""
-    if lora_rank is not None:
-        return add_adapters(generator.model, lora_rank)
-    return generator.model.requires_grad_(True)
+def trainable(model: Any, config: PrivateTrainingConfig) -> Any:
+    """Opens all weights for training, or adds adapters and opens those.
+
+    Raises:
+        ValueError: If the model has no layers of the declared names.
+    """
+    if config.lora_rank is None:
+        return model.requires_grad_(True)
+    adapted = add_adapters(model, config.lora_rank, modules=config.lora_modules)
+    if config.frozen_products == "int8":
+        multiply_in_integers(adapted)
+    return adapted
 
 
 def save_generator(

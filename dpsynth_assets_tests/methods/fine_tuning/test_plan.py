@@ -1,14 +1,17 @@
 """Laws of a private training's plan: what it costs, what it needs, what the cache may change."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
+from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods import plan_cache
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning, plan
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
+from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
@@ -205,3 +208,61 @@ def test_another_key_or_another_version_is_another_value(monkeypatch):
     assert plan_cache.remembered({"a": 2}, lambda: 2) == 2
     monkeypatch.setattr(plan_cache.importlib.metadata, "version", lambda name: "0.0")
     assert plan_cache.remembered({"a": 1}, lambda: 3) == 3
+
+
+# Adapters beside frozen layers
+
+LANGUAGE_MODEL = PublicDataSpec(
+    name="english", domain="Letters to a town", language_model={"kind": "smollm2"}
+)
+
+
+def terms_of(cases, base, **changes):
+    return cases.terms(
+        language_model=base.language_model,
+        generator=base.conditional_generator,
+        domain=base.domain,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("name", ["ctcl", "dp_fine_tuning"])
+def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integers(cases, name):
+    config = bound_method(name, {"steps": 20}, terms_of(cases, LANGUAGE_MODEL)).config
+    assert (config.lora_rank, config.frozen_products, config.exact_sums) == (8, "int8", True)
+    assert config.document_type == "Letters to a town"
+    assert bound_method(name, {"lora_rank": 2}, terms_of(cases, LANGUAGE_MODEL)).config == (
+        config.model_copy(update={"lora_rank": 2, "steps": 40})
+    )
+    small = PublicDataSpec(name="demo")
+    assert bound_method(name, {}, terms_of(cases, small)).config.lora_rank is None
+
+
+def test_what_is_trained_in_integers_is_planned_for_records_that_pass_alone(cases):
+    method = bound_method("ctcl", {"steps": 20}, terms_of(cases, LANGUAGE_MODEL))
+    assert method.plan(4.0).refusal is None
+    assert method.declared.planned(4.0).mechanism.most_in_company == 0
+    assert method.declared.planned(4.0).passes == {"passes": "alone"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_rank": 4, "frozen_products": "int8"}, "Expected exact_sums: true .* got false"),
+        ({"lora_modules": ["q_proj"]}, "Expected lora_rank beside lora_modules"),
+    ],
+)
+def test_adapters_that_cannot_be_trained_as_declared_are_refused_in_the_plan(
+    cases, settings, message
+):
+    for name in ("ctcl", "dp_fine_tuning", "downstream_fine_tuning"):
+        refusal = bound_method(name, settings, cases.terms()).plan(4.0).refusal
+        assert re.search(message, refusal)
+        assert "\n" not in refusal
+
+
+def test_settings_of_adapters_at_their_defaults_leave_earlier_charges_as_they_were():
+    told = CtclConfig(lora_rank=4).model_dump(mode="json")
+    assert told["lora_rank"] == 4
+    assert not {"lora_modules", "frozen_products"} & set(told)
+    assert CtclConfig(frozen_products="int8").model_dump()["frozen_products"] == "int8"
