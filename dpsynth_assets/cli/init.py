@@ -10,10 +10,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from dpsynth_assets.cli.column_profiles import (
@@ -24,9 +26,20 @@ from dpsynth_assets.cli.column_profiles import (
 )
 from dpsynth_assets.cli.column_roles import roles_by_name
 from dpsynth_assets.cli.init_decisions import Draft, decisions, facts_of, show
-from dpsynth_assets.datasets import dataset_folders, dataset_template, parse_dataset_file
-from dpsynth_assets.datasets.template import Choices
+from dpsynth_assets.cli.init_proposal import proposed_method
+from dpsynth_assets.datasets import (
+    PublicDataSpec,
+    dataset_folders,
+    dataset_template,
+    parse_dataset_file,
+)
+from dpsynth_assets.datasets.base_template import base_name
+from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.template import Choices, ProposedMethod
 from dpsynth_assets.records.columns import SourceError
+
+ENGLISH = "english"
+"""The public base for English text of any kind."""
 
 
 def init(  # noqa: PLR0913 - options are arguments
@@ -57,7 +70,19 @@ def init(  # noqa: PLR0913 - options are arguments
     max_records: Annotated[int, typer.Option(min=1, help="Records used of one unit.")] = 1,
     epsilon: Annotated[float, typer.Option(help="Budget ε.")] = 4.0,
     delta: Annotated[float, typer.Option(help="Budget δ, a public constant.")] = 1e-6,
-    public_data: Annotated[str, typer.Option(help="Public base to build on.")] = "demo",
+    records: Annotated[
+        int | None, typer.Option(min=1, help="Number of records, if anybody may know it.")
+    ] = None,
+    domain: Annotated[
+        str,
+        typer.Option(
+            help="What the texts are, in a few public words: the file gets a public base of its "
+            "own, written from them."
+        ),
+    ] = "",
+    public_data: Annotated[
+        str, typer.Option(help=f"Public base to build on; default: {ENGLISH}.")
+    ] = "",
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -70,8 +95,14 @@ def init(  # noqa: PLR0913 - options are arguments
     """Write a dataset file for your own data: columns by their names, and what you must decide.
 
     Reads the file on this machine and sends nothing anywhere. No text is printed or written; the
-    values of columns that look like labels are written as a comment, for you to confirm.
+    values of columns that look like labels are written as a comment, for you to confirm. The
+    method is proposed by the numbers that you declare, not by those that are counted.
     """
+    if domain and public_data:
+        _refuse(
+            f"Expected --domain or --public-data, got both. With --domain the file declares the "
+            f"base {base_name(name)!r} itself: drop one of the two."
+        )
     target = _target(name, folder, force=force)
     confirmed = _public_labels(public_labels or [])
     labels = [column for column in dict.fromkeys(label or []) if column not in confirmed]
@@ -105,8 +136,11 @@ def init(  # noqa: PLR0913 - options are arguments
         },
         epsilon=epsilon,
         delta=delta,
-        public_data=public_data,
+        records=records,
+        public_data=public_data or ENGLISH,
+        domain=domain.strip(),
     )
+    choices = replace(choices, method=_proposed(name, choices))
     draft = Draft(
         path=target,
         choices=choices,
@@ -119,6 +153,18 @@ def init(  # noqa: PLR0913 - options are arguments
         typer.echo(json.dumps(facts_of(name, draft), indent=2))
     else:
         show(name, draft)
+
+
+def _proposed(name: str, choices: Choices) -> ProposedMethod:
+    """The method whose plan fits what is declared; what was counted in the file is not told."""
+    base = declared_base(choices.public_data)
+    if choices.domain:
+        base = PublicDataSpec(name=base_name(name), language_model={"kind": "smollm2"})
+    try:
+        return proposed_method(choices, base)
+    except ValueError as problem:  # A declared number contradicts another one.
+        first = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
+        return _refuse(str(first).removeprefix("Value error, "))
 
 
 def _target(name: str, folder: Path | None, *, force: bool) -> Path:

@@ -54,15 +54,14 @@ def decisions(
         ("Public facts: labels", _label_decision(choices)),
         (
             "Public facts: number of records",
-            "None declared, so it stays private. Methods that fine-tune need it: write "
-            "public_facts.records only if anybody may know it.",
+            "None declared, so it stays private. With it, methods that fine-tune can run and rows "
+            "of private prediction are known: name it with --records if anybody may know it."
+            if choices.records is None
+            else f"{choices.records:,}, public because you named it.",
         ),
         ("Budget: ε and δ for all that will ever be released", _budget_decision(choices, profiles)),
-        (
-            "Public base",
-            f"{choices.public_data}: the public text and model to build on. The demo base writes "
-            "like its own letters; name a model of your domain for real use (docs/operations.md).",
-        ),
+        ("Public base", _base_decision(choices)),
+        ("Method", choices.method.why),
     ]
 
 
@@ -72,6 +71,11 @@ def facts_of(name: str, draft: Draft) -> dict[str, Any]:
         "name": name,
         "file": str(draft.path),
         "columns": {profile.name: _role(profile, draft) for profile in draft.profiles},
+        "method": {
+            "name": draft.choices.method.name,
+            "settings": dict(draft.choices.method.settings),
+            "why": draft.choices.method.why,
+        },
         "decisions": [{"about": about, "now": now} for about, now in draft.decisions],
     }
 
@@ -136,6 +140,18 @@ def _label_decision(choices: Choices) -> str:
             "there, and corpora have labels; delete the comment before anybody else sees the file."
         )
     return " ".join(said) or "None found. Corpora will have no labels."
+
+
+def _base_decision(choices: Choices) -> str:
+    if choices.domain:
+        return (
+            f"One of its own, written by a pretrained model from {choices.domain!r} alone: check "
+            "that these words, and the labels beside them, may be public."
+        )
+    return (
+        f"{choices.public_data}: the public text and model to build on. Say what your texts are, "
+        "in a few public words, with --domain, and the file declares a base of its own."
+    )
 
 
 def _budget_decision(choices: Choices, profiles: Sequence[ColumnProfile]) -> str:

@@ -2,9 +2,13 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import product
+
+from dpsynth_assets.datasets.base_template import base_name, base_template
 
 _TEMPLATE = """\
 # One private dataset. Everything written in this file is public. Names of columns come from the
@@ -57,7 +61,7 @@ attributes:
   public_facts:                    # what is absent here stays private
     labels: {public_labels} # e.g. {{category: [Restaurants, Shopping]}}, or
                                    # {{stars: {{"1": one star, "5": five stars}}}} for prompts
-{values}    # records: 5000                # only if the number of records is public
+{values}{records}
 
   budget:                          # all that may ever be spent on these records
     epsilon: {epsilon}
@@ -68,17 +72,13 @@ attributes:
   held_out_fraction: 0.1           # share of units kept for evaluation, read by no mechanism
   public_data: {public_data} # public base: text, language model, clusters
 
-  cluster_histogram:               # noisy counts by label and public cluster; gives batch counts
-    budget_share: 0.02             # shares compose: all of them together cost the whole budget
-    clusters_per_label: 4
-
-  methods:                         # one corpus each; without budget_share: equal parts of the rest
-    - method: mean_clustered       # `dpsynth datasets methods` lists methods and their settings
-      settings:
-        expected_batch_size: 128   # larger: less cost a token, fewer texts; see `dpsynth plan`
+{histogram}{methods_line}
+{why}    # `dpsynth datasets methods` lists methods and settings; `dpsynth plan` prices them.
+    - method: {method}
+      settings: {settings}
 
   evaluation:
-    rows: 1000
+    rows: 400
     references: true
 
   # schedule:
@@ -99,6 +99,38 @@ _TO_CHOOSE = (
 )
 
 
+_METHODS_LINE = (
+    "  methods:                         "
+    "# one corpus each; without budget_share: equal parts of the rest"
+)
+_HISTOGRAM = """\
+  cluster_histogram:               # noisy counts by label and public cluster; gives batch counts
+    budget_share: 0.02             # shares compose: all of them together cost the whole budget
+    clusters_per_label: 4
+
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposedMethod:
+    """The method that a new dataset file names, chosen by declared numbers alone.
+
+    Attributes:
+        name: Name of the method.
+        settings: Its settings, where they are not the defaults.
+        why: Why it and no other, in a sentence or two.
+        reads_histogram: Whether it needs the released cluster histogram.
+    """
+
+    name: str = "epsvec"
+    settings: Mapping[str, float | str] = field(default_factory=dict)
+    why: str = (
+        "No number of records is declared, so nobody can say how many rows private prediction "
+        "would buy; epsvec writes any number."
+    )
+    reads_histogram: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choices:
     """Facts known of a dataset when its file is written. The file is public, and so are they.
@@ -115,7 +147,11 @@ class Choices:
         suggested: Column that may be a label -> values found in the records, as a comment.
         epsilon: Budget ε.
         delta: Budget δ.
+        records: Number of records, if it is public.
         public_data: Name of the public base.
+        domain: What the texts are, in public words: the file then declares a base of its own, which
+            stands in the place of `public_data`. Empty: it does not.
+        method: The method that is proposed.
     """
 
     path: str | None = None
@@ -128,7 +164,10 @@ class Choices:
     suggested: Mapping[str, Sequence[str]] = field(default_factory=dict)
     epsilon: float = 4.0
     delta: float = 1e-6
-    public_data: str = "demo"
+    records: int | None = None
+    public_data: str = "english"
+    domain: str = ""
+    method: ProposedMethod = field(default_factory=ProposedMethod)
 
 
 def dataset_template(name: str, choices: Choices | None = None) -> str:
@@ -144,6 +183,12 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
     """
     known = choices or Choices()
     labels = ", ".join(map(scalar, [*known.labels, *known.unconfirmed]))
+    own = base_template(name, known.domain, _label_words(known)) if known.domain else ""
+    return _dataset_document(name, known, labels) + own
+
+
+def _dataset_document(name: str, known: Choices, labels: str) -> str:
+    """Fills the document that declares the dataset itself."""
     return _TEMPLATE.format(
         name=name,
         padded_name=_padded(name, 26),
@@ -156,8 +201,30 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
         values=_values(known),
         epsilon=f"{known.epsilon!r}",
         delta=_padded(_float(known.delta), 23),
-        public_data=_padded(known.public_data, 19),
+        records=_padded(
+            f"    records: {known.records}" if known.records else "    # records: 5000", 34
+        )
+        + " # only if the number of records is public",
+        public_data=_padded(base_name(name) if known.domain else known.public_data, 19),
+        histogram=_HISTOGRAM if known.method.reads_histogram else "",
+        methods_line=_METHODS_LINE,
+        why="".join(f"    # {line}\n" for line in textwrap.wrap(known.method.why, 94)),
+        method=known.method.name,
+        settings=_settings(known.method.settings),
     )
+
+
+def _label_words(known: Choices) -> list[str]:
+    """Kinds of text for the public base: values that the steward has named as public, if words.
+
+    A number tells a model nothing: the steward writes in words what it stands for.
+    """
+    kinds = [", ".join(words) for words in product(*known.labels.values())] if known.labels else []
+    return kinds if all(re.search(r"[^\W\d_]", kind) for kind in kinds) else []
+
+
+def _settings(settings: Mapping[str, float | str]) -> str:
+    return f"{{{', '.join(f'{name}: {json.dumps(value)}' for name, value in settings.items())}}}"
 
 
 def scalar(value: str) -> str:

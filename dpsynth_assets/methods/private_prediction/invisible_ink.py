@@ -73,7 +73,8 @@ class InvisibleInk(BatchPrediction[InvisibleInkConfig]):
     def tail(self, plan: MethodPlan) -> Tail | None:
         """Estimates the tail of draws from clipped differences over the public support."""
         del plan
-        return difference_tail(self.config, declared_vocabulary(self.terms.language_model))
+        vocabulary = declared_vocabulary(self.terms.language_model)
+        return difference_tail(self.declared, self.config, vocabulary)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds how many private tokens a batch may draw at `target_epsilon`."""

@@ -147,7 +147,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
     def tail(self, plan: MethodPlan) -> Tail | None:
         """Estimates the tail of draws from clipped logits, by the settings and the vocabulary."""
         del plan
-        return clipped_tail(self.config, declared_vocabulary(self.terms.language_model))
+        return clipped_tail(self.declared, declared_vocabulary(self.terms.language_model))
 
     @cached_property
     def mean_mechanism(self) -> MeanTokenMechanism:

@@ -12,6 +12,7 @@ from dpsynth_assets.methods.private_prediction.config import (
     InvisibleInkConfig,
     PrivatePredictionConfig,
 )
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.tails import LARGEST_TAIL, TYPICAL_AGREEMENT, Tail
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.unproposed_tokens import share_at_floor, share_of_noise
@@ -26,7 +27,7 @@ TYPICAL_LEAD = 0.25
 """Mean probability of the leading token over contexts: the median of the same draws."""
 
 
-def clipped_tail(config: PrivatePredictionConfig, vocabulary: int | None) -> Tail:
+def clipped_tail(declared: DeclaredBatches, vocabulary: int | None) -> Tail:
     """Computes the tail of draws from means or medians of clipped logits.
 
     A token that no context proposes lies 2c or more below the maximum of each, so that its clipped
@@ -36,24 +37,26 @@ def clipped_tail(config: PrivatePredictionConfig, vocabulary: int | None) -> Tai
     the share of private draws; public ones come from the unclipped public prompt.
 
     Args:
-        config: Settings of a method that clips logits.
+        declared: Batches of a method that clips logits.
         vocabulary: V; None if unknown.
 
     **Source** Amin et al. 2024, Eq. (1) and Algorithm 1, line 15; Amin et al. 2025, Eq. (3).
     """
-    top_k = getattr(config, "public_top_k", None)
-    tokens = _fewer(vocabulary, top_k)
-    scale = filled_share(config) * config.clip_bound / config.temperature
+    config, filled = declared.config, filled_share(declared)
+    tokens = _fewer(vocabulary, getattr(config, "public_top_k", None))
+    scale = filled * config.clip_bound / config.temperature
     settings = f"clip_bound {config.clip_bound:g}, temperature {config.temperature:g}"
-    if filled_share(config) < 1:
-        settings += f", batches {filled_share(config):.0%} full"
-    remedy = "" if tokens is None else _clip_remedy(config, tokens)
+    if filled < 1:
+        settings += f", batches {filled:.0%} full"
+    remedy = "" if tokens is None else _clip_remedy(config, tokens, filled)
     return _softmax_tail(
         tokens, 2 * scale, (1 + TYPICAL_AGREEMENT) * scale, settings=settings, remedy=remedy
     )
 
 
-def difference_tail(config: InvisibleInkConfig, vocabulary: int | None) -> Tail:
+def difference_tail(
+    declared: DeclaredBatches, config: InvisibleInkConfig, vocabulary: int | None
+) -> Tail:
     """Computes the tail of draws from public logits moved by clipped differences.
 
     Scores have no floor: a token that nobody proposes keeps its public log-probability, less C at
@@ -63,7 +66,7 @@ def difference_tail(config: InvisibleInkConfig, vocabulary: int | None) -> Tail:
 
     **Source** Vinod et al. 2025, Algorithm 1; the depth is measured.
     """
-    agreed = PUBLIC_DEPTH + 2 * filled_share(config) * config.clip_bound
+    agreed = PUBLIC_DEPTH + 2 * filled_share(declared) * config.clip_bound
     return _softmax_tail(
         _fewer(vocabulary, config.top_k),
         agreed / config.temperature,
@@ -97,14 +100,20 @@ def noisy_tail(config: FewShotConfig, noise_std: float) -> Tail:
     )
 
 
-def filled_share(config: PrivatePredictionConfig) -> float:
-    """Computes f, the expected share of s contexts that a batch holds.
+def filled_share(declared: DeclaredBatches) -> float:
+    """Computes f, the expected share of s contexts that a batch holds, at most 1.
 
-    With k >= 2 records a context, hashed contexts are dropped unless each of k slots received one
-    record, which Poisson(1) slots do with probability e^-k; the denominator of the mean stays s.
+    Uniform batches share the declared records equally, and a label has one batch however few they
+    are. With k >= 2 records a context, hashed contexts are dropped unless each of k slots received
+    one record, which slots of a full batch, Poisson(1), do with probability e^-k. The denominator
+    of the mean stays s in either case.
     """
-    k = config.examples_per_context
-    return math.exp(-k) if config.batching == "hashed" and k > 1 else 1.0
+    k, records = declared.config.examples_per_context, declared.terms.public_records
+    kept = math.exp(-k) if k > 1 and not declared.in_slots else 1.0
+    if declared.in_slots or declared.per_label is None or records is None:
+        return kept
+    places = len(declared.terms.labels) * declared.per_label * declared.records_per_batch
+    return kept * min(1.0, records / places)
 
 
 def _softmax_tail(
@@ -125,18 +134,17 @@ def _fewer(vocabulary: int | None, top_k: int | None) -> int | None:
     return min(known, default=None)
 
 
-def _clip_remedy(config: PrivatePredictionConfig, tokens: int) -> str:
+def _clip_remedy(config: PrivatePredictionConfig, tokens: int, filled: float) -> str:
     """Names the settings that would do: fewer tokens, or a gap that outweighs them."""
-    ways = []
-    if "public_top_k" in type(config).model_fields and config.temperature * _needed(
-        PRETRAINED_TOP_K
-    ) <= filled_share(config) * config.clip_bound * (1 + TYPICAL_AGREEMENT):
-        ways.append(f"public_top_k: {PRETRAINED_TOP_K} (it costs nothing)")
-    bound = _needed(tokens) * config.temperature / (1 + TYPICAL_AGREEMENT)
-    if filled_share(config) < 1:
-        ways.append("examples_per_context: 1, or batching: slots")
-    else:
-        ways.append(f"clip_bound: {rounded_up(bound, '.2g')}")
+    if filled < 0.5:
+        contexts = "examples_per_context: 1, or batching: slots, or " * (
+            config.examples_per_context > 1
+        )
+        return f"Set {contexts}a smaller expected_batch_size, so that batches are full."
+    gap = filled * config.clip_bound * (1 + TYPICAL_AGREEMENT) / config.temperature
+    ways = [f"clip_bound: {rounded_up(_needed(tokens) / gap * config.clip_bound, '.2g')}"]
+    if "public_top_k" in type(config).model_fields and _needed(PRETRAINED_TOP_K) <= gap:
+        ways.insert(0, f"public_top_k: {PRETRAINED_TOP_K} (it costs nothing)")
     return f"Set {', or '.join(ways)}, or lower temperature."
 
 
