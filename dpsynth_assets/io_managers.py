@@ -3,11 +3,17 @@
 Parquet for tables, NumPy files for arrays, JSON for the rest; never pickle. Private
 values do not pass through here: they live in the sensitive store. The place is a folder or a prefix
 of an object store.
+
+A materialisation in the event log names the SHA-256 of the value that it stored. That value is
+read and no other: a file that was edited, or that an earlier version of the asset left in another
+format, is refused.
 """
 
+import hashlib
 import io
 import json
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +24,12 @@ import polars as pl
 from pydantic import PrivateAttr
 
 from dpsynth_assets.paths import Folder, home, located
+
+VALUE_SHA256 = "dpsynth/value_sha256"
+"""Metadata of a materialisation: SHA-256 of the file that holds its value."""
+
+_READS, _SECONDS_BETWEEN = 10, 0.2
+"""A value that another run replaces is in the file a moment before it is in the event log."""
 
 
 class ArtifactIOManager(dg.ConfigurableIOManager):
@@ -39,7 +51,10 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         return manager
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Replaces the old value in one step: by a rename, or by one object put whole."""
+        """Replaces the old value in one step: by a rename, or by one object put whole.
+
+        The old value in another format goes. The event log learns the digest of the new one.
+        """
         suffix, write = _format_of(obj)
         path = self._path(context.asset_key, suffix)
         content = io.BytesIO()
@@ -48,23 +63,64 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
             _replace(path, content.getbuffer())
         else:
             path.fs.pipe_file(path.path, content.getvalue())
-        context.add_output_metadata({"dpsynth/path": dg.MetadataValue.path(str(path))})
+        for other in _READERS.keys() - {suffix}:
+            _remove(self._path(context.asset_key, other))
+        context.add_output_metadata(
+            {
+                "dpsynth/path": dg.MetadataValue.path(str(path)),
+                VALUE_SHA256: hashlib.sha256(content.getbuffer()).hexdigest(),
+            }
+        )
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """Reads the latest value of the upstream asset."""
-        for suffix, read in _READERS.items():
-            path = self._path(context.asset_key, suffix)
-            if path.exists():
-                return read(io.BytesIO(path.read_bytes()))
-        name = context.asset_key.to_user_string()
+        """Reads the value that the event log names as the latest of the upstream asset.
+
+        Where the event log names none, as after it was wiped, what is stored is read.
+
+        Raises:
+            dg.Failure: Nothing is stored, or not what the event log names.
+        """
+        name, found = context.asset_key.to_user_string(), False
+        for attempt in range(_READS):
+            if attempt:
+                time.sleep(_SECONDS_BETWEEN)
+            named = _digest_in_event_log(context)
+            for suffix, read in _READERS.items():
+                path = self._path(context.asset_key, suffix)
+                if not path.exists():
+                    continue
+                found, content = True, path.read_bytes()
+                if named in (None, hashlib.sha256(content).hexdigest()):
+                    return read(io.BytesIO(content))
+            if not found:
+                break
         raise dg.Failure(  # Unlike other errors its text is shown, and it is public.
-            f"Expected a stored value of {name}, got nothing. Materialise {name} first.",
+            f"Expected the stored value of {name} that the event log names, got another one: it "
+            f"was edited, or the run that stored it was killed. Materialise {name} again; a "
+            "release that was paid for is not paid again."
+            if found
+            else f"Expected a stored value of {name}, got nothing. Materialise {name} first.",
             allow_retries=False,
         )
 
     def _path(self, key: dg.AssetKey, suffix: str) -> Folder:
         base = located(self._base) if self._base else home().values
         return base.joinpath(*key.path[:-1]) / f"{key.path[-1]}{suffix}"
+
+
+def _digest_in_event_log(context: dg.InputContext) -> str | None:
+    """Digest of the latest value as its materialisation names it; None where it names none."""
+    event = context.instance.get_latest_materialization_event(context.asset_key)
+    materialisation = None if event is None else event.asset_materialization
+    named = None if materialisation is None else materialisation.metadata.get(VALUE_SHA256)
+    return None if named is None else str(named.value)
+
+
+def _remove(path: Folder) -> None:
+    if isinstance(path, Path):
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        path.fs.rm_file(path.path)
 
 
 def _replace(path: Path, content: memoryview) -> None:

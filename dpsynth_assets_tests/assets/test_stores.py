@@ -131,7 +131,7 @@ def test_missing_release_says_how_to_go_on(tmp_path):
 
 def io_contexts(key):
     return dg.build_output_context(asset_key=dg.AssetKey(key)), dg.build_input_context(
-        asset_key=dg.AssetKey(key)
+        asset_key=dg.AssetKey(key), instance=dg.DagsterInstance.ephemeral()
     )
 
 

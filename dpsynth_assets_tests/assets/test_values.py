@@ -1,0 +1,108 @@
+"""Values between assets: the one that the event log names is read, and no other."""
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from dpsynth_assets import io_managers
+from dpsynth_assets.io_managers import ArtifactIOManager
+
+FIRST, OTHER = pl.DataFrame({"text": ["first"]}), pl.DataFrame({"text": ["forged"]})
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(io_managers, "_SECONDS_BETWEEN", 0.0)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def instance():
+    with dg.instance_for_test() as kept:
+        yield kept
+
+
+def stored(value, instance):
+    """Materialises `rows` with this value."""
+
+    @dg.asset(key=["letters", "rows"])
+    def rows():
+        return value
+
+    resources = {"io_manager": ArtifactIOManager()}
+    return dg.materialize([rows], instance=instance, resources=resources)
+
+
+def read(instance):
+    """A later run of an asset that reads `rows`; returns what it read, and the run."""
+    seen = []
+
+    @dg.asset(ins={"rows": dg.AssetIn(["letters", "rows"])})
+    def reader(rows):
+        seen.append(rows)
+
+    given = dg.AssetSpec(["letters", "rows"])
+    run = dg.materialize(
+        [given, reader],
+        selection=[reader],
+        instance=instance,
+        resources={"io_manager": ArtifactIOManager()},
+        raise_on_error=False,
+    )
+    return seen, run
+
+
+def path_of(home):
+    (path,) = home.rglob("rows.parquet")
+    return path
+
+
+def refused(run):
+    (failure,) = run.get_step_failure_events()
+    return failure.event_specific_data.user_failure_data.description
+
+
+def test_a_value_that_was_edited_on_disk_is_refused(home, instance):
+    stored(FIRST, instance)
+    (seen,), _ = read(instance)
+    assert seen.equals(FIRST)
+    OTHER.write_parquet(path_of(home))
+    seen, run = read(instance)
+    assert seen == []
+    assert "Materialise letters/rows again" in refused(run)
+    assert "forged" not in refused(run)
+    stored(FIRST, instance)
+    assert len(read(instance)[0]) == 1
+
+
+def test_a_value_of_another_format_takes_the_place_of_the_old_one(home, instance):
+    stored(FIRST, instance)
+    table = path_of(home).read_bytes()
+    stored({"rows": 3}, instance)
+    assert read(instance)[0] == [{"rows": 3}]
+    assert not list(home.rglob("rows.parquet"))
+    (home / "artifacts/letters/rows.parquet").write_bytes(table)  # As an older version left it.
+    assert read(instance)[0] == [{"rows": 3}]
+
+
+def test_a_value_that_is_replaced_meanwhile_is_waited_for(home, instance, monkeypatch):
+    stored(FIRST, instance)
+    OTHER.write_parquet(path_of(home))
+    waits = []
+
+    def arrives(_):
+        waits.append(1)
+        if len(waits) == 2:
+            FIRST.write_parquet(path_of(home))
+
+    monkeypatch.setattr(io_managers.time, "sleep", arrives)
+    (seen,), _ = read(instance)
+    assert seen.equals(FIRST)
+
+
+def test_without_an_event_log_what_is_stored_is_read(instance):
+    with dg.instance_for_test() as elsewhere:
+        stored(FIRST, elsewhere)
+    (seen,), _ = read(instance)
+    assert seen.equals(FIRST)
