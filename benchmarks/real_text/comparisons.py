@@ -5,12 +5,18 @@ each the rows of the corpus and of the held-out records, where the score has suc
 energy distance, accuracies). Held-out rows and seeds are drawn alike for all lines of a table.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.metrics.comparison import METRICS, GapShare, gap_closed, verdicts
+from dpsynth_assets.metrics.comparison import (
+    METRICS,
+    GapShare,
+    gap_closed,
+    interval_rule,
+    verdicts,
+)
 from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
 
 FLOOR, CEILING = "public_only", "one_real_example"
@@ -46,16 +52,14 @@ def shares(line: Line, floor: Line | None, ceiling: Line | None) -> dict[str, Ga
 
 
 def sentences(
-    lines: Mapping[tuple[str, float | None], Line], roles: Mapping[str, str]
-) -> Iterator[str]:
+    lines: Mapping[tuple[str, float | None], Line], roles: Mapping[str, str], seeds: int
+) -> list[str]:
     """What is decided at each ε, references included; the rule of the verdicts last."""
     budgets = list(dict.fromkeys(epsilon for _, epsilon in lines if epsilon is not None))
-    rule = None
+    told = []
     for budget in budgets or [None]:
         beside = {t: line for (t, epsilon), line in lines.items() if epsilon in (budget, None)}
         ends = [roles.get(role) if roles.get(role) in beside else None for role in (FLOOR, CEILING)]
-        *told, rule = verdicts(beside, *ends) or [None]
         at = "" if budget is None else f"ε = {budget:g}. "
-        yield from (f"{at}{sentence}" for sentence in told)
-    if rule is not None:
-        yield rule
+        told += [f"{at}{sentence}" for sentence in verdicts(beside, *ends)]
+    return [*told, interval_rule("seeds and rows" if seeds > 1 else "rows")] if told else []

@@ -196,7 +196,8 @@ def section(table: Table, cohort: Cohort) -> str:
     told = f"{cohort.source.height} records, {cohort.held_out.height} held out"
     parts = [f"\n**{cohort.name}** ({told}, every corpus scored on {rows} rows)\n"]
     parts += _table_lines(lines, scores, roles)
-    parts += [f"\n{sentence}" for sentence in sentences(scores, roles)]
+    seeds = max(len(results) for results in lines.values())
+    parts += [f"\n{sentence}" for sentence in sentences(scores, roles, seeds)]
     refused = [r["refusal"] for results in lines.values() for r in results if "refusal" in r]
     return "\n".join([*parts, *(f"\nRefused: {line}" for line in dict.fromkeys(refused))])
 

@@ -14,7 +14,7 @@ from dpsynth_assets.assets.score_metadata import score_metadata
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.metrics.comparison import gap_fields, verdicts
+from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, verdicts
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -240,7 +240,8 @@ def _verdicts(scored: Sequence[Scored]) -> list[str]:
     """Which corpora differ, references included; real data is no corpus."""
     corpora = {s.corpus.name: s.scores.estimates for s in scored if s.corpus}
     names = {s.corpus.role: s.corpus.name for s in scored if s.corpus}
-    return verdicts(corpora, names.get("floor"), names.get("ceiling"))
+    told = verdicts(corpora, names.get("floor"), names.get("ceiling"))
+    return [*told, interval_rule("rows")] if told else []
 
 
 def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str, bytes]:

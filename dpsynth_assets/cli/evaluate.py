@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.attacks.overlap import verbatim_share
-from dpsynth_assets.metrics.comparison import verdicts
+from dpsynth_assets.metrics.comparison import interval_rule, verdicts
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -203,7 +203,8 @@ def _verdicts(table: list[CorpusScores], settings: EvaluationSettings) -> list[s
     scored = f"Corpus and real data are scored on {settings.max_rows} rows{mauve}."
     if table[0].rows < settings.max_rows:
         scored = f"{scored} Of real data only {table[0].rows} are there: give more real rows."
-    return [scored, *verdicts({score.name: score.estimates for score in table})]
+    told = verdicts({score.name: score.estimates for score in table})
+    return [scored, *told, *([interval_rule("rows")] if told else [])]
 
 
 def _summary(table: list[CorpusScores], context: dict[str, Any]) -> dict[str, Any]:

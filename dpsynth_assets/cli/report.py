@@ -1,20 +1,24 @@
 """`dpsynth report`: what a cohort has released, how good it is, and where it lies."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 
-SAMPLES = 3
 SAMPLE_CHARACTERS = 160
+CORPORA_BESIDE = 3
+"""Corpora whose rows a terminal shows beside each other; further ones follow below."""
 
 
 def report(
@@ -26,8 +30,10 @@ def report(
     Reads what was released and the internal scores; nothing private, and nothing is charged.
     """
     spec = find_cohort(cohort)
-    corpora = [_corpus(folder) for folder in _published(cohort)]
-    facts = {**summarise(spec), "published": corpora}
+    folders = _published(cohort)
+    corpora = [_corpus(folder) for folder in folders]
+    shown = {folder.name: _rows(folder, spec.columns.labels) for folder in folders}
+    facts = {**summarise(spec), "published": corpora, "samples": _samples(shown)}
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
@@ -56,9 +62,28 @@ def _corpus(folder: Path) -> dict[str, Any]:
         "privacy_unit": label["privacy_unit"],
         "neighboring_relation": label["neighboring_relation"],
         "rows": rows.height,
-        "samples": [text[:SAMPLE_CHARACTERS] for text in rows["text"].head(SAMPLES)],
         "folder": str(folder),
     }
+
+
+def _rows(folder: Path, labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Label and text of every row of a published corpus."""
+    import polars as pl
+
+    rows = pl.read_parquet(folder / "data")
+    known = [rows[name].cast(pl.String).to_list() for name in labels if name in rows.columns]
+    named = [" / ".join(parts) for parts in zip(*known, strict=True)] or [""] * rows.height
+    return list(zip(named, rows["text"].to_list(), strict=True))
+
+
+def _samples(corpora: Mapping[str, list[tuple[str, str]]]) -> list[dict[str, Any]]:
+    """Ten rows of each corpus, with the same labels in the same order."""
+    from dpsynth_assets.report.samples import aligned_samples
+
+    return [
+        {"label": label, "texts": dict(zip(corpora, texts, strict=True))}
+        for label, texts in aligned_samples(corpora, characters=SAMPLE_CHARACTERS)
+    ]
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -72,7 +97,9 @@ def _print(facts: dict[str, Any]) -> None:
         return
     for corpus in facts["published"]:
         console.print(_heading(corpus), style="italic", highlight=False, soft_wrap=True)
-        console.print(_samples(corpus))
+    names = [corpus["name"] for corpus in facts["published"]]
+    for start in range(0, len(names), CORPORA_BESIDE):
+        console.print(_sample_table(facts["samples"], names[start : start + CORPORA_BESIDE]))
     print_summary(facts, console)
     first = facts["published"][0]
     console.print("\nLoad a corpus:", style="bold")
@@ -94,8 +121,10 @@ def _heading(corpus: dict[str, Any]) -> str:
     return f"{corpus['name']}: {corpus['rows']} rows, {price}, unit: {corpus['privacy_unit']}"
 
 
-def _samples(corpus: dict[str, Any]) -> Table:
-    table = Table(show_header=False)
-    for sample in corpus["samples"]:
-        table.add_row(sample)
+def _sample_table(samples: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table:
+    """Rows of some corpora beside each other; text is printed as it is, never as markup."""
+    table = Table("label", *map(escape, names), show_lines=True)
+    for line in samples:
+        texts = [line["label"] or "—", *(line["texts"][name] for name in names)]
+        table.add_row(*map(Text, texts))
     return table

@@ -273,7 +273,12 @@ class ReleaseGateSpec(Declaration):
 class EvaluationSpec(Declaration):
     """The scoring of corpora. Scores stay internal: they are computed from private text."""
 
-    rows: int = Field(default=1000, ge=10, description="Rows scored of one corpus (>= 10).")
+    rows: int = Field(
+        default=1000,
+        ge=10,
+        description="Most rows scored of a corpus (>= 10); all corpora are scored on as many as "
+        "the smallest has.",
+    )
     reference_rows: int = Field(
         default=400, ge=10, description="Rows of the public-only and non-private references."
     )

@@ -131,12 +131,20 @@ def verdicts(
         if pairs:
             sentences.append(_ordering(title, pairs))
             sentences += _gap_sentence(metric, title, corpora, floor, ceiling)
-    if sentences:
-        sentences.append(
-            f"Verdicts are of {100 * COVERAGE:.0f} % intervals from resampled rows, one for each "
-            "pair and not widened for the number of pairs; they say nothing of other runs."
-        )
     return sentences
+
+
+def interval_rule(resampled: str) -> str:
+    """Says what verdicts rest on.
+
+    Args:
+        resampled: What was drawn again: "rows" of one run, or "seeds and rows" of several.
+    """
+    others = "" if "seeds" in resampled else "; another run of a method may come out otherwise"
+    return (
+        f"Verdicts are of {100 * COVERAGE:.0f} % intervals from resampled {resampled}, one for "
+        f"each pair and not widened for the number of pairs{others}."
+    )
 
 
 def _ordering(title: str, pairs: Sequence[Comparison]) -> str:
