@@ -54,7 +54,7 @@ def test_warnings_pass_and_errors_do_not(folder):
     assert run("check", write(folder, text='""')).exit_code == 0
     broken = write(folder, source={"path": "absent.csv"})
     result = run("check", broken)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert f"{broken}: source.path: expected a file" in result.output
     assert "gout" not in result.output
 
@@ -63,10 +63,10 @@ def test_an_unknown_method_or_setting_is_an_error(folder):
     result = run(
         "check", write(folder, methods=[{"method": "mean_uniform", "settings": {"zz": 1}}])
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "methods.0" in result.output
     assert "zz" in result.output
-    assert run("check", write(folder, methods=[{"method": "no_such"}])).exit_code == 1
+    assert run("check", write(folder, methods=[{"method": "no_such"}])).exit_code == 2
 
 
 TRAINING = {"steps": 4, "expected_batch_size": 64, "rows": 100}
@@ -125,7 +125,7 @@ LACKING = {
 def test_what_a_method_builds_on_and_lacks_is_one_line_with_file_and_field(folder, changes, line):
     file = write(folder, **FACTS | changes)
     result = run("check", file)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     (found,) = [part for part in result.output.splitlines() if "expected" in part]
     assert found.startswith(f"{file}: {line}")
 
@@ -146,7 +146,7 @@ def test_a_file_whose_plan_cannot_be_made_at_all_is_an_error(folder, monkeypatch
 
     monkeypatch.setattr(planning, "plan_dataset", plan)
     result = run("check", write(folder))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "methods: expected settings whose cost can be computed" in result.output
     assert "Expected sense, got none" in result.output
 
@@ -163,14 +163,14 @@ def test_names_are_compared_across_files(folder):
     second = folder / "copy.yaml"
     second.write_bytes(first.read_bytes())
     result = run("check", first, second)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "a name of its own" in result.output
 
 
 def test_a_dataset_on_a_base_that_nobody_declares_is_an_error(folder):
     file = write(folder, public_data="dmeo")
     result = run("check", file)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     line = f"{file}: public_data: expected the name of a declared public base, got 'dmeo'. Did you"
     assert line in result.output
     base = {"type": "dpsynth_assets.components.PublicData", "attributes": {"name": "dmeo"}}

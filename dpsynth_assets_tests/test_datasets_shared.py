@@ -53,7 +53,7 @@ def run(*arguments):
 def test_two_files_over_one_source_are_one_line_each(folder):
     files = [declare(folder, name) for name in ("one", "two")]
     told = run("datasets", "check", *files)
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     lines = [line for line in told.output.splitlines() if "source.path" in line]
     for file, other, line in zip(files, ("two", "one"), sorted(lines), strict=True):
         assert line.startswith(f"{file}: source.path: expected records that no other account pays")
@@ -64,7 +64,7 @@ def test_two_files_over_one_source_are_one_line_each(folder):
 def test_a_file_is_compared_with_all_that_are_declared(folder):
     declare(folder, "one")
     told = run("datasets", "check", declare(folder, "two"))
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert told.output.count("source.path") == 1
 
 
@@ -128,7 +128,7 @@ def test_an_account_that_cannot_be_shared_so_is_one_line(folder, changes, field,
     told = run(
         "datasets", "check", declare(folder, "two", **{"shares_records_with": "one"} | changes)
     )
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     (line,) = [line for line in told.output.splitlines() if f": {field}: expected" in line]
     assert words in line
 

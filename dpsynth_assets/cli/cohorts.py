@@ -5,15 +5,16 @@ from collections.abc import Sequence
 
 import typer
 
+from dpsynth_assets.components.planning_problems import require_plan
 from dpsynth_assets.datasets import (
     CohortSpec,
     DatasetFile,
     DatasetFileError,
     PrivateDatasetSpec,
-    PublicDataSpec,
     cohorts_of,
+    dataset_folders,
+    standing,
 )
-from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.datasets.shared_records import shared_record_problems
 
 
@@ -26,28 +27,26 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
 
     Raises:
         typer.BadParameter: If no dataset file declares it.
-        DatasetFileError: If it is to spend and another file reads its records under an account of
-            its own.
+        DatasetFileError: If its file cannot be used, or it is to spend and cannot be planned, or
+            another file reads its records under an account of its own.
     """
-    files = load_dataset_files(dataset_folders())
-    specs = [file.spec for file in files]
-    declared = [spec for spec in specs if isinstance(spec, PrivateDatasetSpec)]
-    cohorts = {cohort.name: cohort for spec in declared for cohort in cohorts_of(spec)}
+    declared = standing(dataset_folders())
+    cohorts, place = {}, {}
+    for file in declared.usable:
+        if isinstance(file.spec, PrivateDatasetSpec):
+            for cohort in cohorts_of(file.spec):
+                cohorts[cohort.name], place[cohort.name] = cohort, file.path
     if name not in cohorts:
+        declared.require_usable(name)
         close = difflib.get_close_matches(name, cohorts, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "Add its folder to DPSYNTH_DATASETS."
         raise typer.BadParameter(
             f"Expected one of the declared cohorts ({', '.join(sorted(cohorts)) or 'none'}), "
             f"got {name!r}. {hint}"
         )
-    bases = {spec.name for spec in specs if isinstance(spec, PublicDataSpec)}
-    if cohorts[name].public_data not in bases:
-        raise typer.BadParameter(
-            f"Expected public_data of {name!r} to be one of {', '.join(sorted(bases))}, got "
-            f"{cohorts[name].public_data!r}. Declare that public base, or name another."
-        )
     if to_spend:
-        _refuse_shared_records(cohorts[name], files)
+        require_plan(cohorts[name], place[name])
+        _refuse_shared_records(cohorts[name], declared.usable)
     return cohorts[name]
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,19 +13,18 @@ from rich.table import Table
 
 from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.datasets import (
-    DatasetFile,
     PrivateDatasetSpec,
     Problem,
     PublicDataSpec,
+    Standing,
     cohorts_of,
     dataset_folders,
-    find_dataset_files,
-    load_dataset_files,
     parse_dataset_file,
     register_complete,
     repeated_names,
+    standing,
+    unknown_bases,
 )
-from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
 from dpsynth_assets.datasets.shared_records import shared_record_problems
 from dpsynth_assets.privacy.directed_rounding import declared
@@ -56,7 +55,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check dataset files and the records they name; exit code 1 where one cannot be used.
+    """Check dataset files and the records they name; exit code 2 where one cannot be used.
 
     Shows the steward how many records are set aside and in which rows, never their content.
     """
@@ -70,20 +69,22 @@ def check(
     else:
         _print(problems, len(paths))
     if any(problem.severity == "error" for problem in problems):
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 @app.command("list")
 def list_datasets(as_json: Json = False) -> None:
-    """List the declared datasets and public bases."""
-    rows = [_summary(file.spec, file.path) for file in load_dataset_files(dataset_folders())]
+    """List the declared datasets and public bases; exit code 2 where a file cannot be used."""
+    declared = standing(dataset_folders())
+    rows = [_summary(file.spec, file.path) for file in declared.usable]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
-        return
-    table = Table(*_COLUMNS.values())
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+    else:
+        table = Table(*_COLUMNS.values())
+        for row in rows:
+            table.add_row(*(_cell(value) for value in row.values()))
+        Console().print(table)
+    _tell_refused(declared)
 
 
 @app.command()
@@ -105,7 +106,8 @@ def cohorts(
     """
     from dpsynth_assets.cli.reloading import reload_problem
 
-    specs = [file.spec for file in load_dataset_files(dataset_folders())]
+    declared = standing(dataset_folders())
+    specs = [file.spec for file in declared.usable]
     known: dict[str, list[str]] = {}
     for spec in specs:
         if isinstance(spec, PrivateDatasetSpec) and spec.cohorts is not None:
@@ -118,6 +120,15 @@ def cohorts(
     if reload is not None and (problem := reload_problem(reload)) is not None:
         typer.echo(problem, err=True)
         raise typer.Exit(1)
+    _tell_refused(declared)
+
+
+def _tell_refused(declared: Standing) -> None:
+    """Prints why files cannot be used, on stderr; the others were dealt with before."""
+    for problem in declared.problems:
+        typer.echo(str(problem), err=True)
+    if declared.refused:
+        raise typer.Exit(2)
 
 
 def _print_cohorts(known: Mapping[str, Sequence[str]]) -> None:
@@ -128,39 +139,19 @@ def _print_cohorts(known: Mapping[str, Sequence[str]]) -> None:
 
 
 def _declared_files() -> list[Path]:
-    """Lists the files that hold at least one dataset, or something that is no YAML."""
-    parsed = {
-        path: parse_dataset_file(path, foreign_ok=True)
-        for path in find_dataset_files(dataset_folders())
-    }
-    return [path for path, (files, problems) in parsed.items() if files or problems]
+    """Lists the files that hold at least one dataset, and all that cannot be used."""
+    declared = standing(dataset_folders())
+    return sorted({*(file.path for file in declared.usable), *declared.refused})
 
 
 def _across(paths: Sequence[Path]) -> list[Problem]:
-    """Checks what one file alone cannot show: shared names and records, and unknown public bases.
-
-    A dataset on a base that is not there would keep every other one from opening.
-    """
+    """Checks what one file alone cannot show: shared names and records, unknown public bases."""
     files = [file for path in paths for file in parse_dataset_file(path)[0]]
     declared = [file for path in _declared_files() for file in parse_dataset_file(path)[0]]
     specs = [file.spec for file in (*files, *declared)]
     bases = {spec.name for spec in specs if isinstance(spec, PublicDataSpec)}
     across = repeated_names(files) + shared_record_problems(files, declared)
-    return across + _unknown_bases(files, bases)
-
-
-def _unknown_bases(files: Sequence[DatasetFile], bases: Collection[str]) -> list[Problem]:
-    return [
-        Problem(
-            file=str(file.path),
-            field="public_data",
-            expected="the name of a declared public base",
-            got=repr(file.spec.public_data),
-            remedy=suggest(file.spec.public_data, sorted(bases)),
-        )
-        for file in files
-        if isinstance(file.spec, PrivateDatasetSpec) and file.spec.public_data not in bases
-    ]
+    return across + unknown_bases(files, bases)
 
 
 def _print(problems: Sequence[Problem], checked: int) -> None:

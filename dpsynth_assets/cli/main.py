@@ -1,9 +1,8 @@
 """The `dpsynth` command: declare, plan, run, evaluate, and audit from a terminal."""
 
-import sys
+import signal
 
 import typer
-from rich.console import Console
 
 from dpsynth_assets.cli import (
     audit,
@@ -19,10 +18,12 @@ from dpsynth_assets.cli import (
     run,
     secrets,
 )
+from dpsynth_assets.cli.one_line import OneLineGroup
 from dpsynth_assets.cli.web import command as web
 
 app = typer.Typer(
     name="dpsynth",
+    cls=OneLineGroup,
     help="Differentially private synthetic text, with every ε in one ledger.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,12 +46,9 @@ app.command("ui")(web.ui)
 
 
 def main() -> None:
-    """Runs the command; a refusal is one line on stderr and exit code 1."""
-    from dpsynth_assets.datasets.problems import DatasetFileError
-    from dpsynth_assets.privacy.errors import PrivacyError
+    """Runs the command; SIGTERM interrupts it as Ctrl-C does, and no core is ever dumped."""
+    from dpsynth_assets.records.memory import keep_out_of_core_dumps
 
-    try:
-        app()
-    except (PrivacyError, DatasetFileError) as refusal:
-        Console(stderr=True).print(str(refusal), style="red", highlight=False, soft_wrap=True)
-        sys.exit(1)
+    keep_out_of_core_dumps()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    app()

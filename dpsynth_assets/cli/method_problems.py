@@ -1,11 +1,10 @@
 """Problems that methods find in a dataset file: settings, dependencies, plans."""
 
-import importlib.util
 import re
 from typing import TYPE_CHECKING
 
+from dpsynth_assets.components.planning_problems import planning_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
-from dpsynth_assets.privacy.errors import PrivacyError
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import PlannedMethod
@@ -17,21 +16,7 @@ _REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
 
 def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Asks methods about their names, settings, inputs and plans; the caller names the file."""
-    if importlib.util.find_spec("dpsynth_assets.methods.registry") is None:
-        return []
-    from dpsynth_assets.methods.registry import check_settings
-
-    return [
-        Problem(
-            file="",
-            field=f"methods.{index}",
-            expected=f"settings that {method.method!r} accepts",
-            got=message.rstrip("."),
-            remedy="Mend the method's name or settings.",
-        )
-        for index, method in enumerate(spec.methods)
-        for message in check_settings(method.method, method.settings)
-    ] or [*_plan_problems(spec), *_row_problems(spec)]
+    return planning_problems(spec) or [*_plan_problems(spec), *_row_problems(spec)]
 
 
 def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
@@ -43,18 +28,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.promised_secrets import promise_problems
 
-    try:
-        plan = plan_dataset(spec)
-    except (ValueError, PrivacyError) as error:  # With such a file, no definitions would load.
-        return [
-            Problem(
-                file="",
-                field="methods",
-                expected="settings whose cost can be computed",
-                got=f"a refusal ({str(error).rstrip('.')})",
-                remedy="Mend what it names.",
-            )
-        ]
+    plan = plan_dataset(spec)
     known = {planned.folder: planned for planned in plan.methods}
     found = []
     for index, planned in enumerate(plan.methods):

@@ -10,6 +10,8 @@ import dagster as dg
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
 from pydantic import BaseModel
 
+from dpsynth_assets.components.planning_problems import require_plan
+from dpsynth_assets.components.refused import contained
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.files import render_environment, resolve_paths
 from dpsynth_assets.datasets.template import dataset_template
@@ -27,8 +29,8 @@ class DeclaredComponent(dg.Component, Generic[SpecT]):
     model: type[SpecT]
     spec: SpecT
 
-    def __init__(self, spec: SpecT) -> None:
-        self.spec = spec
+    def __init__(self, spec: SpecT, file: Path) -> None:
+        self.spec, self.file = spec, file
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
@@ -42,7 +44,12 @@ class DeclaredComponent(dg.Component, Generic[SpecT]):
             {} if attributes is None else attributes.model_dump(mode="json", exclude_unset=True)
         )
         spec = cls.model.model_validate(render_environment(values))
-        return cls(resolve_paths(spec, Path(context.path) / "defs.yaml"))
+        file = Path(context.path) / "defs.yaml"
+        return cls(resolve_paths(spec, file), file)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """What the file declares; where that cannot be planned, an asset that says why."""
+        return contained(self.file, lambda: file_definitions(self.spec, self.file))
 
 
 class DatasetScaffolder(Scaffolder):
@@ -70,12 +77,6 @@ class PrivateDataset(DeclaredComponent[PrivateDatasetSpec]):
             produces=["asset", "asset_check", "schedule", "sensor", "job"],
         )
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """Assets, checks and schedule of the dataset."""
-        from dpsynth_assets.components.cohort import declared_definitions
-
-        return declared_definitions(self.spec)
-
 
 class PublicData(DeclaredComponent[PublicDataSpec]):
     """A public base that private datasets build on. Nothing in it reads private data."""
@@ -87,11 +88,20 @@ class PublicData(DeclaredComponent[PublicDataSpec]):
         """What the UI and `dg list components` show."""
         return dg.ComponentTypeSpec(description=cls.__doc__, tags=["dpsynth"], produces=["asset"])
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """Assets of the base."""
-        from dpsynth_assets.assets.public import public_definitions
-        from dpsynth_assets.assets.public_generation import generation_definitions
 
-        return dg.Definitions.merge(
-            public_definitions(self.spec), generation_definitions(self.spec)
-        )
+def file_definitions(spec: PrivateDatasetSpec | PublicDataSpec, file: Path) -> dg.Definitions:
+    """Everything that one declaration adds to the asset graph.
+
+    Raises:
+        DatasetFileError: Its methods cannot be planned.
+    """
+    # Imported here: `dg list components` needs neither methods nor accounting.
+    if isinstance(spec, PrivateDatasetSpec):
+        from dpsynth_assets.components.cohort import declared_definitions
+
+        require_plan(spec, file)
+        return declared_definitions(spec)
+    from dpsynth_assets.assets.public import public_definitions
+    from dpsynth_assets.assets.public_generation import generation_definitions
+
+    return dg.Definitions.merge(public_definitions(spec), generation_definitions(spec))

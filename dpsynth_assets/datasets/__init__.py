@@ -42,6 +42,7 @@ from dpsynth_assets.datasets.public_spec import (
     TextEmbedderSpec,
 )
 from dpsynth_assets.datasets.schedule import ScheduleSpec
+from dpsynth_assets.datasets.standing import Standing, standing, unknown_bases
 from dpsynth_assets.datasets.template import dataset_template
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "PublicSource",
     "ScheduleSpec",
     "SourceSpec",
+    "Standing",
     "TextEmbedderSpec",
     "TopicHistogramSpec",
     "Window",
@@ -82,5 +84,7 @@ __all__ = [
     "render_environment",
     "repeated_names",
     "resolve_paths",
+    "standing",
     "suggest",
+    "unknown_bases",
 ]

@@ -67,8 +67,8 @@ def find_dataset_files(folders: Sequence[Path]) -> list[Path]:
     Raises:
         DatasetFileError: A folder does not exist.
     """
-    if missing := [folder for folder in folders if not folder.is_dir()]:
-        raise DatasetFileError([_missing_folder(folder) for folder in missing])
+    if missing := missing_folders(folders):
+        raise DatasetFileError(missing)
     found = {
         file.resolve()
         for folder in folders
@@ -96,24 +96,32 @@ def load_dataset_files(folders: Sequence[Path]) -> list[DatasetFile]:
     return loaded
 
 
+def missing_folders(folders: Sequence[Path]) -> list[Problem]:
+    """Reports folders that are not there."""
+    return [_missing_folder(folder) for folder in folders if not folder.is_dir()]
+
+
 def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
-    """Reports names that two files of one kind share: they would share a ledger account."""
-    first: dict[tuple[type, str], Path] = {}
-    problems = []
+    """Reports every file whose name another of its kind has: they would share a ledger account."""
+    holders: dict[tuple[type, str], list[DatasetFile]] = {}
     for file in files:
-        key = (type(file.spec), file.spec.name)
-        if key in first:
-            problems.append(
-                Problem(
-                    file=str(file.path),
-                    field="name",
-                    expected="a name of its own",
-                    got=f"{file.spec.name!r}, which {first[key]} has",
-                    remedy="Rename one of the two: the name is the ledger account.",
-                )
-            )
-        first.setdefault(key, file.path)
-    return problems
+        holders.setdefault((type(file.spec), file.spec.name), []).append(file)
+    return [
+        Problem(
+            file=str(file.path),
+            field="name",
+            expected="a name of its own",
+            got=f"{file.spec.name!r}, which {_other(file, sharing).path} has",
+            remedy="Rename one of the two: the name is the ledger account.",
+        )
+        for sharing in holders.values()
+        if len(sharing) > 1
+        for file in sharing
+    ]
+
+
+def _other(file: DatasetFile, sharing: Sequence[DatasetFile]) -> DatasetFile:
+    return next(each for each in sharing if each is not file)
 
 
 def parse_dataset_file(
@@ -199,7 +207,7 @@ def _exists(path: Path) -> bool:
 def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[DatasetFile | Problem]:
     known = list(COMPONENTS)
     kind = document.get("type") if isinstance(document, Mapping) else None
-    if kind not in COMPONENTS:
+    if not isinstance(kind, str) or kind not in COMPONENTS:
         return [] if foreign_ok else [_wrong_type(path, kind, known)]
     model = COMPONENTS[kind]
     attributes = document.get("attributes") or {}

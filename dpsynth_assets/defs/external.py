@@ -1,21 +1,30 @@
 """Datasets and public bases declared outside the package, in folders of DPSYNTH_DATASETS."""
 
+from functools import partial
+
 import dagster as dg
 
 
 @dg.definitions
 def external() -> dg.Definitions:
-    """Loads every `*.yaml` of the folders that DPSYNTH_DATASETS names."""
-    from dpsynth_assets.assets.public import public_definitions
-    from dpsynth_assets.assets.public_generation import generation_definitions
-    from dpsynth_assets.components.cohort import declared_definitions
-    from dpsynth_assets.datasets import PrivateDatasetSpec
-    from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
+    """Loads every `*.yaml` of the folders that DPSYNTH_DATASETS names.
 
-    parts = []
-    for file in load_dataset_files(dataset_folders()[1:]):
-        if isinstance(file.spec, PrivateDatasetSpec):
-            parts.append(declared_definitions(file.spec))
-        else:
-            parts += [public_definitions(file.spec), generation_definitions(file.spec)]
-    return dg.Definitions.merge(*parts) if parts else dg.Definitions()
+    A file that cannot be used is an asset that says why.
+    """
+    from dpsynth_assets.components.declared import file_definitions
+    from dpsynth_assets.components.refused import contained, refused_by_file
+    from dpsynth_assets.datasets import dataset_folders, standing
+
+    own, *folders = dataset_folders()
+    found = standing([own, *folders])
+    parts = [
+        contained(file.path, partial(file_definitions, file.spec, file.path))
+        for file in found.usable
+        if not file.path.is_relative_to(own.resolve())
+    ]
+    outside = {
+        path: problems
+        for path, problems in found.refused.items()
+        if not path.is_relative_to(own.resolve())
+    }
+    return dg.Definitions.merge(refused_by_file(outside), *parts)

@@ -1,0 +1,93 @@
+"""Dataset files that cannot be used: each is an asset that says why, and harms nothing else.
+
+A refused file has no assets of its own, so nothing that it declares can run or be charged.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import dagster as dg
+
+from dpsynth_assets.components.planning_problems import message_of
+from dpsynth_assets.datasets import DatasetFileError, Problem
+from dpsynth_assets.tags import PRIVACY, PUBLIC
+
+PREFIX = "0_refused"
+"""First part of the keys: no cohort has such a name, because names begin with a letter."""
+
+REFUSED_TAG = "dpsynth/refused"
+
+
+class RefusedFile(dg.Component):
+    """A dataset file that cannot be used, in the place of what it declares."""
+
+    def __init__(self, file: Path, problems: Sequence[Problem]) -> None:
+        self.file, self.problems = file, tuple(problems)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """One asset that says what is wrong with the file."""
+        return refused_definitions(self.file, self.problems)
+
+
+def refused_definitions(file: Path, problems: Sequence[Problem]) -> dg.Definitions:
+    """Makes one asset of a file that cannot be used; materialising it fails with its problems.
+
+    Args:
+        file: The dataset file, or the folder that is not there.
+        problems: What is wrong with it, at least one.
+    """
+    lines = "\n".join(str(problem) for problem in problems)
+
+    @dg.asset(
+        key=[PREFIX, _slug(file)],
+        group_name=PREFIX,
+        description=f"This dataset file cannot be used:\n\n{_quoted(lines)}\n\nMend it, then "
+        "reload the definitions. Until then nothing that it declares can run or be charged.",
+        metadata={"file": dg.MetadataValue.path(str(file)), "problems": lines},
+        tags={PRIVACY: PUBLIC, REFUSED_TAG: ""},
+        kinds={PUBLIC},
+    )
+    def refused() -> None:
+        raise dg.Failure(description=lines, allow_retries=False)
+
+    return dg.Definitions(assets=[refused])
+
+
+def refused_by_file(problems: Mapping[Path, Sequence[Problem]]) -> dg.Definitions:
+    """Makes an asset of every refused file."""
+    parts = [refused_definitions(file, found) for file, found in problems.items()]
+    return dg.Definitions.merge(*parts) if parts else dg.Definitions()
+
+
+def contained(file: Path, build: Callable[[], dg.Definitions]) -> dg.Definitions:
+    """Builds the definitions of a file; where that fails, the asset that says why.
+
+    A file is public and no record is read here, so the error is shown whatever it is.
+    """
+    try:
+        return build()
+    except DatasetFileError as error:
+        return refused_definitions(file, error.problems)
+    except Exception as error:  # noqa: BLE001 - whatever a method raises must not harm other files
+        problem = Problem(
+            file=str(file),
+            field="",
+            expected="a declaration that can be planned",
+            got=f"a refusal ({message_of(error).rstrip('.')})",
+            remedy="Mend what it names; `dpsynth datasets check` says the field.",
+        )
+        return refused_definitions(file, [problem])
+
+
+def _slug(file: Path) -> str:
+    """A name for the key of a file: readable, and of this path alone."""
+    own = file.parent.name if file.stem == "defs" else file.stem
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9_]', '_', own)[:40]}_{digest}"
+
+
+def _quoted(text: str) -> str:
+    """Text as a Markdown block that is shown as it is, HTML and links included."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,132 @@
+"""A dataset file that cannot be used harms itself alone, and says why wherever it is asked for."""
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+import dpsynth_assets
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.components.refused import PREFIX, refused_definitions
+from dpsynth_assets.components.tree import DatasetTree
+from dpsynth_assets.datasets import Problem
+from dpsynth_assets.definitions import defs
+from dpsynth_assets.lineage import verify_privacy_lineage
+
+DEMO = (Path(dpsynth_assets.__file__).parent / "defs" / "tickets" / "defs.yaml").read_text()
+
+
+def renamed(name, **changes):
+    text = DEMO.replace("name: tickets", f"name: {name}", 1)
+    for old, new in changes.values():
+        assert old in text
+        text = text.replace(old, new, 1)
+    return text
+
+
+BROKEN = {
+    "negative": (
+        "type: dpsynth_assets.components.PrivateDataset\n"
+        "attributes: {name: negative, budget: {epsilon: -1}}\n",
+        "budget.epsilon: expected greater than 0, got -1",
+    ),
+    "unparsed": ("type: [1, 2\n", "expected a YAML file"),
+    "twice": ("a: 1\na: 2\n", "key 'a' is written twice"),
+    "laughs": (
+        "a0: &a0 [x,x]\n"
+        + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
+        "aliases that stand for too many values",
+    ),
+    "code": ("a: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
+    "unmethodical": (
+        renamed("unmethodical", method=("method: mean_uniform", "method: mean_uniformm")),
+        "Did you mean 'mean_uniform'?",
+    ),
+    "baseless": (
+        renamed("baseless", base=("public_data: demo", "public_data: nobodys")),
+        "expected the name of a declared public base",
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of DPSYNTH_DATASETS with a sound file, two of one name, and every broken one."""
+    place = tmp_path / "datasets"
+    place.mkdir()
+    (place / "sound.yaml").write_text(renamed("sound"))
+    (place / "one.yaml").write_text(renamed("shared_name"))
+    (place / "two.yaml").write_text(renamed("shared_name"))
+    for name, (text, _) in BROKEN.items():
+        (place / f"{name}.yaml").write_text(text)
+    monkeypatch.setenv("DPSYNTH_DATASETS", f"{place}:{tmp_path / 'absent'}")
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+    monkeypatch.setenv("COLUMNS", "500")
+    return place
+
+
+def test_every_other_file_loads_and_each_broken_one_is_an_asset_that_says_why(folder):
+    loaded = defs()
+    graph = loaded.resolve_asset_graph()
+    keys = graph.get_all_asset_keys()
+    assert {"sound", "tickets", "enquiries"} <= {key.path[0] for key in keys}
+    assert not {*BROKEN, "shared_name"} & {key.path[0] for key in keys}
+    refused = {key.path[1].rpartition("_")[0]: key for key in keys if key.path[0] == PREFIX}
+    assert set(refused) == {*BROKEN, "one", "two", "absent"}
+    for name, (_, line) in BROKEN.items():
+        node = graph.get(refused[name])
+        assert line in node.metadata["problems"], name
+        assert line in node.description, name
+        assert not node.parent_keys
+    assert "which" in graph.get(refused["one"]).metadata["problems"]
+    verify_privacy_lineage(loaded)
+
+
+def test_materialising_a_refused_file_fails_with_its_line():
+    problem = Problem(file="a.yaml", field="x", expected="b", got="<b>c</b>", remedy="Mend it.")
+    refused = refused_definitions(Path("a.yaml"), [problem])
+    result = dg.materialize(refused.assets, raise_on_error=False)
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert failure.event_specific_data.user_failure_data.description == str(problem)
+    (spec,) = refused.assets[0].specs
+    assert f"    {problem}" in spec.description, "shown as it is, never as HTML"
+
+
+@pytest.mark.parametrize("name", ["negative", "unmethodical", "baseless", "shared_name"])
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_plan_and_run_say_the_same_line_and_charge_nothing(folder, command, name):
+    result = CliRunner().invoke(app, [command, name])
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    _, line = BROKEN.get(name, ("", "expected a name of its own"))
+    assert line in result.output
+    assert not (folder.parent / "home" / "ledger").exists()
+
+
+def test_lists_show_what_can_be_used_and_say_what_cannot(folder):
+    result = CliRunner().invoke(app, ["datasets", "list"])
+    assert result.exit_code == 2
+    assert "sound" in result.output
+    for name, (_, line) in BROKEN.items():
+        assert name == "unmethodical" or line in result.output
+
+
+def test_the_folder_of_dagster_components_contains_a_broken_file_too(tmp_path, monkeypatch):
+    package = Path(dpsynth_assets.__file__).parent / "defs"
+    shutil.copytree(package, tmp_path / "own_defs", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("unparsed", "negative", "unmethodical"):
+        inner = tmp_path / "own_defs" / "deeper" / name
+        inner.mkdir(parents=True)
+        (inner / "defs.yaml").write_text(BROKEN[name][0])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    import own_defs
+
+    tree = DatasetTree(defs_module=own_defs, project_root=tmp_path)
+    keys = tree.build_defs(tree.defs_module_path).resolve_asset_graph().get_all_asset_keys()
+    refused = {key.path[1].rpartition("_")[0] for key in keys if key.path[0] == PREFIX}
+    assert {"unparsed", "negative", "unmethodical"} <= refused
