@@ -6,6 +6,7 @@ to a model) is dealt with record by record in `record_filters.py`.
 """
 
 import gzip
+import stat
 import zlib
 from pathlib import Path, PurePath
 
@@ -72,6 +73,38 @@ def refuse_links_away(files: list[Path], below: Path) -> None:
                 got=f"{file}, a link out of it",
                 remedy="Copy the file there, or name it by its own path.",
             )
+
+
+def refuse_no_file(file: Path) -> None:
+    """Refuses pipes, devices and sockets: reading one may never end.
+
+    Raises:
+        SourceError: It is no ordinary file.
+    """
+    mode = file.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
+        raise SourceError(
+            field="source.path",
+            expected="an ordinary file",
+            got=f"{file}, which is {kind}",
+            remedy="Write the records to a file first.",
+        )
+
+
+def refuse_unpacked_bytes(file: Path, size: int) -> None:
+    """Refuses a Parquet file whose texts are far larger than text can be in a file of its size.
+
+    Raises:
+        SourceError: More than 256 MiB, at more than 200 times the file's own size.
+    """
+    if size > max(UNSUSPICIOUS_BYTES, LARGEST_RATIO * file.stat().st_size):
+        raise SourceError(
+            field="source.path",
+            expected=f"a Parquet file that unpacks to at most {LARGEST_RATIO} times its size",
+            got=f"{file}, which unpacks to more",
+            remedy="Write the file again from the records themselves.",
+        )
 
 
 def refuse_foreign(file: Path, kind: str) -> None:

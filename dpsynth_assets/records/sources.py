@@ -18,6 +18,7 @@ from dpsynth_assets.records.columns import (
     check_columns,
     guarded,
 )
+from dpsynth_assets.records.csv_dialects import refuse_dialect
 from dpsynth_assets.records.file_formats import (
     declared_rows,
     read_arrow_stream,
@@ -28,7 +29,9 @@ from dpsynth_assets.records.refusals import (
     refuse_foreign,
     refuse_links_away,
     refuse_many_rows,
+    refuse_no_file,
     refuse_traversal,
+    refuse_unpacked_bytes,
 )
 
 _FORMATS = {
@@ -134,6 +137,7 @@ def _format_of(name: str, source: SourceSpec) -> str:
 
 def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
     kind = _format_of(file.name, source)
+    refuse_no_file(file)
     refuse_foreign(file, kind)
     if kind == "jsonl":
         return read_json_lines(file, columns)
@@ -147,6 +151,7 @@ def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataF
 
 def _read_csv(file: Path, columns: ColumnNames) -> pl.DataFrame:
     separator = "\t" if ".tsv" in file.suffixes else ","
+    refuse_dialect(file, separator, columns)
 
     def scan() -> pl.LazyFrame:
         return pl.scan_csv(
@@ -166,10 +171,25 @@ def _read_parquet(file: Path, columns: ColumnNames) -> pl.DataFrame:
     refuse_many_rows(file, guarded(lambda: declared_rows(file), file, expected))
     query = _selected(scan, columns, file, schema=True)
     try:
+        refuse_unpacked_bytes(file, _bytes_of_text(query))
         return query.collect()
     except pl.exceptions.PolarsError:
         pass  # Polars refuses a whole file for one text that is not UTF-8.
     return guarded(lambda: read_parquet_lossy(file, columns.distinct), file, expected)
+
+
+def _bytes_of_text(query: pl.LazyFrame) -> int:
+    """Bytes of all texts, counted without writing out those that a dictionary holds once."""
+    sizes = []
+    for name, kind in query.collect_schema().items():
+        column = pl.col(name)
+        if kind == pl.String:
+            sizes.append(column.str.len_bytes().cast(pl.UInt64).sum())
+        elif isinstance(kind, pl.Categorical | pl.Enum):
+            sizes.append(column.cat.len_bytes().cast(pl.UInt64).sum())
+        elif kind == pl.Binary:
+            sizes.append(column.bin.size().cast(pl.UInt64).sum())
+    return sum(query.select(sizes).collect(engine="streaming").row(0)) if sizes else 0
 
 
 def _read_remote(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records.memory import keep_out_of_core_dumps
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 """Failures of a disk, whose names say nothing about records."""
@@ -15,7 +16,11 @@ _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.
 
 @contextmanager
 def private_section(name: str) -> Iterator[None]:
-    """Lets refusals through and hides every other error: its text may quote private data."""
+    """Lets refusals through and hides every other error: its text may quote private data.
+
+    The process holds records from here on, so no core of it is dumped.
+    """
+    keep_out_of_core_dumps()
     try:
         yield
     except PrivacyError as refusal:
