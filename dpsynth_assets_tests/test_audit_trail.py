@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.assets.audit_trail import audit_trail, write_trail, written_files
+from dpsynth_assets.assets.audit_trail import AGREES, audit_trail, write_trail, written_files
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.defs import sensors
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -346,3 +347,32 @@ def test_an_unknown_cohort_is_one_line(installation):
     result = command("leters")
     assert isinstance(result.exception, PrivacyError)
     assert "'leters'" in str(result.exception)
+
+
+def audit_now(installation, cursor=None):
+    """One tick of the hourly audit; returns its message and its cursor."""
+    (sensor,) = [each for each in sensors.sensors().sensors if each.name == "audit_hourly"]
+    context = dg.build_sensor_context(instance=installation.instance, cursor=cursor)
+    told = sensor(context)
+    return told.skip_message, context.cursor
+
+
+def live_result(installation):
+    """What the UI shows of the cohort's audit."""
+    key = dg.AssetCheckKey(dg.AssetKey(["letters", "audit", "audit_trail"]), AGREES)
+    records = installation.instance.event_log_storage.get_asset_check_execution_history(key, 1)
+    return [record.status.value == "SUCCEEDED" for record in records]
+
+
+def test_every_hour_the_audit_runs_by_itself_and_shows_a_forged_claim(installation, monkeypatch):
+    assert audit_now(installation)[0] == "No audit is due."
+    assert live_result(installation) == []
+    installation.report("letters/audit/audit_trail")
+    told, cursor = audit_now(installation)
+    assert told == "Audited letters."
+    assert live_result(installation) == [True]
+    installation.report(CORPUS, **{"dpsynth/ledger_reservation": "ab" * 16})
+    assert audit_now(installation, cursor)[0] == "No audit is due."
+    monkeypatch.setattr(sensors, "SECONDS_BETWEEN_AUDITS", 0.0)
+    assert audit_now(installation, cursor)[0] == "Audited letters."
+    assert live_result(installation) == [False]

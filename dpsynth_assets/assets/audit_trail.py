@@ -9,7 +9,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.keys import dataset_key
+from dpsynth_assets.assets.keys import AUDIT, dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home
@@ -44,6 +44,7 @@ from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 AUDIT_TRAIL = "audit_trail"
+AGREES = "ledger_agrees_with_event_log"
 FILES = "dpsynth/files"
 """Metadata of a materialisation that wrote released files: path -> SHA-256."""
 
@@ -184,6 +185,41 @@ def _rows_problem(store: ReleaseStore, reservation: str, path: Path) -> str | No
     return None if same else "Expected the texts of the stored release, got other rows."
 
 
+def audited_cohorts(instance: dg.DagsterInstance) -> list[str]:
+    """Cohorts whose audit trail was ever made, by name."""
+    last = (AUDIT, AUDIT_TRAIL)
+    return sorted(key.path[0] for key in instance.all_asset_keys() if tuple(key.path[1:]) == last)
+
+
+def report_agreement(
+    cohort: str, ledger: Ledger, store: ReleaseStore, instance: dg.DagsterInstance
+) -> AuditTrail:
+    """Audits a cohort now, and shows the result as the check of its audit trail.
+
+    Args:
+        cohort: Name of a dataset.
+        ledger: Where spends are.
+        store: Where releases are.
+        instance: Whose event log is compared, and learns the result.
+
+    **Privacy** Compares released and public values: post-processing. Launches no run.
+    """
+    trail = audit_trail(cohort, ledger, store, instance)
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=dataset_key(cohort, AUDIT, AUDIT_TRAIL),
+            check_name=AGREES,
+            passed=trail.agrees,
+            metadata={"findings": dg.MetadataValue.json(_lines(trail))},
+        )
+    )
+    return trail
+
+
+def _lines(trail: AuditTrail) -> list[str]:
+    return [f"{f.kind}: {f.subject}: {f.message}" for f in trail.findings]
+
+
 def write_trail(trail: AuditTrail) -> Path:
     """Writes the trail as CSV, JSON and HTML for its owner; returns the folder."""
     folder = home().reports / trail.cohort
@@ -210,7 +246,7 @@ def audit_trail_definitions(
         spec: The dataset.
         upstream: What has to be there first: its statement and its corpora.
     """
-    key = dataset_key(spec.name, "audit", AUDIT_TRAIL)
+    key = dataset_key(spec.name, AUDIT, AUDIT_TRAIL)
 
     @dg.asset(
         key=key,
@@ -245,14 +281,13 @@ def audit_trail_definitions(
             }
         )
 
-    @dg.asset_check(asset=key, name="ledger_agrees_with_event_log")
+    @dg.asset_check(asset=key, name=AGREES)
     def ledger_agrees_with_event_log(
         context: dg.AssetCheckExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> dg.AssetCheckResult:
         """Ledger, event log, stored releases and released files say the same, both ways."""
         trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
-        findings = [f"{f.kind}: {f.subject}: {f.message}" for f in trail.findings]
-        return dg.AssetCheckResult(passed=trail.agrees, metadata={"findings": findings})
+        return dg.AssetCheckResult(passed=trail.agrees, metadata={"findings": _lines(trail)})
 
     return dg.Definitions(
         assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]

@@ -6,6 +6,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.attack_gate import attack_checks
+from dpsynth_assets.assets.audit_trail import AGREES, report_agreement
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.keys import audits_key, dataset_key, public_key
@@ -92,7 +93,10 @@ def corpus_asset(
         ),
     )
     def corpus(
-        candidate_corpus: pl.DataFrame, ledger: PrivacyLedger, release_store: ReleaseStore
+        context: dg.AssetExecutionContext,
+        candidate_corpus: pl.DataFrame,
+        ledger: PrivacyLedger,
+        release_store: ReleaseStore,
     ) -> dg.MaterializeResult:
         book = ledger.open()
         with private_section(f"{spec.name}/{planned.folder}/corpus"):
@@ -110,6 +114,15 @@ def corpus_asset(
                     f"{problem or ''}".rstrip()
                 ),
                 allow_retries=False,
+            )
+        audit = report_agreement(spec.name, book, release_store, context.instance)
+        if not audit.agrees:
+            context.log.warning(
+                "The audit before publishing found %d disagreements between ledger, event log, "
+                "stored releases and released files of %s: see the check %s of its audit trail.",
+                len(audit.findings),
+                spec.name,
+                AGREES,
             )
         behind = plan.events_behind(planned)
         published = publish_corpus(spec, planned, candidate_corpus, book, behind)

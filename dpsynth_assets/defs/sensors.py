@@ -1,12 +1,20 @@
-"""Sensors that belong to no dataset: follow releases, free killed runs, purge after success."""
+"""Sensors that belong to no dataset: follow releases, audit hourly, free killed runs, purge."""
+
+import json
+import time
 
 import dagster as dg
+
+SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 20.0
+"""An audit is due before an hour is over, at one of the ticks of every five minutes."""
 
 
 @dg.definitions
 def sensors() -> dg.Definitions:
     """The sensors of the installation."""
-    return dg.Definitions(sensors=[_follow_releases(), _free_killed_runs(), _purge_finished()])
+    return dg.Definitions(
+        sensors=[_follow_releases(), _audit_hourly(), _free_killed_runs(), _purge_finished()]
+    )
 
 
 def _follow_releases() -> dg.AutomationConditionSensorDefinition:
@@ -21,6 +29,40 @@ def _follow_releases() -> dg.AutomationConditionSensorDefinition:
             "asset that charges the ledger."
         ),
     )
+
+
+def _audit_hourly() -> dg.SensorDefinition:
+    """A sensor that runs wherever the daemon does: it compares, launches nothing, pays nothing."""
+
+    @dg.sensor(
+        name="audit_hourly",
+        minimum_interval_seconds=SECONDS_BETWEEN_TICKS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            "Compares ledger, event log, stored releases and released files of every cohort that "
+            "was audited before, each hour, and shows the result as the check of its audit trail. "
+            "Reads no private record, launches no run and charges nothing."
+        ),
+    )
+    def audit_hourly(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        from dpsynth_assets.assets.audit_trail import audited_cohorts, report_agreement
+        from dpsynth_assets.resources.ledger import PrivacyLedger
+        from dpsynth_assets.resources.release_store import ReleaseStore
+
+        last: dict[str, float] = json.loads(context.cursor or "{}")
+        started, done = time.time(), []
+        for cohort in audited_cohorts(context.instance):
+            if started - last.get(cohort, 0.0) < SECONDS_BETWEEN_AUDITS:
+                continue
+            report_agreement(cohort, PrivacyLedger().open(), ReleaseStore(), context.instance)
+            last[cohort] = started
+            done.append(cohort)
+            if time.time() - started > SECONDS_OF_A_TICK:
+                break  # The others follow with the next tick.
+        context.update_cursor(json.dumps(last))
+        return dg.SkipReason(f"Audited {', '.join(done)}." if done else "No audit is due.")
+
+    return audit_hourly
 
 
 def _free_killed_runs() -> dg.SensorDefinition:

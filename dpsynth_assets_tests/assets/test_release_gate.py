@@ -78,7 +78,7 @@ def candidate(ledger, spec, plan, texts, release="first", inputs=None):
 
 def publish(spec, plan, rows):
     return corpus_asset(spec, plan, plan.methods[0])(
-        rows, ledger=PrivacyLedger(), release_store=ReleaseStore()
+        dg.build_asset_context(), rows, ledger=PrivacyLedger(), release_store=ReleaseStore()
     )
 
 
