@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
+import dagster as dg
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -11,14 +14,20 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.column_profiles import profile_columns, suggest
 from dpsynth_assets.cli.column_roles import roles_by_name
+from dpsynth_assets.cli.init_proposal import LEAST_ROWS, proposed_method
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import (
     DatasetFileError,
+    PrivateDatasetSpec,
+    PublicDataSpec,
     dataset_template,
     load_dataset_files,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.template import Choices, scalar
+from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.template import Choices, ProposedMethod, scalar
+from dpsynth_assets.defs import resources
+from dpsynth_assets.methods.planning import plan_dataset
 
 SECRET = "Ottoline Brackenbury asked why her account was closed"
 
@@ -281,7 +290,9 @@ def test_decisions_and_roles_as_json(folder, tmp_path):
         "Public facts",
         "Budget",
         "Public base",
+        "Method",
     ]
+    assert facts["method"]["name"] == "epsvec"
 
 
 def test_a_large_delta_is_pointed_out(folder, tmp_path):
@@ -356,12 +367,178 @@ def test_every_choice_reaches_the_file():
         epsilon=2.5,
         delta=1e-8,
         public_data="base",
+        records=700,
+        method=ProposedMethod(
+            name="mean_clustered",
+            settings={"expected_batch_size": 64},
+            why="Because of this.",
+            reads_histogram=True,
+        ),
     )
     attributes = yaml.safe_load(dataset_template("mine", choices))["attributes"]
     assert attributes["source"]["path"] == "/data/two words.csv"
     assert attributes["columns"] == {"text": "the text", "labels": ["kind", "sort"], "id": "number"}
     assert attributes["privacy_unit"] == {"column": "who", "max_records": 3}
-    assert attributes["public_facts"] == {"labels": {"kind": ["1", "no"]}}
+    assert attributes["public_facts"] == {"labels": {"kind": ["1", "no"]}, "records": 700}
+    assert attributes["methods"] == [
+        {"method": "mean_clustered", "settings": {"expected_batch_size": 64}}
+    ]
+    assert attributes["cluster_histogram"]["clusters_per_label"] == 4
+    assert "# Because of this." in dataset_template("mine", choices)
     assert attributes["budget"]["epsilon"] == 2.5
     assert attributes["budget"]["delta"] == 1e-8
     assert attributes["public_data"] == "base"
+
+
+# The method
+
+
+SMOLLM2 = PublicDataSpec(name="words", language_model={"kind": "smollm2"})
+
+
+def proposed(records, epsilon=4.0, labels=5, base=SMOLLM2):
+    values = {"stars": [f"{number} stars" for number in range(labels)]}
+    return proposed_method(
+        Choices(records=records, epsilon=epsilon, delta=1e-7, labels=values), base
+    )
+
+
+def rows_of(method, **declared):
+    """Rows that the whole file's plan states for what was proposed."""
+    choices = Choices(method=method, delta=1e-7, **declared)
+    spec = PrivateDatasetSpec.model_validate(
+        yaml.safe_load(dataset_template("mine", choices))["attributes"]
+    )
+    (planned,) = plan_dataset(spec, SMOLLM2).methods
+    assert planned.plan.refusal is None
+    return planned.plan.rows_estimate
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize(("records", "epsilon"), [(None, 4.0), (1500, 4.0), (40, 10.0)])
+def test_few_or_unknown_rows_of_private_prediction_give_way_to_a_method_that_writes_any_number(
+    records, epsilon
+):
+    method = proposed(records, epsilon)
+    assert method.name in ("epsvec", "aug_pe")
+    assert not method.reads_histogram
+    assert ("No number of records" in method.why) == (records is None)
+    assert rows_of(method, records=records, epsilon=epsilon) >= LEAST_ROWS
+
+
+@pytest.mark.parametrize(("records", "epsilon"), [(20_000, 4.0), (10_000, 10.0)])
+def test_many_records_are_written_from_directly(records, epsilon):
+    method = proposed(records, epsilon)
+    assert method.name == "mean_clustered"
+    assert method.reads_histogram
+    labels = {"stars": [f"{number} stars" for number in range(5)]}
+    rows = rows_of(method, records=records, epsilon=epsilon, labels=labels)
+    assert rows >= LEAST_ROWS
+    assert f"{rows:,} rows or more" in method.why
+
+
+def test_no_proposal_cuts_batches_that_a_cluster_cannot_fill():
+    """At ε = 10 batches of 256 would buy enough, but 20 clusters of 1,500 records hold 75 each."""
+    method = proposed(1500, 10.0)
+    assert method.settings.get("expected_batch_size", 8) <= 64
+
+
+@pytest.mark.parametrize("rows", [400, 4000])
+def test_the_number_of_records_that_is_counted_changes_no_proposal(folder, tmp_path, rows):
+    complaints(rows).write_csv(tmp_path / "data.csv")
+    assert init("complaints", "--from", tmp_path / "data.csv").exit_code == 0
+    assert in_force(folder)["methods"][0]["method"] == "epsvec"
+    declared = init("complaints", "--from", tmp_path / "data.csv", "--records", 50_000, "--force")
+    assert declared.exit_code == 0, declared.output
+    assert in_force(folder)["methods"][0]["method"] == "mean_clustered"
+    assert in_force(folder)["public_facts"]["records"] == 50_000
+    assert "mean_clustered buys" in " ".join(declared.output.split())
+
+
+def test_records_that_contradict_delta_are_refused_in_a_line(folder, tmp_path):
+    source = written(tmp_path, "csv")
+    told = init("complaints", "--from", source, "--records", 10_000_000)
+    assert told.exit_code == 2
+    assert "delta" in told.output
+    assert not defs(folder).exists()
+
+
+# The base
+
+
+def documents(folder):
+    return list(yaml.safe_load_all(defs(folder).read_text()))
+
+
+def test_the_base_is_english_unless_another_is_named(folder, tmp_path):
+    source = written(tmp_path, "csv")
+    assert init("complaints", "--from", source).exit_code == 0
+    assert in_force(folder)["public_data"] == "english"
+    assert init("complaints", "--from", source, "--public-data", "demo", "--force").exit_code == 0
+    assert in_force(folder)["public_data"] == "demo"
+
+
+DOMAIN = 'Complaints: to a "shop"'
+
+
+def test_a_domain_makes_a_base_of_its_own_in_the_same_file(folder, tmp_path):
+    labels = "topic=billing,delivery"
+    options = ("--domain", DOMAIN, "--public-labels", labels, "--records", "400")
+    told = init("complaints", "--from", written(tmp_path, "csv"), *options)
+    assert told.exit_code == 0, told.output
+    private, public = (document["attributes"] for document in documents(folder))
+    assert private["public_data"] == public["name"] == "complaints_public"
+    assert public["domain"] == DOMAIN
+    assert public["invented"]["labels"] == ["billing", "delivery"]
+    files, problems = parse_dataset_file(defs(folder))
+    assert not problems
+    assert [type(file.spec) for file in files] == [PrivateDatasetSpec, PublicDataSpec]
+    assert declared_base("complaints_public").language_model.kind == "smollm2"
+    check = CliRunner().invoke(app, ["datasets", "check"])
+    assert check.exit_code == 0, check.output
+    plan = CliRunner().invoke(app, ["plan", "complaints"])
+    assert plan.exit_code == 0, plan.output
+    assert "epsvec" in plan.output
+
+
+@pytest.mark.parametrize(
+    "options", [("--label", "topic"), ("--public-labels", "topic=1,2"), ()], ids=str
+)
+def test_a_base_names_no_labels_that_are_found_in_records_or_are_no_words(
+    folder, tmp_path, options
+):
+    told = init("complaints", "--from", written(tmp_path, "csv"), "--domain", "Letters", *options)
+    assert told.exit_code == 0, told.output
+    assert "labels" not in documents(folder)[1]["attributes"]["invented"]
+    assert "billing" not in defs(folder).read_text().partition("\n---\n")[2]
+
+
+def test_a_domain_and_a_base_are_not_both_named(folder, tmp_path):
+    both = ("--domain", "Letters", "--public-data", "demo")
+    told = init("complaints", "--from", written(tmp_path, "csv"), *both)
+    assert told.exit_code == 2
+    assert "complaints_public" in told.output
+
+
+def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch):
+    labels = ("--public-labels", "topic=billing,delivery")
+    source = written(tmp_path, "csv")
+    assert init("complaints", "--from", source, "--domain", "Letters", *labels).exit_code == 0
+    package = tmp_path / "project" / "house_of_letters"
+    (package / "defs").mkdir(parents=True)
+    for place in (package, package / "defs"):
+        (place / "__init__.py").touch()
+    shutil.copy(Path(resources.__file__), package / "defs")
+    shutil.copytree(folder / "complaints", package / "defs" / "complaints")
+    (package.parent / "pyproject.toml").write_text(
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\n'
+        'root_module = "house_of_letters"\n'
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    loaded = dg.load_from_defs_folder(path_within_project=package / "defs")
+    keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
+    assert {"complaints/epsvec/corpus", "public/complaints_public/public_corpus"} <= keys

@@ -22,9 +22,9 @@ WRITERS: Mapping[str, Mapping[str, Any]] = {
         "negatives": 60,
         "max_document_tokens": 72,
         "max_new_tokens": 72,
-        "rows": 400,
+        "rows": 300,
     },
-    "aug_pe": {"rows": 400},
+    "aug_pe": {"rows": 300},
 }
 """Methods whose rows cost nothing, the first that the plan allows is proposed.
 

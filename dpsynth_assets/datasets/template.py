@@ -78,7 +78,7 @@ attributes:
       settings: {settings}
 
   evaluation:
-    rows: 400
+    rows: 300
     references: true
 
   # schedule:
