@@ -5,6 +5,12 @@ from pathlib import Path
 
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, Problem, suggest
 
+RESERVED_NAME = "public"
+"""First part of the keys of all public bases."""
+
+RESERVED_FOLDER = "shared"
+"""Part of the keys of what all methods of a cohort share."""
+
 
 def planning_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Reports unknown methods and settings, or why no plan can be made.
@@ -14,7 +20,7 @@ def planning_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """
     from dpsynth_assets.methods.planning import plan_dataset
 
-    if problems := _settings_problems(spec):
+    if problems := [*_reserved_names(spec), *_settings_problems(spec)]:
         return problems
     try:
         plan_dataset(spec)
@@ -45,6 +51,26 @@ def message_of(error: Exception) -> str:
     """The message of an error in one line; its type where it has none."""
     text = " ".join(str(error.args[0] if error.args else "").split())
     return text or type(error).__name__
+
+
+def _reserved_names(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Names that other parts of the asset graph have: keys and folders would coincide."""
+    given = {"name": (spec.name, RESERVED_NAME)}
+    given |= {
+        f"methods.{index}.name": (method.key, RESERVED_FOLDER)
+        for index, method in enumerate(spec.methods)
+    }
+    return [
+        Problem(
+            file="",
+            field=field,
+            expected=f"a name other than {reserved!r}",
+            got=repr(name),
+            remedy="Choose another name: this one is taken in the asset graph.",
+        )
+        for field, (name, reserved) in given.items()
+        if name == reserved
+    ]
 
 
 def _settings_problems(spec: PrivateDatasetSpec) -> list[Problem]:

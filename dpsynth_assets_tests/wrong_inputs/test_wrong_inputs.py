@@ -1,0 +1,317 @@
+"""Wrong input of every kind ends with a line and exit code 2: nothing charged, nothing left behind.
+
+Each case is one thing that people or attackers really hand to a command.
+"""
+
+import copy
+import gzip
+import math
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.main import app
+
+SECRET = "Zaphod has gout"
+HEADER = "id,text,label\n"
+ROWS = "".join(f"a{i},hello {i} {SECRET},Support\n" for i in range(30))
+ATTRIBUTES = {
+    "name": "hostile",
+    "public_data": "demo",
+    "source": {"path": "d.csv"},
+    "columns": {"id": "id", "text": "text", "labels": ["label"]},
+    "public_facts": {"labels": {"label": ["Accounts", "Support"]}},
+    "budget": {"epsilon": 95.0, "delta": 1e-6},
+    "methods": [{"method": "mean_uniform"}],
+}
+DROP = object()
+
+FIELDS = {
+    "epsilon negative": ("budget.epsilon", -1),
+    "epsilon zero": ("budget.epsilon", 0),
+    "epsilon infinite": ("budget.epsilon", math.inf),
+    "epsilon no number": ("budget.epsilon", math.nan),
+    "epsilon a word": ("budget.epsilon", "much"),
+    "epsilon a list": ("budget.epsilon", [1]),
+    "epsilon absent": ("budget.epsilon", DROP),
+    "epsilon null": ("budget.epsilon", None),
+    "delta one": ("budget.delta", 1),
+    "delta negative": ("budget.delta", -1e-6),
+    "delta no number": ("budget.delta", math.nan),
+    "delta a word": ("budget.delta", "tiny"),
+    "delta absent": ("budget.delta", DROP),
+    "accountant unknown": ("budget.accountant", "magic"),
+    "rounds zero": ("budget.rounds", 0),
+    "rounds broken": ("budget.rounds", 1.5),
+    "monthly negative": ("budget.monthly_epsilon", -3),
+    "budget a number": ("budget", 4),
+    "budget absent": ("budget", DROP),
+    "budget misspelt": ("bugdet", {"epsilon": 1}),
+    "name with a path": ("name", "../../x"),
+    "name with a space": ("name", "my data"),
+    "name in capitals": ("name", "Hostile"),
+    "name of another script": ("name", "tickéts"),
+    "name empty": ("name", ""),
+    "name too long": ("name", "a" * 65),
+    "name a number": ("name", 7),
+    "name absent": ("name", DROP),
+    "source absent": ("source", DROP),
+    "source a word": ("source", "d.csv"),
+    "source nowhere": ("source.path", "nowhere.csv"),
+    "source climbs out": ("source.path", "../../etc/passwd"),
+    "source a device": ("source.path", "/dev/zero"),
+    "source a device as CSV": ("source", {"path": "/dev/zero", "format": "csv"}),
+    "source a system file": ("source.path", "/etc/passwd"),
+    "source an address": ("source.path", "http://127.0.0.1:9/x.csv"),
+    "source a bucket": ("source.path", "s3://nobody/x.parquet"),
+    "source an empty folder": ("source.path", "/proc/self/fdinfo"),
+    "format unknown": ("source.format", "excel"),
+    "text column misspelt": ("columns.text", "txet"),
+    "text column a list": ("columns.text", ["text"]),
+    "label column misspelt": ("columns.labels", ["lable"]),
+    "id column misspelt": ("columns.id", "no"),
+    "columns misspelt": ("colums", {"text": "text"}),
+    "labels none": ("public_facts.labels", {"label": []}),
+    "labels twice": ("public_facts.labels", {"label": ["a", "a"]}),
+    "labels yes and no": ("public_facts.labels", {"label": [True, False]}),
+    "labels of another column": ("public_facts.labels", {"other": ["a"]}),
+    "labels with the separator": ("public_facts.labels", {"label": ["a / b"]}),
+    "records negative": ("public_facts.records", -1),
+    "records a word": ("public_facts.records", "many"),
+    "records not those": ("public_facts.records", 900),
+    "records huge": ("public_facts.records", 10**400),
+    "method unknown": ("methods", [{"method": "mean_uniformm"}]),
+    "method absent": ("methods", [{}]),
+    "method a word": ("methods", "mean_uniform"),
+    "method twice": ("methods", [{"method": "mean_uniform"}, {"method": "mean_uniform"}]),
+    "method named shared": ("methods", [{"method": "mean_uniform", "name": "shared"}]),
+    "setting unknown": ("methods", [{"method": "mean_uniform", "settings": {"clip_bund": 3}}]),
+    "setting negative": ("methods", [{"method": "mean_uniform", "settings": {"clip_bound": -3}}]),
+    "setting a word": ("methods", [{"method": "mean_uniform", "settings": {"clip_bound": "x"}}]),
+    "name of the public bases": ("name", "public"),
+    "base unknown": ("public_data", "nobodys"),
+    "base a list": ("public_data", ["demo"]),
+    "unit unknown": ("privacy_unit", "household"),
+    "unit without records": ("privacy_unit", {"column": "id", "max_records": 0}),
+    "relation unknown": ("neighboring_relation", "friends"),
+    "held out all": ("held_out_fraction", 1.5),
+    "variable unset": ("description", "{{ env.DPSYNTH_NO_SUCH_VARIABLE }}"),
+    "variable secret": ("description", "{{ env.HF_TOKEN }}"),
+    "cron wrong": ("schedule", {"cron": "every day"}),
+    "canaries nowhere": ("evaluation.canaries", "nowhere.txt"),
+}
+
+FILES = {
+    "empty": b"",
+    "no YAML": b"type: [1, 2\n",
+    "tabs": b"type: x\n\tname: y\n",
+    "not a mapping": b"- 1\n- 2\n",
+    "a scalar": b"hello\n",
+    "type a list": b"type: [a]\n",
+    "type a mapping": b"type: {a: b}\n",
+    "type unknown": b"type: dpsynth_assets.components.PrivatDataset\n",
+    "attributes a list": b"type: dpsynth_assets.components.PrivateDataset\nattributes: [1]\n",
+    "attributes a word": b"type: dpsynth_assets.components.PrivateDataset\nattributes: x\n",
+    "keys twice": b"type: a\ntype: b\n",
+    "tag of Python": b"a: !!python/object/apply:os.system ['true']\n",
+    "name of Python": b"a: !!python/name:os.system\n",
+    "laughs": b"a0: &a0 [x,x]\n"
+    + b"".join(
+        b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 9)) for i in range(1, 9)
+    ),
+    "alias of itself": b"a: &a [*a]\n",
+    "deep": b"a: " + b"[" * 5000 + b"]" * 5000,
+    "not UTF-8": b"name: caf\xe9\n",
+    "two megabytes": b"#" * (2 << 20),
+    "key a list": b"? [a, b]\n: c\n",
+    "null bytes": b"a: \x00\n",
+}
+
+SOURCES = {
+    "semicolons": ("d.csv", (HEADER + ROWS).replace(",", ";").encode(), "semicolons"),
+    "tabs as CSV": ("d.csv", (HEADER + ROWS).replace(",", "\t").encode(), "tabs"),
+    "bars": ("d.csv", (HEADER + ROWS).replace(",", "|").encode(), "vertical bars"),
+    "UTF-16": ("d.csv", (HEADER + ROWS).encode("utf-16"), "UTF-16"),
+    "UTF-32": ("d.csv", (HEADER + ROWS).encode("utf-32"), "UTF-32"),
+    "no header": ("d.csv", ROWS.encode(), "header"),
+    "column twice": ("d.csv", f"id,text,label,text\na,{SECRET},b,c\n".encode(), "more than once"),
+    "empty": ("d.csv", b"", "CSV file"),
+    "header only": ("d.csv", HEADER.encode(), "usable record"),
+    "too many fields": ("d.csv", (HEADER + ROWS + f"z,a,b,{SECRET},d\n").encode(), "fields"),
+    "pickle": ("d.csv", b"\x80\x04\x95" + b"x" * 40, "pickle"),
+    "zip": ("d.csv", b"PK\x03\x04" + b"x" * 40, "zip"),
+    "torn gzip": ("d.csv.gz", gzip.compress((HEADER + ROWS).encode())[:40], "CSV file"),
+    "torn Parquet": ("d.parquet", b"PAR1" + b"\0" * 50, "Parquet"),
+    "no JSON": ("d.jsonl", b"hello\nworld\n", "usable record"),
+    "JSON of others": ("d.jsonl", b'{"body": "x"}\n', "column"),
+    "spreadsheet": ("d.xlsx", b"PK\x03\x04" + b"x" * 40, "suffix"),
+}
+
+COMMANDS = {
+    "no such command": ["pln"],
+    "no such option": ["plan", "tickets", "--al"],
+    "plan of nothing": ["plan"],
+    "plan of a stranger": ["plan", "tickts"],
+    "plan of a path": ["plan", "../../etc/passwd"],
+    "plan of HTML": ["plan", "<script>"],
+    "plan of a null byte": ["plan", "a\x00b"],
+    "run of a stranger": ["run", "tickts", "--yes"],
+    "run of a misspelt key": ["run", "tickets", "--select", 'key:"tickets/mean_clusterd/corpus"'],
+    "run of an open bracket": ["run", "tickets", "--select", "key:("],
+    "run of another cohort": ["run", "tickets", "--select", 'key:"enquiries/*"'],
+    "run of nothing at all": ["run", "tickets", "--select", "tag:nothing=here"],
+    "run unasked": ["run", "tickets"],
+    "report of a stranger": ["report", "tickts"],
+    "audit of a stranger": ["audit", "tickts"],
+    "audit used-by a stranger": ["audit", "used-by", "tickts", "7"],
+    "audit of no audit": ["audit", "run", "--only", "nothing"],
+    "check of nothing": ["datasets", "check", "/nowhere/x.yaml"],
+    "check of a folder": ["datasets", "check", "/tmp"],
+    "check of a device": ["datasets", "check", "/dev/null/x"],
+    "datasets of no command": ["datasets", "chek"],
+    "purge of an age": ["purge", "--older-than", "soon"],
+    "purge of a negative age": ["purge", "--older-than=-3d"],
+    "leak-scan without a file": ["leak-scan", "--canaries", "/nowhere"],
+    "leak-scan of a folder": ["leak-scan", "--canaries", "/tmp"],
+    "ledger of no command": ["ledger", "shw"],
+    "ledger accept without a reason": ["ledger", "accept", "--because", " "],
+    "ledger accept of nothing lost": ["ledger", "accept", "--because", "x"],
+    "ledger restore of nothing": ["ledger", "restore", "/nowhere", "--because", "x"],
+    "ledger restore of a folder": ["ledger", "restore", "/tmp", "--because", "x"],
+    "init of nothing": ["init", "/nowhere.csv"],
+    "init of a folder": ["init", "/proc/self/fdinfo"],
+    "evaluate of nothing": ["evaluate", "/nowhere.csv", "--real", "/nowhere.csv"],
+    "account of no mechanism": ["account", "magic"],
+    "account of a word": ["account", "gaussian", "--noise-multiplier", "much"],
+    "secrets of no number": ["secrets", "noise-ratio", "--prior", "x"],
+    "secrets of a probability of two": ["secrets", "noise-ratio", "--prior", "2"],
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working folder, and a home that must stay empty."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+    monkeypatch.setenv("DPSYNTH_DATASETS", "")
+    monkeypatch.setenv("HF_TOKEN", "hf_" + SECRET)
+    monkeypatch.setenv("COLUMNS", "400")
+    work = tmp_path / "work"
+    work.mkdir()
+    return work
+
+
+def declared(place, source="d.csv", field=None, value=None):
+    attributes = copy.deepcopy(ATTRIBUTES)
+    attributes["source"]["path"] = str(place / source)
+    if field is not None:
+        *parents, last = field.split(".")
+        here = attributes
+        for parent in parents:
+            here = here.setdefault(parent, {})
+        if value is DROP:
+            del here[last]
+        else:
+            here[last] = value
+    document = {"type": "dpsynth_assets.components.PrivateDataset", "attributes": attributes}
+    (place / "x.yaml").write_text(yaml.safe_dump(document, allow_unicode=True))
+    return place / "x.yaml"
+
+
+def refused(place, arguments, code=2):
+    """Runs a command that must be refused; returns what it said."""
+    before = sorted(place.rglob("*"))
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    assert "gout" not in result.output
+    assert sorted(place.rglob("*")) == before, "something was left behind"
+    assert not (place.parent / "home" / "ledger").exists(), "a ledger was made"
+    return [line for line in result.output.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_a_wrong_field_is_a_line_with_file_and_remedy(place, case):
+    (place / "d.csv").write_text(HEADER + ROWS)
+    file = declared(place, field=FIELDS[case][0], value=FIELDS[case][1])
+    *lines, total = refused(place, ["datasets", "check", file])
+    assert "errors" in total
+    assert lines
+    assert all(line.startswith(str(file)) and "expected" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_that_is_no_declaration_is_a_line(place, case):
+    file = place / "x.yaml"
+    file.write_bytes(FILES[case])
+    if case == "empty":
+        assert CliRunner().invoke(app, ["datasets", "check", str(file)]).exit_code == 0
+        return
+    *lines, _ = refused(place, ["datasets", "check", file])
+    assert lines
+    assert all(line.startswith(str(file)) and "expected" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_a_source_that_cannot_be_read_is_a_line_that_says_what_it_is(place, case):
+    name, content, said = SOURCES[case]
+    (place / name).write_bytes(content)
+    lines = refused(place, ["datasets", "check", declared(place, name)])
+    assert any(said in line for line in lines), lines
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_wrong_command_is_one_line(place, case):
+    lines = refused(place, COMMANDS[case])
+    told = [line for line in lines if not line.startswith("1 files, ")]
+    assert len(told) == 1, lines
+
+
+def test_a_pipe_as_a_source_is_a_line_and_not_a_wait(place):
+    os.mkfifo(place / "d.csv")
+    lines = refused(place, ["datasets", "check", declared(place)])
+    assert any("a pipe" in line for line in lines)
+
+
+def test_a_parquet_file_that_unpacks_to_gigabytes_is_a_line(place):
+    rows = 300_000
+    texts = pl.Series("text", ["x" * 2000]).cast(pl.Categorical)
+    frame = pl.DataFrame({"text": texts}).select(pl.col("text").repeat_by(rows).explode())
+    frame.with_columns(id=pl.lit("i"), label=pl.lit("Support")).write_parquet(place / "d.parquet")
+    assert (place / "d.parquet").stat().st_size < 1 << 20
+    lines = refused(place, ["datasets", "check", declared(place, "d.parquet")])
+    assert any("unpacks to" in line for line in lines), lines
+
+
+def test_labels_with_separators_and_html_are_refused_or_kept_as_they_are(place):
+    (place / "d.csv").write_text(HEADER + ROWS)
+    labels = {"label": ["Support", "<script>alert(1)</script>", "../../etc"]}
+    file = declared(place, field="public_facts.labels", value=labels)
+    result = CliRunner().invoke(app, ["datasets", "check", str(file)])
+    assert result.exit_code in (0, 2)
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["plan", "tickts"], ["datasets", "check", "/nowhere.yaml"], ["pln"]]
+)
+def test_the_real_command_ends_the_same(place, arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", "from dpsynth_assets.cli.main import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_there_are_at_least_a_hundred_and_twenty_wrong_inputs():
+    assert len(FIELDS) + len(FILES) + len(SOURCES) + len(COMMANDS) >= 120
