@@ -21,6 +21,7 @@ from dpsynth_assets.privacy.errors import (
     PrivacyError,
     UnaccountedReleaseError,
 )
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import (
     BudgetTerms,
@@ -28,6 +29,7 @@ from dpsynth_assets.privacy.ledger import (
     PlannedRelease,
     ReleaseRequest,
     Reservation,
+    edited_parts,
 )
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.draw_lock import alone
@@ -128,6 +130,8 @@ def release_once(
             _check_room(ledger, store, request, terms, plan)
             _prepare(ledger, request, terms, plan, prepare)
             reservation = ledger.reserve(request, terms, plan, _marked(passes))
+            if not reservation.reused:
+                _say_what_was_edited(ledger, request, reservation)
         elif prepare is not None:
             _prepare_in_public(request, prepare)
         if reservation.reused:
@@ -276,6 +280,20 @@ def _say_waiting(request: ReleaseRequest) -> None:
         f"Another run is drawing {request.asset}, release {request.release!r}. This one waits and "
         "then uses that value: nothing is paid twice. Terminate either of them at will."
     )
+
+
+def _say_what_was_edited(ledger: Ledger, request: ReleaseRequest, reservation: Reservation) -> None:
+    """Names what differs from the last release of the same name, where this one pays again."""
+    if request.event is None or is_post_processing(request.event):
+        return
+    earlier = ledger.last_of_name(request, reservation.id)
+    edited = [] if earlier is None else edited_parts(earlier, request)
+    if edited:
+        _say(
+            f"{request.asset} was paid for before as release {request.release!r}, under another "
+            f"declaration: {', '.join(edited)} differed. This is another "
+            "release, and it was charged beside the earlier one."
+        )
 
 
 def _say(message: str) -> None:

@@ -109,6 +109,30 @@ def test_new_release_name_draws_afresh_and_pays_again(ledger, store):
     assert spent(ledger) > paid
 
 
+@pytest.mark.parametrize(
+    ("edited", "named"),
+    [
+        ({"event": GaussianEvent(noise_multiplier=30.0)}, "the noise that the budget pays for"),
+        ({"data_version": "another"}, "the version of the source"),
+        ({"parameters": {"rows": 7}}, "`rows`"),
+    ],
+)
+def test_an_edited_declaration_pays_again_and_the_log_names_what_was_edited(
+    ledger, store, caplog, edited, named
+):
+    run(ledger, store, Mechanism(ledger))
+    assert "paid for before" not in caplog.text
+    asked = request(**edited)
+    cost = Cost(guarantee=GuaranteeType.DP, event=asked.event)
+    run(ledger, store, Mechanism(ledger, cost), asked)
+    assert "paid for before as release" in caplog.text
+    assert named in caplog.text
+    caplog.clear()
+    run(ledger, store, Mechanism(ledger), request(release="2"))
+    run(ledger, store, Mechanism(ledger))
+    assert "paid for before" not in caplog.text
+
+
 def test_over_budget_refuses_before_anything_is_drawn(ledger, store):
     draw = Mechanism(ledger)
     with pytest.raises(BudgetExceededError, match="tickets"):

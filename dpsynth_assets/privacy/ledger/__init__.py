@@ -20,6 +20,7 @@ from dpsynth_assets.privacy.ledger.schema import (
     PlannedRelease,
     ReleaseRequest,
     Reservation,
+    edited_parts,
 )
 from dpsynth_assets.privacy.ledger.statement import CohortSpend, DatasetSpend
 from dpsynth_assets.privacy.ledger.store import Ledger
@@ -44,5 +45,6 @@ __all__ = [
     "Seen",
     "VerifyReport",
     "Witness",
+    "edited_parts",
     "sqlite_path",
 ]

@@ -88,6 +88,20 @@ class ReleaseRequest:
         }
 
 
+def edited_parts(earlier: "LedgerEntry", request: ReleaseRequest) -> list[str]:
+    """Names what distinguishes a request from an earlier charge of the same name; all is public."""
+    then, now = earlier.parameters, json.loads(request.parameters_json)
+    parts = [
+        ("the noise that the budget pays for", earlier.event_json, request.event_json),
+        ("the version of the source", earlier.data_version, request.data_version),
+        ("the version of the method", earlier.code_version, request.code_version),
+        ("the guarantee", earlier.guarantee, str(request.guarantee)),
+    ]
+    names = [name for name, before, after in parts if before != after]
+    keys = sorted((then.keys() | now.keys()) - {RESTS_ON})
+    return names + [f"`{key}`" for key in keys if then.get(key) != now.get(key)]
+
+
 @dataclass(frozen=True)
 class PlannedRelease:
     """One line of a fixed plan: which asset will be charged which event."""

@@ -212,6 +212,15 @@ class Ledger:
         entry = self._database.find_reserve(reservation_id)
         return entry if entry is not None and entry_hash(entry) == entry.hash else None
 
+    def last_of_name(self, request: ReleaseRequest, but: str) -> LedgerEntry | None:
+        """The last charge of the same asset and release name, another than reservation `but`."""
+        found = None
+        for entry in self.stream(request.cohort):
+            if entry.kind == RESERVE and entry.reservation != but:
+                same = (entry.asset, entry.release) == (request.asset, request.release)
+                found = entry if same else found
+        return found
+
     def charges(self) -> dict[str, LedgerEntry]:
         """Every charge by its reservation, in order."""
         return {entry.reservation: entry for entry in self.stream() if entry.kind == RESERVE}
