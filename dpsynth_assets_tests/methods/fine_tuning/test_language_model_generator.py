@@ -1,0 +1,97 @@
+"""A language model as the generator: adapters trained in integers, folded in, and written from."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.fine_tuning.generation import STAGE
+from dpsynth_assets.methods.inputs import Released
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.public_base.making import language_model_as_generator
+
+BASE = PublicDataSpec(name="english", domain="short visits", language_model={"kind": "smollm2"})
+SMALL = {"steps": 2, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
+
+
+@pytest.fixture
+def with_language_model(public):
+    """Public inputs of a base whose generator is its (toy, Llama-shaped) language model."""
+    source = public.language_model.source
+    generator = load_conditional_generator(source, device="cpu")
+    return replace(public, conditional_generator=generator)
+
+
+def bound(cases, name="ctcl", engine=None, **settings):
+    terms = cases.terms(
+        language_model=BASE.language_model,
+        generator=BASE.conditional_generator,
+        domain=BASE.domain,
+        engine=engine or EngineSpec(kind="exact"),
+    )
+    return bound_method(name, {**SMALL, **settings}, terms)
+
+
+def released(cases, public, checkpoint, **settings):
+    method = bound(cases, **settings)
+    stage = method.plan(4.0).stage(STAGE)
+    method.check_public(stage, public)
+    return stage, method.release(stage, cases.private(), public, checkpoint, cases.silent)
+
+
+def test_a_base_with_smollm2_names_its_language_model_as_the_generator():
+    manifest = language_model_as_generator(BASE, {"path": "somewhere", "dtype": "bfloat16"})
+    assert manifest == {"path": "somewhere", "dtype": "float32", "device": "auto"}
+    other = PublicDataSpec(
+        name="english",
+        language_model={"kind": "smollm2"},
+        conditional_generator={"kind": "embedded"},
+    )
+    assert other.conditional_generator.kind == "embedded"
+    assert PublicDataSpec(name="demo").conditional_generator.kind == "embedded"
+
+
+def test_the_charge_is_the_plans_and_the_weights_are_an_ordinary_model(
+    cases, with_language_model, checkpoint
+):
+    before = dict(with_language_model.language_model.model.state_dict())
+    stage, release = released(cases, with_language_model, checkpoint)
+    assert release.cost.event == stage.mechanism.event()
+    after = load_conditional_generator(release.value.files, device="cpu").model.state_dict()
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved
+    assert all(name.endswith("_proj.weight") for name in moved)
+
+
+@pytest.mark.parametrize("engine", ["exact", "transformers"])
+def test_the_datasets_engine_writes_from_the_folded_adapters(
+    cases, with_language_model, checkpoint, engine
+):
+    _, release = released(cases, with_language_model, checkpoint)
+    files = Released(reservation="r", facts=release.value.facts, folder=release.value.files)
+    public = replace(with_language_model, released={STAGE: files})
+    method = bound(cases, engine=EngineSpec(kind=engine))
+    corpus = method.write(public, 6, cases.silent)
+    assert corpus.facts["engine_kind"] == engine
+    assert 0 < corpus.rows.height <= 6
+    assert method.write(public, 6, cases.silent).rows.equals(corpus.rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_modules": ["query"]}, "Expected lora_modules among .* got query"),
+        ({"lora_modules": []}, "Expected lora_modules among .* got none"),
+    ],
+)
+def test_layers_that_the_model_does_not_have_are_one_line_before_the_charge(
+    cases, with_language_model, settings, message
+):
+    method = bound(cases, **settings)
+    with pytest.raises(ValueError, match=message) as raised:
+        method.check_public(method.plan(4.0).stage(STAGE), with_language_model)
+    assert "\n" not in str(raised.value)
