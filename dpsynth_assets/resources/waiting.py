@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.resources.live_runs import describe, free_dead_runs
@@ -31,6 +31,7 @@ def watched(
         say: Takes a line for the log of the run or for the terminal; called from another thread.
     """
     over = threading.Event()
+    _tell(instance, _Waits(instance, run_id), say)  # The dead of earlier are gone before it asks.
     watcher = threading.Thread(
         target=_watch, args=(instance, run_id, say, over), name="watch-runs", daemon=True
     )
@@ -50,11 +51,14 @@ def _watch(
 ) -> None:
     waits = _Waits(instance, run_id)
     while not over.wait(POLL_SECONDS):
-        try:
-            for line in [*free_dead_runs(instance), *waits.lines()]:
-                say(line)
-        except Exception:  # noqa: BLE001, S112 - a database that is away is the run's own to report
-            continue
+        _tell(instance, waits, say)
+
+
+def _tell(instance: "dg.DagsterInstance", waits: "_Waits", say: Callable[[str], object]) -> None:
+    # A database that is away is the run's own to report.
+    with suppress(Exception):
+        for line in [*free_dead_runs(instance), *waits.lines()]:
+            say(line)
 
 
 class _Waits:

@@ -24,6 +24,7 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, R
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.resources.executors import declared_executor
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.release_store import ReleaseStore
@@ -32,6 +33,8 @@ from dpsynth_assets.resources.unfinished import StoredPasses
 
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
+POOL = "letters"
+"""A pool that is unlimited unless an instance says otherwise."""
 PASSES = 3
 BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
     "before the charge",
@@ -50,7 +53,7 @@ HISTOGRAM: dict[str, Any] = {
 }
 EVENT = ComposedEvent(events=(histogram_event(**HISTOGRAM),) * PASSES)
 TERMS = BudgetTerms(
-    epsilon=1.8,  # three releases and no fourth
+    epsilon=float(os.environ.get("FAULTS_EPSILON", "1.8")),  # three releases and no fourth
     delta=1e-6,
     accountant="zcdp",
     relation=NeighboringRelation.ADD_REMOVE,
@@ -129,7 +132,7 @@ def request(release: str, run_id: str) -> ReleaseRequest:
     )
 
 
-@dg.asset(key=KEY)
+@dg.asset(key=KEY, pool=POOL)
 def candidate_corpus(
     context: dg.AssetExecutionContext,
     config: ReleaseConfig,
@@ -197,11 +200,15 @@ def resources() -> dict[str, Any]:
 
 def counts_job() -> dg.JobDefinition:
     """The job, found by its name in processes of their own."""
-    executor = os.environ.get("FAULTS_EXECUTOR", "in_process")
+    executors = {
+        "in_process": dg.in_process_executor,
+        "multiprocess": dg.multiprocess_executor,
+        "declared": declared_executor(),
+    }
     defs = dg.Definitions(
         assets=[candidate_corpus],
         resources=resources(),
         jobs=[dg.define_asset_job("counts", selection=[dg.AssetKey(KEY)])],
-        executor=dg.in_process_executor if executor == "in_process" else dg.multiprocess_executor,
+        executor=executors[os.environ.get("FAULTS_EXECUTOR", "in_process")],
     )
     return defs.resolve_job_def("counts")
