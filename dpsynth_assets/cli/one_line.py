@@ -17,6 +17,7 @@ _Misuse = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 """Every error of a command line (an unknown option, too); typer exports only this subclass."""
 
 _NOT_THE_USERS = {"LedgerIntegrityError", "StoreUnavailableError", "SensitiveKeyError"}
+_DAGSTER_INTERRUPTED = {"DagsterExecutionInterruptedError"}
 _OF_A_PATH = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
@@ -34,9 +35,9 @@ class OneLineGroup(TyperGroup):
         """Runs the command."""
         try:
             return super().invoke(ctx)
-        except (typer.Exit, typer.Abort, BrokenPipeError):
+        except (typer.Exit, typer.Abort, BrokenPipeError, SystemExit, GeneratorExit):
             raise
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last to catch any
+        except BaseException as error:  # noqa: BLE001 - the last to catch any
             raise _ended(error) from None
 
 
@@ -60,7 +61,7 @@ def described(error: BaseException) -> tuple[str, int]:
     from dpsynth_assets.privacy.errors import PrivacyError
     from dpsynth_assets.records.columns import SourceError
 
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in _DAGSTER_INTERRUPTED:
         return "Interrupted. What was charged stays charged; the next run goes on from it.", (
             INTERRUPTED
         )

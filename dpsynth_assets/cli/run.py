@@ -60,6 +60,7 @@ def _materialise(
     _quieten()
     from dpsynth_assets.assets.purge_after_run import purge_finished
     from dpsynth_assets.definitions import defs
+    from dpsynth_assets.resources.interrupting import ended_by_signals, was_interrupted
     from dpsynth_assets.resources.live_runs import alive
     from dpsynth_assets.resources.purging import purges_after_success
     from dpsynth_assets.resources.waiting import watched
@@ -74,6 +75,7 @@ def _materialise(
         alive(run_id),
         watched(instance, run_id, partial(console.print, highlight=False, soft_wrap=True)),
         progress_display(console),
+        ended_by_signals(),
     ):
         result = job.execute_in_process(
             instance=instance,
@@ -85,6 +87,8 @@ def _materialise(
         )
         if result.success and purges_after_success():
             purge_finished(instance, result.run_id)
+    if was_interrupted(result.all_events):
+        raise KeyboardInterrupt
     for event in result.all_events:
         if event.is_step_failure:
             _print_failure(event, console)

@@ -1,0 +1,64 @@
+"""Ends a run in this process soon after Ctrl-C or SIGTERM, also while it waits for a pool.
+
+Dagster notes a signal and looks at the note between steps. Where all steps of a run wait for a
+place in a pool there is no next step, so it would never look.
+"""
+
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+GRACE_SECONDS = 3.0
+_POLL_SECONDS = 0.5
+_INTERRUPTED = {"DagsterExecutionInterruptedError", "KeyboardInterrupt"}
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Raises what Dagster raises for an interrupt, once a noted one was not looked at for a while.
+
+    Does nothing outside the main thread, where no signal arrives.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over, main = threading.Event(), threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, _raise)
+    threading.Thread(target=_watch, args=(over, main), name="watch-signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def was_interrupted(events: Iterable[Any]) -> bool:
+    """Whether the events of a run say that a signal ended it, in a step or between two."""
+    errors = [getattr(event.event_specific_data, "error", None) for event in events]
+    while errors:
+        error = errors.pop()
+        if error is None:
+            continue
+        if getattr(error, "cls_name", None) in _INTERRUPTED:
+            return True
+        errors.append(getattr(error, "cause", None))
+    return False
+
+
+def _raise(*_: object) -> None:
+    from dagster._core.errors import DagsterExecutionInterruptedError
+
+    raise DagsterExecutionInterruptedError
+
+
+def _watch(over: threading.Event, main: int) -> None:
+    from dagster._utils.interrupts import check_captured_interrupt
+
+    noted = 0.0
+    while not over.wait(_POLL_SECONDS):
+        noted = noted + _POLL_SECONDS if check_captured_interrupt() else 0.0
+        if noted >= GRACE_SECONDS and not over.is_set():
+            noted = 0.0
+            signal.pthread_kill(main, signal.SIGUSR1)

@@ -1,0 +1,56 @@
+"""SIGTERM ends a run that waits for a pool, and the run says that it was interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+WAITING = textwrap.dedent(
+    """
+    import sys
+    import dagster as dg
+    from dpsynth_assets.cli.one_line import described
+    from dpsynth_assets.resources.interrupting import ended_by_signals, was_interrupted
+
+    @dg.asset(pool="narrow")
+    def waits():
+        raise AssertionError("ran without a place")
+
+    with dg.DagsterInstance.get() as instance:
+        storage = instance.event_log_storage
+        storage.set_concurrency_slots("narrow", 1)
+        assert storage.claim_concurrency_slot("narrow", "another-run", "step").is_claimed
+        print("waiting", flush=True)
+        try:
+            with ended_by_signals():
+                result = dg.materialize([waits], instance=instance, raise_on_error=False)
+            if was_interrupted(result.all_events):
+                raise KeyboardInterrupt
+        except BaseException as error:
+            line, code = described(error)
+            print(line, flush=True)
+            sys.exit(code)
+    """
+)
+
+
+def test_sigterm_ends_a_run_that_waits_for_a_pool(tmp_path):
+    environment = os.environ | {"DAGSTER_HOME": str(tmp_path), "DAGSTER_DISABLE_TELEMETRY": "1"}
+    run = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", WAITING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert run.stdout.readline() == "waiting\n"
+        while run.poll() is None and "Step blocked" not in run.stderr.readline():
+            pass
+        run.send_signal(signal.SIGTERM)
+        said, _ = run.communicate(timeout=60)  # Seconds when idle; a hang never ends.
+    finally:
+        run.kill()
+    assert said.startswith("Interrupted."), said
+    assert run.returncode == 130
