@@ -30,7 +30,8 @@ def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) 
         if public.language_model is None:
             raise ValueError("Expected the public language model, got none. Materialise it first.")
         texts = dict(zip(terms.labels, terms.label_texts, strict=True))
-        writer = PublicModelApi(public.language_model, texts, config)
+        exactly = terms.decodes_exactly
+        writer = PublicModelApi(public.language_model, texts, config, exactly=exactly)
         return writer if config.variation == "prefix" else open_infilling(writer, config)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")

@@ -1,8 +1,10 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from mailboxes import public_rows
 
+from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import (
@@ -202,3 +204,14 @@ def test_equal_seeds_write_equal_texts_whatever_else_is_written(model):
     assert api.vary([short, long, ""], [LABELS[0]] * 3, degree=0.5, seed=3)[:1] == alone
     assert api.random(LABELS, seed=4) == api.random(LABELS, seed=4)
     assert api.random([], seed=4) == []
+
+
+@pytest.mark.parametrize(
+    ("decoder", "engine"), [("exact", "Exact"), ("transformers", "Transformers")]
+)
+def test_the_public_model_writes_by_the_decoder_that_its_base_declares(model, decoder, engine):
+    declared = LanguageModelSpec(kind="smollm2", decoder=decoder)
+    public = replace(make_public(), language_model=model)
+    api = open_api(make_config(max_new_tokens=8), make_terms(language_model=declared), public)
+    assert type(api.engine).__name__ == f"{engine}Engine"
+    assert len(api.random(["x"] * 3, seed=1)) == 3
