@@ -14,8 +14,10 @@ _BLOCK = 64
 """Tokens of a block of probabilities."""
 _LEAST_BLOCK = 8
 """Blocks of logits are smaller, the more are looked for; below this all are looked through."""
-_FIRST_LOOK, _MORE = 128, 4
-"""A nucleus is looked for among so many tokens, then among so many times as many."""
+_FIRST_LOOK = 128
+"""A nucleus is looked for among so many tokens first."""
+_MARGIN = 0.99
+"""Covers the rounding of probabilities."""
 
 
 class DrawRules(Protocol):
@@ -69,7 +71,7 @@ def draw_tokens(
         values, tokens = _largest(logits, sampling.top_k)
         return _draw_among(torch.softmax(values, -1), tokens, uniform, sampling.top_p)
     if sampling.top_p < 1:
-        return _draw_nucleus(logits, uniform, sampling.top_p)
+        return _draw_nucleus(torch.softmax(logits, -1), uniform, sampling.top_p)
     return _draw_any(torch.softmax(logits, -1), uniform)
 
 
@@ -101,26 +103,40 @@ def _in_blocks(values: "torch.Tensor", filler: float, size: int = _BLOCK) -> "to
     return filled.reshape(len(values), -1, size)
 
 
-def _draw_nucleus(logits: "torch.Tensor", uniform: "torch.Tensor", top_p: float) -> "torch.Tensor":
-    """Looks for each row's nucleus among ever more tokens, until they hold its mass."""
+def _draw_nucleus(
+    probabilities: "torch.Tensor", uniform: "torch.Tensor", top_p: float
+) -> "torch.Tensor":
+    """Looks for each row's nucleus among its most probable tokens; the wider ones row by row."""
     import torch
 
-    drawn = torch.empty(len(logits), dtype=torch.long, device=logits.device)
-    rows = torch.arange(len(logits), device=logits.device)
-    totals = logits.logsumexp(-1, keepdim=True)
-    count, width = _FIRST_LOOK, logits.shape[-1]
-    while len(rows):
-        own = logits if len(rows) == len(logits) else logits[rows]
-        values, tokens = _largest(own, min(count, width))
-        probabilities = (values - totals[rows]).exp_()
-        done = probabilities.cumsum(-1)[:, -1] >= top_p
-        if count >= width:
-            done[:] = True  # rounding may leave the sum of all below top_p
-        drawn[rows[done]] = _draw_among(
-            probabilities[done], tokens[done], uniform[rows[done]], top_p
-        )
-        rows, count = rows[~done], count * _MORE
+    values, tokens = _largest(probabilities, min(_FIRST_LOOK, probabilities.shape[-1]))
+    narrow = values.sum(-1) >= top_p
+    drawn = _draw_among(values, tokens, uniform, top_p)
+    if not narrow.all():
+        rest = zip((~narrow).nonzero()[:, 0].tolist(), uniform[~narrow].tolist(), strict=True)
+        wide = [_draw_wide(probabilities[row].cpu().numpy(), own, top_p) for row, own in rest]
+        drawn[~narrow] = torch.tensor(wide, device=drawn.device)
     return drawn
+
+
+def _draw_wide(probabilities: np.ndarray, uniform: float, top_p: float) -> int:
+    """Draws from the nucleus of one row (V,).
+
+    Tokens below (1 - top_p) / V hold less than 1 - top_p together: no nucleus needs one, and only
+    the values of the others are sorted.
+    """
+    likely = np.flatnonzero(probabilities >= _MARGIN * (1 - top_p) / len(probabilities))
+    values = probabilities[likely]
+    descending = np.sort(values)[::-1]
+    mass = descending.cumsum(dtype=np.float64)
+    count = min(int(np.searchsorted(mass, top_p)) + 1, len(mass))
+    least = descending[count - 1]
+    ties = np.flatnonzero(values == least)
+    inside = values > least
+    inside[ties[: count - int(inside.sum())]] = True
+    reached = values[inside].cumsum(dtype=np.float64)
+    place = int(np.searchsorted(reached, uniform * reached[-1], side="right"))
+    return int(likely[inside][min(place, count - 1)])
 
 
 def _draw_among(
