@@ -110,7 +110,7 @@ def test_run_publishes_a_corpus_with_its_guarantee(told, installation):
 
 
 def test_report_shows_rows_spend_and_where_everything_lies(told, installation):
-    assert "mean_clustered:" in told[3]
+    assert "epsvec:" in told[3]
     assert "spent on DP releases" in told[3]
     assert str(installation / "home" / "released" / "my_dataset") in told[3]
 

@@ -79,6 +79,16 @@ def test_batches_of_which_few_contexts_remain_are_refused():
     assert "public_top_k" not in plan.refusal
 
 
+def test_a_label_with_too_few_records_for_its_one_batch_is_refused():
+    """100 records of two labels in batches of 256: a fifth of the contexts, a mean as flat."""
+    few = spec("mean_uniform", {"expected_batch_size": 256}, records=100)
+    (uniform,) = plan_dataset(few, base(**SMOLLM2)).methods
+    assert "batches 20% full. Set a smaller expected_batch_size" in uniform.plan.refusal
+    full = spec("mean_uniform", {"expected_batch_size": 50}, records=100)
+    (uniform,) = plan_dataset(full, base(**SMOLLM2)).methods
+    assert uniform.plan.tail.typical < 0.01
+
+
 def test_an_embedded_vocabulary_is_small_and_keeps_the_settings_it_had():
     plan = planned("mean_clustered", kind="embedded")
     assert plan.refusal is None
