@@ -21,6 +21,9 @@ from dpsynth_assets.paths import home
 if TYPE_CHECKING:
     import dagster as dg
 
+RELEASE_TAG = "dpsynth/release"
+"""The tag `tags.RELEASE`, which lies above resources."""
+
 _SUFFIX = ".lock"
 _held: dict[str, IO[str]] = {}
 """The lock of a launched run that this process executes; it ends with the process."""
@@ -91,11 +94,9 @@ def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
 
 def describe(run: "dg.DagsterRun") -> str:
     """A run in words: its id, what it makes, under which release name."""
-    from dpsynth_assets.tags import RELEASE
-
     keys = sorted(key.path[0] for key in run.asset_selection or ())
     made = ", ".join(dict.fromkeys(keys)) or run.job_name
-    release = run.tags.get(RELEASE, "")
+    release = run.tags.get(RELEASE_TAG, "")
     return f"Run {run.run_id[:8]} of {made}" + (f", release {release!r}" if release else "")
 
 
