@@ -1,4 +1,7 @@
-"""kill -9 while a published folder is replaced: the old one or the new one is there, whole."""
+"""kill -9 while a published folder is replaced: the old one or the new one is there, whole.
+
+DPSYNTH_PUBLISH_KILLS=1000 python -m pytest dpsynth_assets_tests/faults/test_publishing_kills.py
+"""
 
 import os
 import random
@@ -10,20 +13,20 @@ import pytest
 from dpsynth_assets.storage import whole_folders
 from dpsynth_assets.storage.whole_folders import replaced_whole
 
-ROUNDS = 40
+ROUNDS = int(os.environ.get("DPSYNTH_PUBLISH_KILLS", "40"))
 NAMES = ("README.md", "data.parquet", "privacy_label.json")
 
 
 def write(folder, version):
     with replaced_whole(folder) as new:
         for name in NAMES:
-            (new / name).write_text(f"{name} of {version}" * 200)
+            (new / name).write_text(f"{name} of {version}\n" * 200)
 
 
 def version_of(folder):
     """The version that every file of the folder is of."""
-    found = {(folder / name).read_text()[: len(name) + 7] for name in NAMES}
-    versions = {text.rsplit(" ", maxsplit=1)[-1][:3] for text in found}
+    found = {(folder / name).read_text().splitlines()[0] for name in NAMES}
+    versions = {text.rsplit(" ", maxsplit=1)[-1] for text in found}
     assert len(found) == len(NAMES)
     assert len(versions) == 1
     return int(versions.pop())
@@ -67,7 +70,7 @@ def test_kills_at_any_moment_leave_a_whole_folder(tmp_path):
     delays, last = random.Random(7), 100
 
     def publish_for_ever():
-        for version in range(last, 1000):
+        for version in range(last, 10_000):
             write(final, version)
 
     for _ in range(ROUNDS):
@@ -78,7 +81,7 @@ def test_kills_at_any_moment_leave_a_whole_folder(tmp_path):
         found = version_of(final)
         assert found >= last
         last = found
-    write(final, 999)
+    write(final, last)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import sqlite3
 import stat
 
 import pytest
@@ -199,10 +200,10 @@ def test_budgets_are_kept_across_checkpoints(place):
 
 def test_the_format_is_raised_with_what_accounts_hold():
     """A field more or less is another format: change FORMAT, and these lists."""
-    assert checkpoint.FORMAT == 5
+    assert checkpoint.FORMAT == 6
     assert [field.name for field in dataclasses.fields(Book)] == [
         "seq", "head", "month", "accounts", "partitions", "reserved", "committed",
-        "decisions", "older", "by_key", "_older_released", "_released",
+        "decisions", "older", "kept", "_by_key", "_older_released", "_released",
     ]  # fmt: skip
     assert [field.name for field in dataclasses.fields(CohortAccount)] == [
         "cohort", "dataset", "opened", "latest", "spent", "charges", "largest_budget",
@@ -210,3 +211,72 @@ def test_the_format_is_raised_with_what_accounts_hold():
         "older_plan_json", "public_facts", "reserved", "committed", "has_ex_post", "ex_post",
         "decisions",
     ]  # fmt: skip
+
+
+# Reservations in a file of their own
+
+
+def reservations(folder):
+    return kept(folder).path.with_suffix(".sqlite")
+
+
+def test_reservations_are_the_owners_alone_and_grow_with_later_checkpoints(place):
+    fill(opened(place), 9)
+    opened(place).head()
+    assert stat.S_IMODE(reservations(place).stat().st_mode) == 0o600
+    first = kept(place).load().kept.reserved
+    for seed in range(1, 4):
+        fill(opened(place), 9, seed)
+    opened(place).head()
+    book = kept(place).load()
+    assert book.kept.reserved > first
+    assert opened(place)._refreshed() == replayed(place)
+
+
+def test_every_look_up_says_what_the_whole_chain_says(place):
+    asked = [make_request(release=str(number)) for number in range(12)]
+    for request in asked:
+        reservation = opened(place).reserve(request, TERMS)
+        if int(request.release) % 3:
+            opened(place).commit(reservation, artifact_digest="d", artifact_uri=request.release)
+    opened(place).head()
+    ledger, whole = opened(place), Ledger(sqlite_url(place))
+    assert ledger._book.kept.reserved >= 10
+    for request in asked:
+        assert ledger.pending(request) == whole.pending(request)
+        again = ledger.preview(request, TERMS)
+        assert again == whole.preview(request, TERMS)
+        assert again.reused is bool(int(request.release) % 3)
+    for name in replayed(place).reserved:
+        assert ledger.is_open(name) == whole.is_open(name)
+        assert ledger.sealed_digest(name) == whole.sealed_digest(name)
+    assert not ledger.is_open("ab" * 16)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "older"])
+def test_without_its_reservations_a_checkpoint_is_none(place, damage):
+    fill(opened(place), 9)
+    opened(place).head()
+    older = reservations(place).read_bytes()
+    fill(opened(place), 20, seed=1)
+    opened(place).head()
+    if damage == "gone":
+        reservations(place).unlink()
+    else:
+        reservations(place).write_bytes(older if damage == "older" else older[:100])
+    assert kept(place).load() is None
+    assert opened(place)._refreshed() == replayed(place)
+    assert kept(place).load() is not None
+
+
+def test_a_reservation_that_was_altered_in_the_file_is_reported(place):
+    fill(opened(place), 20)
+    opened(place).head()
+    assert opened(place).verify().ok
+    connection = sqlite3.connect(reservations(place))
+    with connection:
+        connection.execute("UPDATE kept SET digest = 'another' WHERE digest = 'd'")
+    connection.close()
+    report = opened(place).verify()
+    assert not report.ok
+    assert "checkpoint" in str(report.problems[0])

@@ -5,9 +5,9 @@ be edited unseen), `charges` (cost of an event under the filter), `plans` (cost 
 `months` (the ledger's calendar), `decisions` (answers of a gate that reads private text),
 `older_prices` (entries of older versions), `accounts` (entries become sums), `allowances` (budget
 of a month), `conditions` and `admission` (may this be charged?), `entries` (what is written then),
-`database` (the table and its lock), `checkpoint` (what a machine need not verify again), `witness`
-(how a lost ledger is noticed), `store` (the `Ledger` others call), `statement` and `export` (what
-is shown).
+`database` (the table and its lock), `checkpoint` and `reservations` (what a machine need not verify
+again), `witness` (how a lost ledger is noticed), `store` (the `Ledger` others call), `statement`
+and `export` (what is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission

@@ -1,6 +1,7 @@
 """Replays entries into accounts: what each cohort was charged, recomputed from stored events."""
 
 from collections import Counter
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -13,6 +14,7 @@ from dpsynth_assets.privacy.ledger.decisions import passed
 from dpsynth_assets.privacy.ledger.months import MonthSpend, month_of
 from dpsynth_assets.privacy.ledger.older_prices import restated_plan
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
+from dpsynth_assets.privacy.ledger.reservations import Committed, KeptReservations, Layered
 from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 
@@ -165,6 +167,7 @@ class Book:
 
     `month` is the latest month that any entry was recorded in: it never goes back. `older` says of
     a charge that an older version priced what identifies it whatever its noise, and its true event.
+    With `kept`, reservations that a checkpoint holds are looked up there, and later ones are here.
     """
 
     seq: int = 0
@@ -172,13 +175,14 @@ class Book:
     month: str = ""
     accounts: dict[str, CohortAccount] = field(default_factory=dict)
     partitions: dict[str, str | None] = field(default_factory=dict)
-    reserved: dict[str, str] = field(default_factory=dict)
-    committed: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    reserved: MutableMapping[str, str] = field(default_factory=dict)
+    committed: MutableMapping[str, Committed] = field(default_factory=dict)
     decisions: dict[str, bool] = field(default_factory=dict)
     older: dict[str, tuple[str, str]] = field(default_factory=dict)
-    by_key: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    kept: KeptReservations | None = field(default=None, compare=False)
+    _by_key: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     _older_released: dict[str, str] = field(default_factory=dict)
-    _released: dict[str, str] = field(default_factory=dict)
+    _released: dict[str, str] = field(default_factory=dict, compare=False)
 
     def post(self, entry: LedgerEntry) -> None:
         """Takes in the next entry.
@@ -214,7 +218,7 @@ class Book:
         account.post_reserve(entry, terms, self.month)
         self.partitions.setdefault(entry.dataset, terms.partition)
         self.reserved[entry.reservation] = entry.key
-        self.by_key[entry.key] = (*self.by_key.get(entry.key, ()), entry.reservation)
+        self._by_key[entry.key] = (*self._by_key.get(entry.key, ()), entry.reservation)
         restated = entry.priced_json != entry.event_json or account.older_plan_json is not None
         if restated and entry.priced_json is not None and not is_free(entry.priced_json):
             same = entry.request().key_but_for_prices(terms.relation, terms.unit)
@@ -226,12 +230,16 @@ class Book:
         if reservation in self.older:
             self._older_released.setdefault(self.older[reservation][0], reservation)
 
-    def look_up_again(self) -> None:
-        """Makes what follows from `reserved` and `committed`, which are in order of entries."""
-        for reservation, key in self.reserved.items():
-            self.by_key[key] = (*self.by_key.get(key, ()), reservation)
-        for reservation in self.committed:
-            self._note_released(self.reserved[reservation], reservation)
+    def begin_with(self, kept: KeptReservations, older_released: dict[str, str]) -> None:
+        """Looks up what a checkpoint holds in its file, from now on."""
+        self.kept, self._older_released = kept, older_released
+        self.reserved = Layered(kept.key_of, kept.all_reserved, kept.reserved)
+        self.committed = Layered(kept.commit_of, kept.all_committed, kept.committed)
+
+    @property
+    def older_released(self) -> dict[str, str]:
+        """First committed reservation of each release of an older version, whatever its noise."""
+        return self._older_released
 
     def released(self, key: str) -> str | None:
         """The first committed reservation of this key.
@@ -239,7 +247,8 @@ class Book:
         Processes that race for one release may all pay and store; the value that was committed
         first is the release for good, whichever of them commits later.
         """
-        return self._released.get(key)
+        first = None if self.kept is None else self.kept.released(key)
+        return first or self._released.get(key)
 
     def released_before(self, key_but_for_prices: str) -> tuple[str, str] | None:
         """The stored release of an older version that a request asks for with other noise.
@@ -255,4 +264,6 @@ class Book:
 
     def open_reservations(self, key: str) -> list[str]:
         """Reservations of this key that were never committed, oldest first."""
-        return [name for name in self.by_key.get(key, ()) if name not in self.committed]
+        kept = [] if self.kept is None else self.kept.of_key(key)
+        names = [*kept, *self._by_key.get(key, ())]
+        return [name for name in names if name not in self.committed]

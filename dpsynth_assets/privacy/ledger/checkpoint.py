@@ -9,12 +9,17 @@ cut off no longer holds the entry, and is refused.
 Whoever may write the file may understate what was spent. It lies on the machine that reads private
 data, for its owner alone, and so asks for no trust that its owner does not have. What an auditor
 is told never rests on it: a verification reads the whole chain, and compares the file with it.
+
+A check before a charge covers so: the digest of the checkpoint's sums, the entry they end with, the
+chain from there to the last entry, and the witness. `verify`, which an audit and every release gate
+run, covers every entry, the append-only triggers, and the checkpoint with its reservations.
 """
 
 import hashlib
 import json
 import os
 import secrets
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -29,10 +34,11 @@ from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.months import MonthSpend
 from dpsynth_assets.privacy.ledger.plans import Charges
+from dpsynth_assets.privacy.ledger.reservations import KeptReservations, Layered
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
-FORMAT = 5
+FORMAT = 6
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -67,6 +73,7 @@ class Checkpoint:
         place = make_url(url).render_as_string(hide_password=True)
         name = hashlib.sha256(place.encode()).hexdigest()[:16]
         self.path = folder / f"verified-{name}.json"
+        self._reservations = folder / f"verified-{name}.sqlite"
 
     def load(self) -> Book | None:
         """The book that was saved; None without one, or one that is damaged or not ours."""
@@ -80,14 +87,24 @@ class Checkpoint:
         if not ours or hashlib.sha256(body).hexdigest().encode() != digest:
             return None
         stored = json.loads(body)
-        return _book(stored) if stored["format"] == FORMAT else None
+        if stored["format"] != FORMAT:
+            return None
+        kept = KeptReservations(self._reservations, stored["reserved"], stored["committed"])
+        return _book(stored, kept) if kept.is_whole else None
 
     def save(self, book: Book) -> None:
-        """Replaces the file; a disk that takes none costs time, and is no failure."""
-        body = json.dumps(_json(book), separators=(",", ":")).encode()
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        """Replaces the file; a disk that takes none costs time, and is no failure.
+
+        Reservations are added to their file first: it may hold more than the checkpoint says.
+        """
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            kept = self._with_reservations(book)
+        except (OSError, sqlite3.Error):
+            return
+        body = json.dumps(_json(book, kept), separators=(",", ":")).encode()
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
@@ -95,6 +112,12 @@ class Checkpoint:
         except OSError:
             with suppress(OSError):
                 temporary.unlink()
+
+    def _with_reservations(self, book: Book) -> KeptReservations:
+        reserved, committed = book.reserved, book.committed
+        if isinstance(reserved, Layered) and isinstance(committed, Layered) and book.kept:
+            return book.kept.with_later(reserved.later, committed.later)
+        return KeptReservations.written_anew(self._reservations, reserved, committed)
 
     def problem(self, entries: Iterable[LedgerEntry]) -> str | None:
         """Replays the chain from its beginning and says where the checkpoint differs from it.
@@ -116,22 +139,23 @@ class Checkpoint:
         )
 
 
-def _json(book: Book) -> dict[str, Any]:
+def _json(book: Book, kept: KeptReservations) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "seq": book.seq,
         "head": book.head,
         "month": book.month,
         "partitions": book.partitions,
-        "reserved": book.reserved,
-        "committed": book.committed,
+        "reserved": kept.reserved,
+        "committed": kept.committed,
         "decisions": book.decisions,
         "older": book.older,
+        "older_released": book.older_released,
         "accounts": [_account_json(account) for account in book.accounts.values()],
     }
 
 
-def _book(stored: dict[str, Any]) -> Book:
+def _book(stored: dict[str, Any], kept: KeptReservations) -> Book:
     """The very book, its maps in the order in which entries made them."""
     book = Book(
         stored["seq"],
@@ -139,12 +163,10 @@ def _book(stored: dict[str, Any]) -> Book:
         stored["month"],
         accounts={row["cohort"]: _account(row) for row in stored["accounts"]},
         partitions=stored["partitions"],
-        reserved=stored["reserved"],
-        committed={name: (digest, uri) for name, (digest, uri) in stored["committed"].items()},
         decisions=stored["decisions"],
         older={name: (same, event_json) for name, (same, event_json) in stored["older"].items()},
     )
-    book.look_up_again()
+    book.begin_with(kept, stored["older_released"])
     return book
 
 
