@@ -4,6 +4,8 @@
         [--ways plain DP-Adam "Opacus hooks"] [--logical RECORDS] [--threads 2]
     python benchmarks/dp_training.py --device cuda --models "base, long" --repetitions 1
         --ways plain DP-Adam "plain, bfloat16" "DP-Adam, bfloat16" "DP-Adam, exact sums"
+    python benchmarks/dp_training.py --models smollm2 --threads 2 --repetitions 1
+        --ways "DP-Adam, integers" "DP-Adam, exact sums" "Opacus hooks"
     python benchmarks/dp_training.py --device cuda --agreement     # is a clipped sum right there?
 
 Every measurement is a process of its own, so that peak memory is its own; ways alternate, and
@@ -15,7 +17,9 @@ machine mean nothing. Peak memory counts from the loaded libraries on. The noise
 same time whatever its batch, so its share is told, and speed without it: what a logical batch of
 4096 approaches. Opacus draws its noise from torch's seeded generator, which is faster and no
 protection against whoever knows the seed. On a GPU wall seconds are taken, and peak memory is what
-the allocator handed out at most; "base, long" is BART-base with a logical batch of 4,096.
+the allocator handed out at most; "base, long" is BART-base with a logical batch of 4,096. "smollm2"
+has the shape of SmolLM2-135M and trains adapters of rank 8 beside frozen layers, which are in 8-bit
+integers in "DP-Adam, integers".
 """
 
 import argparse
@@ -30,6 +34,7 @@ import time
 from pathlib import Path
 
 WAYS = ("plain", "DP-Adam", "DP-Adam, exact sums", "Opacus hooks")
+INTEGERS = "DP-Adam, integers"
 ON_A_GPU = ("plain, bfloat16", "DP-Adam, bfloat16")
 SHAPES = {
     "embedded": {"width": 128, "layers": 2, "heads": 4, "feed_forward": 512, "vocabulary": 4096},
@@ -56,6 +61,15 @@ SHAPES = {
         "feed_forward": 3072,
         "vocabulary": 50257,
     },
+    "smollm2": {
+        "width": 576,
+        "layers": 30,
+        "heads": 9,
+        "groups": 3,
+        "feed_forward": 1536,
+        "vocabulary": 49152,
+        "lora_rank": 8,
+    },
 }
 LOADS = {
     "embedded": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
@@ -64,9 +78,10 @@ LOADS = {
     "base, long": {"logical": 4096, "micro_batch": 32, "source": 64, "target": 512, "steps": 1},
     "gpt2": {"logical": 128, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
     "gpt2 small": {"logical": 16, "micro_batch": 4, "source": 32, "target": 96, "steps": 1},
+    "smollm2": {"logical": 256, "micro_batch": 32, "source": 16, "target": 48, "steps": 1},
 }
-LARGE = ("base", "gpt2 small")  # one step is long enough to hide what a first one costs
-ON_A_PROCESSOR = tuple(name for name in SHAPES if name != "base, long")
+LARGE = ("base", "gpt2 small", "smollm2")  # one step is long enough to hide what a first one costs
+ON_A_PROCESSOR = tuple(name for name in SHAPES if name not in ("base, long", "smollm2"))
 CLIP_BOUND = 1.0
 
 
@@ -158,6 +173,10 @@ def measured(name: str, way: str, arguments) -> dict:
     warm_libraries(way)
     before = peak_bytes(device)
     model = new_model(SHAPES[name], gpt2=name.startswith("gpt2")).to(device)
+    if way == INTEGERS:
+        from dpsynth_assets.models.fine_tuning import multiply_in_integers
+
+        multiply_in_integers(model)
     examples = random_examples(load, SHAPES[name]["vocabulary"])
     loss = CountedLoss(new_loss(name))
     timer = NoiseTimer()
@@ -261,11 +280,12 @@ def trainer(way: str, model, examples, loss, load):
     from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, Products, most_in_company
     from dpsynth_assets.privacy.units import NeighboringRelation
 
+    alone = "exact" in way or way == INTEGERS
     settings = FineTuningSettings(
         learning_rate=1e-4,
         micro_batch=load["micro_batch"],
         autocast="bfloat16" in way,
-        products=Products.FLOAT64 if "exact" in way else Products.NATIVE,
+        products=Products.FLOAT64 if alone else Products.NATIVE,
     )
 
     def run(logical: int, steps: int) -> None:
@@ -280,7 +300,7 @@ def trainer(way: str, model, examples, loss, load):
             steps=steps,
             expected_batch_size=logical,
             relation=NeighboringRelation.ADD_REMOVE,
-            most_in_company=0 if "exact" in way else most_in_company(logical, GRADIENT_SLACK),
+            most_in_company=0 if alone else most_in_company(logical, GRADIENT_SLACK),
             gradient_slack=GRADIENT_SLACK,  # Speed alone is measured: bfloat16 needs far more.
         )
         fine_tune_privately(model, examples, loss, mechanism, settings)
@@ -341,7 +361,7 @@ def opacus_trainer(model, examples, loss, load):
 def new_loss(name: str):
     from dpsynth_assets.models.fine_tuning import CausalLoss, SequenceToSequenceLoss
 
-    kind = CausalLoss if name.startswith("gpt2") else SequenceToSequenceLoss
+    kind = CausalLoss if name.startswith(("gpt2", "smollm2")) else SequenceToSequenceLoss
     return kind(pad_token_id=1, start_token_id=2)
 
 
@@ -430,6 +450,8 @@ def new_model(shape: dict, *, gpt2: bool = False):
             attn_pdrop=0.0,
         )
         return GPT2LMHeadModel(config)
+    if "lora_rank" in shape:
+        return new_llama_with_adapters(shape)
     config = BartConfig(
         vocab_size=shape["vocabulary"],
         d_model=shape["width"],
@@ -450,15 +472,34 @@ def new_model(shape: dict, *, gpt2: bool = False):
     return BartForConditionalGeneration(config)
 
 
+def new_llama_with_adapters(shape: dict):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from dpsynth_assets.models.fine_tuning import add_adapters
+
+    config = LlamaConfig(
+        vocab_size=shape["vocabulary"],
+        hidden_size=shape["width"],
+        intermediate_size=shape["feed_forward"],
+        num_hidden_layers=shape["layers"],
+        num_attention_heads=shape["heads"],
+        num_key_value_heads=shape["groups"],
+        tie_word_embeddings=True,
+    )
+    return add_adapters(LlamaForCausalLM(config), shape["lora_rank"])
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=ON_A_PROCESSOR, choices=list(SHAPES))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=[*WAYS, *ON_A_GPU])
+    parser.add_argument(
+        "--ways", nargs="+", default=list(WAYS), choices=[*WAYS, *ON_A_GPU, INTEGERS]
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--logical", type=int, default=None, help="records of a logical batch")
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--child", choices=[*WAYS, *ON_A_GPU], help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=[*WAYS, *ON_A_GPU, INTEGERS], help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--agreement", action="store_true", help="check sums, measure nothing")
     return parser.parse_args()
