@@ -237,7 +237,8 @@ class DpFineTuningConfig(GeneratorConfig):
     architecture: Literal["encoder_decoder", "decoder_only"] = Field(
         default="encoder_decoder",
         description=(
-            "encoder_decoder: the public conditional generator's weights; the published baseline "
+            "encoder_decoder: the public conditional generator, which may be the base's language "
+            "model (conditional_generator.kind: language_model); the published baseline "
             "starts from BART, which was never trained on conditions. decoder_only: the public "
             "language model, as GPT-2 in the published tables."
         ),
