@@ -14,6 +14,7 @@ from dpsynth_assets.models.exact_decoder import (
     ExactDecoder,
     ExactDecoderError,
     LlamaShape,
+    opening,
 )
 from dpsynth_assets.models.exact_decoder.cache import (
     MOST_COLUMNS,
@@ -33,6 +34,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     quantized_weight,
 )
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
+from dpsynth_assets.models.exact_decoder.shapes import computes_folder
 
 VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
 CONFIG = LlamaConfig(
@@ -312,3 +314,31 @@ def test_prompts_out_of_bounds_are_refused(decoder, prompts, options):
 def test_a_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(ExactDecoderError, match=r"one model.safetensors, found none"):
         read_decoder(tmp_path, [])
+
+
+def test_quantized_weights_are_stored_once_and_give_the_same_bits(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    folder, store = tmp_path / "model", tmp_path / "store"
+    AutoModelForCausalLM.from_config(CONFIG).save_pretrained(folder)
+    prompts = [[3, 5, 7, 9], [11, 2]]
+    made = decoded(read_decoder(folder, prompts), prompts)
+    assert_equal_bits(decoded(read_decoder(folder, prompts, store), prompts), made)
+    (file,) = store.iterdir()
+    assert file.stat().st_mode & 0o077 == store.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(opening, "calibrated_table", None)  # Nothing is quantized again.
+    assert_equal_bits(decoded(read_decoder(folder, prompts, store), prompts), made)
+    with pytest.raises(TypeError):
+        read_decoder(folder, prompts[:1], store)  # Made of another text.
+
+
+def test_a_store_that_cannot_be_written_is_done_without(tmp_path):
+    AutoModelForCausalLM.from_config(CONFIG).save_pretrained(tmp_path)
+    (tmp_path / "file").touch()
+    read_decoder(tmp_path, [[3, 5]], tmp_path / "file" / "store")
+
+
+def test_folders_that_are_computed_are_told_from_others(tmp_path):
+    AutoModelForCausalLM.from_config(CONFIG).save_pretrained(tmp_path / "llama")
+    Gemma2Config().save_pretrained(tmp_path / "gemma")
+    told = [computes_folder(tmp_path / name) for name in ("llama", "gemma", "nothing")]
+    assert told == [True, False, False]

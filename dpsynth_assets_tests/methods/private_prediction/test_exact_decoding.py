@@ -5,8 +5,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.public_spec import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     GenerationRules,
@@ -234,3 +236,28 @@ def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):
     cases.release(method, plan, cases.private(600), public_of(cases, model))
     assert passes == [300, 300]
     assert method.declared.facts.rows_per_pass < 300
+
+
+@pytest.mark.parametrize(
+    ("engine", "base", "kind"),
+    [
+        ({}, {"kind": "smollm2"}, "exact"),
+        ({"batch_rows": 8}, {"kind": "smollm2"}, "exact"),
+        ({"kind": "transformers"}, {"kind": "smollm2"}, "transformers"),
+        ({"device": "cpu"}, {"kind": "smollm2"}, "transformers"),
+        ({"model": "owner/name"}, {"kind": "smollm2"}, "transformers"),
+        ({}, {"kind": "smollm2", "decoder": "transformers"}, "transformers"),
+        ({}, {"kind": "embedded"}, "transformers"),
+    ],
+)
+def test_cohorts_write_through_the_decoder_of_their_base(engine, base, kind):
+    spec = PrivateDatasetSpec(
+        name="letters",
+        source={"path": "letters.parquet"},
+        budget={"epsilon": 1.0, "delta": 1e-5},
+        methods=[{"method": "mean_uniform"}],
+        engine=engine,
+    )
+    terms = cohort_terms(spec, PublicDataSpec(name="base", language_model=base))
+    assert terms.engine.kind == kind
+    assert terms.engine.batch_rows == spec.engine.batch_rows
