@@ -81,7 +81,9 @@ def services(tmp_path):
         started.process.wait(60)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sign: sign.name
+)
 def test_the_daemon_ends_with_the_web_server(services, sign):
     daemon = services.daemon()
     assert daemon is not None
