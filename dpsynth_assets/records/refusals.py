@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path, PurePath
 
 from dpsynth_assets.records.columns import SourceError
+from dpsynth_assets.records.memory import COPIES_WHILE_READING, address_space_left
 
 LONGEST_TEXT_CHARACTERS = 1_000_000
 """Longest text used where a declaration names no limit: a public constant."""
@@ -104,6 +105,25 @@ def refuse_unpacked_bytes(file: Path, size: int) -> None:
             expected=f"a Parquet file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
             remedy="Write the file again from the records themselves.",
+        )
+
+
+def refuse_little_memory(file: Path) -> None:
+    """Refuses a file that does not fit the limit on this process's address space.
+
+    The libraries that read tables abort the process where an allocation fails, so this is asked
+    before. Only file sizes are looked at.
+
+    Raises:
+        SourceError: A limit is set (`ulimit -v`) and less is left than reading may take.
+    """
+    left = address_space_left()
+    if left is not None and COPIES_WHILE_READING * file.stat().st_size > left:
+        raise SourceError(
+            field="source.path",
+            expected=f"room in memory for {COPIES_WHILE_READING} times the size of {file}",
+            got="a lower limit of the process (ulimit -v)",
+            remedy="Raise the limit, or split the source into cohorts.",
         )
 
 

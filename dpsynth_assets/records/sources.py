@@ -28,6 +28,7 @@ from dpsynth_assets.records.file_formats import (
 from dpsynth_assets.records.refusals import (
     refuse_foreign,
     refuse_links_away,
+    refuse_little_memory,
     refuse_many_rows,
     refuse_no_file,
     refuse_traversal,
@@ -138,6 +139,7 @@ def _format_of(name: str, source: SourceSpec) -> str:
 def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
     kind = _format_of(file.name, source)
     refuse_no_file(file)
+    refuse_little_memory(file)
     refuse_foreign(file, kind)
     if kind == "jsonl":
         return read_json_lines(file, columns)

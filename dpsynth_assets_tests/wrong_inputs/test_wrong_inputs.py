@@ -289,6 +289,13 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_is_a_line(place):
     assert any("unpacks to" in line for line in lines), lines
 
 
+def test_a_source_larger_than_the_limit_on_memory_is_a_line(place, monkeypatch):
+    (place / "d.csv").write_text(HEADER + ROWS)
+    monkeypatch.setattr("dpsynth_assets.records.refusals.address_space_left", lambda: 1000)
+    lines = refused(place, ["datasets", "check", declared(place)])
+    assert any("ulimit -v" in line for line in lines), lines
+
+
 def test_labels_with_separators_and_html_are_refused_or_kept_as_they_are(place):
     (place / "d.csv").write_text(HEADER + ROWS)
     labels = {"label": ["Support", "<script>alert(1)</script>", "../../etc"]}
