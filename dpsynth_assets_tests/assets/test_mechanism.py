@@ -96,15 +96,17 @@ def test_same_request_returns_the_stored_value_and_pays_once(ledger, store):
     assert second.reservation.reused
     assert second.facts == first.facts
     assert second.rows.equals(first.rows)
+    assert second.digest == first.digest == store.digest(first.reservation.id)
     assert spent(ledger) == paid > 0
 
 
 def test_new_release_name_draws_afresh_and_pays_again(ledger, store):
     draw = Mechanism(ledger)
-    run(ledger, store, draw)
+    first = run(ledger, store, draw)
     paid = spent(ledger)
     again = run(ledger, store, draw, request(release="2"))
     assert draw.draws == 2
+    assert again.digest != first.digest
     assert not again.reservation.reused
     assert spent(ledger) > paid
 

@@ -304,6 +304,14 @@ def test_a_published_row_that_was_edited_fails_the_check_of_the_card(ledger):
     assert not card(**resources).passed
 
 
+def test_a_corpus_keeps_its_data_version_until_other_rows_are_published(ledger):
+    spec, plan = declared()
+    first = candidate(ledger, spec, plan, ["a calm letter"])
+    versions = [publish(spec, plan, first).data_version for _ in range(2)]
+    other = candidate(ledger, spec, plan, ["another letter"], release="second")
+    assert versions[0] == versions[1] != publish(spec, plan, other).data_version
+
+
 def _made(key, value):
     @dg.asset(key=key)
     def made():

@@ -98,7 +98,7 @@ class MarkedLedger(PrivacyLedger):
                 reached(PAID)
             return reservation
 
-        book.reserve = marked  # type: ignore[method-assign]
+        book.reserve = marked  # type: ignore[method-assign, assignment]
         return book
 
 
