@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.memory import keep_out_of_core_dumps
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
@@ -23,7 +24,7 @@ def private_section(name: str) -> Iterator[None]:
     keep_out_of_core_dumps()
     try:
         yield
-    except PrivacyError as refusal:
+    except (PrivacyError, SourceError) as refusal:  # Their messages hold no content of records.
         raise dg.Failure(description=str(refusal), allow_retries=False) from None
     except dg.Failure:
         raise

@@ -10,12 +10,18 @@ import os
 import subprocess
 import sys
 
+import dagster as dg
 import polars as pl
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.records.columns import ColumnNames
+from dpsynth_assets.records.sources import read_source
+from dpsynth_assets.resources.private_section import private_section
 
 SECRET = "Zaphod has gout"
 HEADER = "id,text,label\n"
@@ -232,8 +238,13 @@ def refused(place, arguments, code=2):
     assert "Traceback" not in result.output
     assert "gout" not in result.output
     assert sorted(place.rglob("*")) == before, "something was left behind"
-    assert not (place.parent / "home" / "ledger").exists(), "a ledger was made"
+    assert not charged(place.parent / "home" / "ledger" / "ledger.sqlite")
     return [line for line in result.output.splitlines() if line.strip()]
+
+
+def charged(ledger):
+    """The entries of a ledger; none where there is no ledger."""
+    return ledger.exists() and Ledger(f"sqlite:///{ledger}").entries()
 
 
 @pytest.mark.parametrize("case", FIELDS)
@@ -322,3 +333,15 @@ def test_the_real_command_ends_the_same(place, arguments):
 
 def test_there_are_at_least_a_hundred_and_twenty_wrong_inputs():
     assert len(FIELDS) + len(FILES) + len(SOURCES) + len(COMMANDS) >= 120
+
+
+def test_a_step_says_what_is_wrong_with_a_source_and_withholds_what_may_quote_records(place):
+    torn = place / "d.parquet"
+    torn.write_bytes(b"PAR1" + SECRET.encode() * 9)
+    source = SourceSpec(path=str(torn))
+    told = pytest.raises(dg.Failure, match=r"expected a Parquet file, got .*d\.parquet")
+    with told, private_section("Reading"):
+        read_source(source, ColumnNames(text="text", others={}))
+    with pytest.raises(dg.Failure, match="withheld") as told, private_section("Reading"):
+        raise ValueError(SECRET)
+    assert "gout" not in str(told.value.description)
