@@ -171,7 +171,6 @@ COMMANDS = {
     "run of an open bracket": ["run", "tickets", "--select", "key:("],
     "run of another cohort": ["run", "tickets", "--select", 'key:"enquiries/*"'],
     "run of nothing at all": ["run", "tickets", "--select", "tag:nothing=here"],
-    "run unasked": ["run", "tickets"],
     "report of a stranger": ["report", "tickts"],
     "audit of a stranger": ["audit", "tickts"],
     "audit used-by a stranger": ["audit", "used-by", "tickts", "7"],
@@ -282,6 +281,11 @@ def test_a_wrong_command_is_one_line(place, case):
     lines = refused(place, COMMANDS[case])
     told = [line for line in lines if not line.startswith("1 files, ")]
     assert len(told) == 1, lines
+
+
+def test_a_run_that_nobody_agreed_to_ends_with_the_price_and_a_line(place):
+    *_, last = refused(place, ["run", "tickets"])
+    assert "Add --yes to pay" in last
 
 
 def test_a_pipe_as_a_source_is_a_line_and_not_a_wait(place):
