@@ -43,7 +43,7 @@ def run(*arguments):
 
 
 def test_a_sound_folder_passes_and_foreign_components_are_passed_over(folder):
-    write(folder, public_facts={"records": 2}, budget={"epsilon": 400, "delta": 1e-6})
+    write(folder, public_facts={"records": 2}, methods=[{"method": "aug_pe"}])
     (folder / "other.yaml").write_text("type: elsewhere.Thing\n", encoding="utf-8")
     result = run("check")
     assert result.exit_code == 0, result.output

@@ -70,7 +70,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "median_clustered": {**_DECODING, "matched_epsilon": 24.0},
     "invisible_ink": {**_UNIFORM, "expected_batch_size": 4},
     "few_shot": {
-        "subsets": 4,
+        "subsets": 12,
         "examples_per_subset": 1,
         "documents_per_label": 1,
         "max_document_tokens": 6,
