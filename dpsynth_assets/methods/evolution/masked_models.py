@@ -19,8 +19,8 @@ import numpy as np
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.infilling import InfillingError
 from dpsynth_assets.methods.evolution.text_api import ShareCallback
+from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines.protocol import Sampling
-from dpsynth_assets.models.engines.token_draws import draw_tokens, uniforms
 
 if TYPE_CHECKING:
     import torch
