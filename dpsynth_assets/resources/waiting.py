@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.resources.live_runs import describe, free_dead_runs
+from dpsynth_assets.resources.pool_claims import rest_between_claims
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -30,6 +31,7 @@ def watched(
         run_id: The run that executes in this process.
         say: Takes a line for the log of the run or for the terminal; called from another thread.
     """
+    rest_between_claims()
     over = threading.Event()
     _tell(instance, _Waits(instance, run_id), say)  # The dead of earlier are gone before it asks.
     watcher = threading.Thread(
