@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,12 +39,15 @@ from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.records import canonical_frame
 from dpsynth_assets.records.columns import check_columns
+from dpsynth_assets.records.reading import frame_rows
 from dpsynth_assets.records.record_filters import column_names
+from dpsynth_assets.records.source_digest import declared_state, source_digest
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.read_records import ReadRecords
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 
 SHOW = "DPSYNTH_SHOW_PRIVATE_ERRORS"
@@ -144,6 +147,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
         compared=ledger is None,
         progress=progress,
     )
+    run.refuse_replaced()
     last = run.all_releases(rows)
     entries = run.ledger.entries()
     return MethodRun(
@@ -233,6 +237,25 @@ class _Run:
     corpora: dict[str, StoredRelease] = field(default_factory=dict)
     read: PrivateInputs | None = field(default=None, repr=False)
 
+    def refuse_replaced(self) -> None:
+        """Refuses another frame than the one that this release's paid stages read."""
+        if not self.compared:
+            return
+        with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
+            differ = self._read_records.differ(self.spec.name, *self._state)
+        if differ:
+            raise PrivacyError(
+                f"private: expected the records that release {self.release!r} of "
+                f"{self.spec.name!r} was paid for, got others. Nothing was charged: give those "
+                "records, or, if these are meant, another name of the release, which pays again."
+            )
+
+    @property
+    def _state(self) -> tuple[str, Callable[[bytes], str]]:
+        """The name of the frame's state, and the digest of its rows under a key."""
+        state = declared_state(self.spec, self.release)
+        return state, lambda key: source_digest(frame_rows(self.private, self.spec), self.spec, key)
+
     def all_releases(self, rows: int | None) -> StoredRelease:
         """Releases the shared histograms and every stage, then writes; returns the last of them."""
         last: StoredRelease | None = None
@@ -317,6 +340,7 @@ class _Run:
         else:
             if self.compared:
                 self._fingerprints.note_paid(self.spec.name)
+                self._read_records.note_paid(self.spec.name)
             kept = self._unfinished(stage, reservation)
             name = f"{self.spec.name}/{part.folder}/{stage.name}"
             with _withheld(name, "Its charge stands; the same call resumes it."):
@@ -342,6 +366,11 @@ class _Run:
         """Those of this installation, wherever the values of this run go."""
         return Fingerprints(OwnerOnlyFiles(home().sensitive), home().sensitive)
 
+    @property
+    def _read_records(self) -> ReadRecords:
+        """Digests of the records that each cohort of this installation was read with."""
+        return ReadRecords(OwnerOnlyFiles(home().sensitive), home().sensitive)
+
     def _refuse_shared_records(self) -> None:
         """Keeps fingerprints of the records, as the assets do, or refuses another account's."""
         name, account = self.spec.name, self.spec.account
@@ -352,6 +381,7 @@ class _Run:
                 f"cohort: expected records that no other account pays for, got some that {other!r} "
                 f"has read: {name!r} would spend a second budget on them. Name that cohort."
             )
+        self._read_records.note_read(name, *self._state)
 
     def _embedder(self) -> Any:
         manifest = self.public.values(["text_embedder"])["text_embedder"]

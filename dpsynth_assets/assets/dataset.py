@@ -1,5 +1,6 @@
 """Assets that every method of a dataset shares: records, embeddings, and released histograms."""
 
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -61,10 +62,14 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         ),
     )
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
-        from dpsynth_assets.records import read_private_records
+        from dpsynth_assets.records.reading import canonical_records, read_rows
+        from dpsynth_assets.records.source_digest import declared_state, source_digest
 
         with private_section(f"Reading dataset {spec.name!r}"):
-            private = read_private_records(spec)
+            raw = read_rows(spec)
+            state, digest = declared_state(spec), partial(source_digest, raw, spec)
+            sensitive_store.refuse_replaced_records(spec.name, spec.source.version, state, digest)
+            private = canonical_records(raw, spec)
             reader = Reader(
                 cohort=spec.name,
                 account=spec.account,
@@ -73,8 +78,10 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
             )
             texts = chain(private.records["text"], private.held_out["text"])
             sensitive_store.refuse_shared_records(reader, texts)
+            sensitive_store.read_records.forget_read(spec.name)
             sensitive_store.write_records(spec.name, "source", private.records)
             sensitive_store.write_records(spec.name, "held_out", private.held_out)
+            sensitive_store.read_records.note_read(spec.name, state, digest)
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/privacy_unit": spec.unit.describe(),

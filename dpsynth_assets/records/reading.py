@@ -57,7 +57,16 @@ def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
         SourceError: The source is missing, broken, or lacks a declared column.
         PrivacyError: Declared ids repeat under replace-one.
     """
-    return canonical_records(read_source(spec.source, column_names(spec)), spec)
+    return canonical_records(read_rows(spec), spec)
+
+
+def read_rows(spec: PrivateDatasetSpec) -> pl.DataFrame:
+    """Reads the declared columns of a private dataset's source, as `read_source` returns them.
+
+    Raises:
+        SourceError: The source is missing, broken, or lacks a declared column.
+    """
+    return read_source(spec.source, column_names(spec))
 
 
 def canonical_frame(frame: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRecords:
@@ -67,9 +76,18 @@ def canonical_frame(frame: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRec
         SourceError: The frame lacks a declared column.
         PrivacyError: Declared ids repeat under replace-one.
     """
+    return canonical_records(frame_rows(frame, spec), spec)
+
+
+def frame_rows(frame: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
+    """Takes the declared columns of a frame in memory, as if they were read from a source.
+
+    Raises:
+        SourceError: The frame lacks a declared column.
+    """
     columns = column_names(spec)
     check_columns(frame.columns, columns, "the frame", schema=True)
-    return canonical_records(as_records(frame.select(columns.distinct), columns), spec)
+    return as_records(frame.select(columns.distinct), columns)
 
 
 def canonical_records(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRecords:

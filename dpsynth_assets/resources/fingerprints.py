@@ -112,13 +112,13 @@ class Fingerprints:
             path
             for name in names
             if not self._paid(name).exists()
-            for path in (self._place(name), self._described(name))
+            for path in (self._place(name), self._described(name), self._folder / f"{name}.read")
             if path.exists()
         ]
 
     def _prints(self, texts: Iterable[str]) -> np.ndarray:
         """Sorted fingerprints of the texts that occur once, uint64 (n,)."""
-        key = self._key()
+        key = store_key(self._files, self._folder.parent)
         counts = Counter(" ".join(text.lower().split()) for text in texts)
         digests = b"".join(
             hashlib.blake2b(text.encode(), digest_size=_BYTES, key=key).digest()
@@ -143,13 +143,6 @@ class Fingerprints:
         described = sorted(self._folder.glob("[!.]*.json"))
         return [Reader(**json.loads(self._files.read(path))) for path in described]
 
-    def _key(self) -> bytes:
-        path = self._folder / _KEY
-        if not path.exists():
-            made = secrets.token_bytes(32)
-            self._files.write(path, lambda file: file.write(made), only_if_absent=True)
-        return self._files.read(path)
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One cohort at a time is compared and kept: two that share records never both are."""
@@ -168,6 +161,16 @@ class Fingerprints:
 
     def _paid(self, cohort: str) -> Path:
         return self._folder / f"{cohort}.paid"
+
+
+def store_key(files: OwnerOnlyFiles, base: Path) -> bytes:
+    """Reads the random key, 32 bytes, of the store below `base`; makes it where there is none."""
+    path = base / FOLDER / _KEY
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = secrets.token_bytes(32)
+        files.write(path, lambda file: file.write(made), only_if_absent=True)
+    return files.read(path)
 
 
 def shares_records(first: np.ndarray, second: np.ndarray) -> bool:

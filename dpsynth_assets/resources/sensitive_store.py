@@ -9,7 +9,7 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
@@ -27,6 +27,7 @@ from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.resources.contributions import Contributions
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.read_records import ReadRecords
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
@@ -86,6 +87,33 @@ class SensitiveStore(dg.ConfigurableResource):
                 "them. Write `shares_records_with` in its dataset file, name other records, or, if "
                 f"nothing was released from {other!r}, run `dpsynth purge {other}`."
             )
+
+    def refuse_replaced_records(
+        self, dataset: str, version: str, state: str, digest: Callable[[bytes], str]
+    ) -> None:
+        """Refuses records other than those that a paid release of the same version read.
+
+        Args:
+            dataset: Cohort whose records they are.
+            version: Their declared version.
+            state: Public name of what is compared (`declared_state`).
+            digest: Computes their digest from the key (`source_digest`).
+
+        Raises:
+            PrivacyError: The source was replaced under its version; nothing is stored or charged.
+        """
+        if self.read_records.differ(dataset, state, digest):
+            raise PrivacyError(
+                f"source.version: expected the records of version {version!r} as they were when "
+                f"releases of {dataset!r} were paid for, got others under the same version. "
+                "Nothing was charged: restore the source, or, if these records are meant, raise "
+                "source.version, which pays for every release again (`dpsynth plan` shows it)."
+            )
+
+    @property
+    def read_records(self) -> ReadRecords:
+        """Digests of the records that each cohort was read with."""
+        return ReadRecords(self._files, self.base)
 
     def embeddings_version(self, dataset: str, split: Split) -> str | None:
         """Version of the texts and the model behind the stored embeddings; None without any."""
@@ -165,6 +193,7 @@ class SensitiveStore(dg.ConfigurableResource):
         private = self._read(dataset, "source", with_embeddings=with_embeddings)
         self.contributions(dataset).note(reservation.id, private.records)
         Fingerprints(self._files, self.base).note_paid(dataset)
+        self.read_records.note_paid(dataset)
         if not with_secrets:
             return private
         return replace(private, secrets=self._read_table(dataset, SECRETS))

@@ -1,0 +1,160 @@
+"""Records replaced under the version that was paid for are told before anything is charged."""
+
+import random
+import shutil
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.datasets import CohortSpec
+from dpsynth_assets.records.reading import read_rows
+from dpsynth_assets.records.source_digest import declared_state, source_digest
+from dpsynth_assets.resources.fingerprints import FOLDER
+from dpsynth_assets.resources.purging import PurgeRule, purge
+from dpsynth_assets_tests.assets.test_shared_records import (
+    SECRET,
+    declare,
+    failure,
+    letters,
+    read,
+    store as store,
+)
+
+KEY = bytes(range(32))
+
+
+def digest(spec):
+    return source_digest(read_rows(spec), spec, KEY)
+
+
+def pay(store, name):
+    """Does what a paid release does when it reads the records (`read_for_release`)."""
+    store.read_records.note_paid(name)
+
+
+def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, store):
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    pay(store, "one")
+    kept = (store.base / "one" / "source.parquet").read_bytes()
+    result = read(declare(tmp_path, "one", letters(range(1, 51))), store)
+    assert not result.success
+    message = failure(result)
+    assert message.startswith("source.version: expected the records of version '1'")
+    assert "raise source.version" in message
+    assert "pays for every release again" in message
+    assert "\n" not in message
+    assert SECRET not in message
+    assert "50" not in message
+    assert (store.base / "one" / "source.parquet").read_bytes() == kept
+
+
+def test_what_the_message_offers_is_true(tmp_path, store):
+    first, other = letters(range(50)), letters(range(200, 260))
+    assert read(declare(tmp_path, "one", first), store).success
+    pay(store, "one")
+    assert not read(declare(tmp_path, "one", other), store).success
+    assert read(declare(tmp_path, "one", first), store).success, "restored"
+    raised = {"source": {"path": str(tmp_path / "one.csv"), "version": "2"}}
+    assert read(declare(tmp_path, "one", other, **raised), store).success, "another version"
+    pay(store, "one")
+    assert not read(declare(tmp_path, "one", first, **raised), store).success
+    assert read(declare(tmp_path, "one", first), store).success, "each version has its own records"
+
+
+def test_records_that_nothing_was_paid_for_may_be_replaced(tmp_path, store):
+    for start in (0, 100, 200):
+        assert read(declare(tmp_path, "one", letters(range(start, start + 50))), store).success
+    pay(store, "one")
+    assert read(declare(tmp_path, "one", letters(range(200, 250))), store).success
+    assert not read(declare(tmp_path, "one", letters(range(50))), store).success
+
+
+def test_a_paid_digest_stays_through_a_purge_and_goes_with_the_store(tmp_path, store):
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    pay(store, "one")
+    purge(store, PurgeRule(), lambda _: False)
+    other = declare(tmp_path, "one", letters(range(100, 150)))
+    assert not read(other, store).success
+    shutil.rmtree(store.base)
+    assert read(other, store).success
+
+
+def test_a_digest_that_nothing_was_paid_for_goes_with_a_purge(tmp_path, store):
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert (store.base / FOLDER / "one.read").exists()
+    purge(store, PurgeRule(dataset="one"), lambda _: False)
+    assert not (store.base / FOLDER / "one.read").exists()
+
+
+def test_records_of_a_refused_reading_are_not_the_ones_paid_for(tmp_path, store):
+    """The second reading fails at the fingerprints of a copy: the first one's records stay."""
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert read(declare(tmp_path, "two", letters(range(300, 350))), store).success
+    assert not read(declare(tmp_path, "two", letters(range(50))), store).success
+    pay(store, "two")
+    assert read(declare(tmp_path, "two", letters(range(300, 350))), store).success
+
+
+def test_order_files_and_formats_do_not_matter(tmp_path):
+    rows = letters(range(40))
+    spec = declare(tmp_path, "one", rows)
+    first = digest(spec)
+    frame = pl.read_csv(tmp_path / "one.csv")
+    for seed in range(3):
+        order = random.Random(seed).sample(range(40), 40)
+        frame[order].write_csv(tmp_path / "one.csv")
+        assert digest(spec) == first
+    frame[:15].write_parquet(tmp_path / "parts-a.parquet")
+    frame[15:].write_parquet(tmp_path / "parts-b.parquet")
+    assert digest(declare(tmp_path, "one", rows, source={"path": f"{tmp_path}/parts-*"})) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows[1:],
+        lambda rows: [*rows, rows[0]],
+        lambda rows: [rows[0] + " ", *rows[1:]],
+        lambda rows: [rows[0].upper(), *rows[1:]],
+    ],
+)
+def test_one_row_is_enough_to_differ(tmp_path, change):
+    columns = {"columns": {"text": "text"}}
+    first = digest(declare(tmp_path, "one", letters(range(20)), **columns))
+    assert digest(declare(tmp_path, "one", change(letters(range(20))), **columns)) != first
+
+
+def test_values_do_not_collide_by_joining(tmp_path):
+    labels = {"columns": {"text": "text", "labels": ["label"]}}
+    facts = {"public_facts": {"labels": {"label": ["a", "b"]}}}
+    found = set()
+    for text, label in [("ab", "c"), ("a", "bc"), ("abc", None), (None, "abc")]:
+        spec = declare(tmp_path, "one", ["x"], **labels, **facts)
+        pl.DataFrame({"text": [text], "label": [label]}).write_csv(tmp_path / "one.csv")
+        found.add(digest(spec))
+    assert len(found) == 4
+
+
+def test_a_key_is_needed_to_know_a_digest(tmp_path):
+    spec = declare(tmp_path, "one", letters(range(5)))
+    assert source_digest(read_rows(spec), spec, bytes(32)) != digest(spec)
+
+
+def test_a_window_is_compared_by_its_own_records(tmp_path):
+    """A source that grows by the next month's records leaves this month's digest as it was."""
+    cohorts = {"by": "window", "column": "day", "period": "month", "first": "2026-01-01"}
+    spec = CohortSpec.of(declare(tmp_path, "mail", ["x"], cohorts=cohorts), "2026_01")
+    january = pl.DataFrame({"day": ["2026-01-05", "2026-01-09"], "text": ["one", "two"]})
+    later = pl.DataFrame({"day": ["2026-02-05"], "text": ["three"]})
+    late = pl.DataFrame({"day": ["2026-01-31"], "text": ["four"]})
+    digests = []
+    for parts in ([january], [january, later], [january, later, late]):
+        pl.concat(parts).write_csv(tmp_path / "mail.csv")
+        digests.append(digest(spec))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_other_columns_are_another_state(tmp_path):
+    spec = declare(tmp_path, "one", ["x"])
+    other = declare(tmp_path, "one", ["x"], columns={"text": "text", "id": "id"})
+    assert declared_state(spec) != declared_state(other)
