@@ -92,6 +92,11 @@ class PromptTemplates:
             return []
         return [_filled(self.public_text, {"label": label_text, "schema": self.schema})]
 
+    def public_frame(self, label_text: str) -> str:
+        """All public words of a prompt without private text."""
+        before = self.public_prompt_text(label_text) if self.public or self.private else ""
+        return before + self.opening(label_text)
+
     def opening(self, label_text: str) -> str:
         """The end of every prompt: the words that open the answer, and the text's start."""
         return _filled(self.response_start, {"label": label_text}) + self.text_start
@@ -157,6 +162,20 @@ class PromptedModel:
             ids += self._text_ids(text)[:max_example_tokens]
             ids += literal
         return ids
+
+    @property
+    def ends_with_line(self) -> bool:
+        """Says whether the end of a line ends a text."""
+        return self._templates.ends_with_line
+
+    def document_ids(self, text: str) -> list[int]:
+        """Tokens of a text that answers a prompt: the text, its closing, the end token.
+
+        Text and closing are encoded together, as the model would write them. The declared start of
+        texts stands in the prompt and is left out.
+        """
+        own = text.strip().removeprefix(self._templates.text_start)
+        return [*self._text_ids(own + self._templates.text_end), self.end_token_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a generated document's tokens: with its declared start, without its end."""

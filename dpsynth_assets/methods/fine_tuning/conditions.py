@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.models.conditional_generator import condition_text
+from dpsynth_assets.models.conditional_generator import condition_text, prompt_condition
+from dpsynth_assets.models.default_prompts import default_templates
+from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.topic_model import TopicModel
@@ -19,23 +21,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditioning:
-    """How conditions of one method are written; public.
+    """How conditions of one method are written: aspect lines, or a prompt's words; public.
 
     Attributes:
         labels: Declared labels, in order.
         label_texts: How each label reads in a condition; all empty where there is one label.
         document_type: What kind of text the records are; "" if it is not said.
         topic_model: Public topics, whose keywords are given; None for conditions without keywords.
+        templates: Prompts in which conditions stand in the label's place; None for aspect lines.
     """
 
     labels: tuple[str, ...]
     label_texts: tuple[str, ...]
     document_type: str
     topic_model: "TopicModel | None" = None
+    templates: PromptTemplates | None = None
 
     def text(self, label: int, topic: int) -> str:
         """Writes the condition of one cell; a negative topic is none."""
-        return condition_text(self.keywords(topic), self.document_type, self.label_texts[label])
+        label_text, keywords = self.label_texts[label], self.keywords(topic)
+        if self.templates is not None:
+            return prompt_condition(label_text, keywords)
+        return condition_text(keywords, self.document_type, label_text)
+
+    def public_text(self, topic: int) -> str:
+        """Writes the condition of a public document, of which a topic is known at most."""
+        keywords = self.keywords(topic)
+        return (
+            condition_text(keywords) if self.templates is None else prompt_condition("", keywords)
+        )
 
     def keywords(self, topic: int) -> Sequence[str]:
         """Words that stand for a topic; none where conditions carry none, or for no topic."""
@@ -61,9 +75,21 @@ class TrainingPairs:
 
 
 def conditioning(
-    terms: CohortTerms, document_type: str, public: PublicInputs, *, keywords: bool
+    terms: CohortTerms,
+    document_type: str,
+    public: PublicInputs,
+    *,
+    keywords: bool,
+    templates: PromptTemplates | None = None,
 ) -> Conditioning:
     """Reads off declared facts how conditions are written.
+
+    Args:
+        terms: Labels, and how they read.
+        document_type: What kind of text the records are; "" if it is not said.
+        public: Holds the topics.
+        keywords: Whether conditions carry those of a record's topic.
+        templates: Prompts of a language model; None for aspect lines.
 
     Raises:
         ValueError: If keywords are asked for and there is no topic model.
@@ -79,7 +105,34 @@ def conditioning(
         label_texts=texts,
         document_type=document_type,
         topic_model=public.topic_model if keywords else None,
+        templates=templates,
     )
+
+
+def generator_prompts(
+    terms: CohortTerms, document_type: str, *, keywords: bool
+) -> PromptTemplates | None:
+    """Chooses the prompts that a base's language model is fine-tuned and asked with.
+
+    Returns:
+        The dataset file's templates; without any, the default ones for `document_type`. None
+        where the generator is no language model of the base, which reads aspect lines.
+
+    Raises:
+        ValueError: Keywords have no place in the declared templates.
+    """
+    if terms.generator is None or terms.generator.kind != "language_model":
+        return None
+    labelled = any(terms.label_texts)
+    declared = terms.prompts
+    if declared is None or declared == default_templates(terms.domain, labelled=labelled):
+        return default_templates(document_type or "Texts", labelled=labelled or keywords)
+    if keywords and declared.public_frame("x") == declared.public_frame("y"):
+        raise ValueError(
+            "Expected {label} in prompt.public or prompt.response_start, where keywords of a topic "
+            "are written, got none. Write it there, or drop prompt."
+        )
+    return declared
 
 
 def training_pairs(private: PrivateInputs, conditioning: Conditioning) -> TrainingPairs:

@@ -11,6 +11,7 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     conditioning,
+    generator_prompts,
     training_pairs,
 )
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig, generator_settings
@@ -41,6 +42,7 @@ from dpsynth_assets.methods.rejection_sampling import open_judge
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
 from dpsynth_assets.models.conditional_generator import ConditionalGenerator
 from dpsynth_assets.models.fine_tuning import TokenExample
+from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
 
 STAGE = "finetuned_generator"
@@ -73,6 +75,11 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def pretrained(self) -> bool:
         """Whether training starts from the public weights, or from random ones of their shape."""
         return True
+
+    @property
+    def templates(self) -> PromptTemplates | None:
+        """Prompts of the base's language model; None where conditions are aspect lines."""
+        return generator_prompts(self.terms, self.config.document_type, keywords=self.has_keywords)
 
     @property
     def writing_inputs(self) -> frozenset[str]:
@@ -146,6 +153,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             self.terms.engine,
             device=self.starts_from(public).device,
             batch_rows=config.rows_per_forward,
+            templates=self.templates,
         ) as (writer, engine):
             if engine != kind:
                 progress(0.0, f"written by {engine}: {kind} cannot serve this model")
@@ -164,9 +172,15 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
     def _fresh(self, public: PublicInputs) -> ConditionalGenerator:
         start = self.starts_from(public)
-        return fresh_generator(start.source, start.device, pretrained=self.pretrained)
+        return fresh_generator(
+            start.source, start.device, pretrained=self.pretrained, templates=self.templates
+        )
 
     def _conditioning(self, public: PublicInputs) -> Conditioning:
         return conditioning(
-            self.terms, self.config.document_type, public, keywords=self.has_keywords
+            self.terms,
+            self.config.document_type,
+            public,
+            keywords=self.has_keywords,
+            templates=self.templates,
         )

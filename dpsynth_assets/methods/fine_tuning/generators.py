@@ -12,7 +12,6 @@ from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
-    condition_text,
     load_conditional_generator,
     per_example_loss,
 )
@@ -22,6 +21,7 @@ from dpsynth_assets.models.fine_tuning import (
     merge_adapters,
     multiply_in_integers,
 )
+from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 if TYPE_CHECKING:
     import torch
@@ -52,18 +52,27 @@ class PairLoss:
         return len(example.targets) + len(example.inputs) // 2
 
 
-def fresh_generator(source: str, device: str, *, pretrained: bool = True) -> ConditionalGenerator:
+def fresh_generator(
+    source: str,
+    device: str,
+    *,
+    pretrained: bool = True,
+    templates: PromptTemplates | None = None,
+) -> ConditionalGenerator:
     """Opens public weights in float32 for training, apart from every loaded model.
 
     Args:
         source: Folder or hub id.
         device: Torch device.
         pretrained: False draws random weights of the same shape instead, from a public seed.
+        templates: Prompts of a language model; None: aspect lines.
 
     **Privacy** Loaded models are shared within a process: weights that were trained in place would
     be taken for public ones by the next dataset.
     """
-    generator = load_conditional_generator(source, dtype="float32", device=device)
+    generator = load_conditional_generator(
+        source, dtype="float32", device=device, templates=templates
+    )
     if not pretrained:
         _draw_weights(generator)
     return generator
@@ -117,7 +126,7 @@ def public_pairs(public: PublicInputs, conditioning: Conditioning) -> TrainingPa
     if conditioning.topic_model is not None and public.text_embedder is not None and documents:
         embeddings = public.text_embedder.embed(documents, public=True)
         topics = conditioning.topic_model.assign(embeddings).tolist()
-    conditions = [condition_text(conditioning.keywords(topic)) for topic in topics]
+    conditions = [conditioning.public_text(topic) for topic in topics]
     return TrainingPairs(conditions=conditions, documents=documents)
 
 

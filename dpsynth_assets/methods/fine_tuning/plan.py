@@ -153,7 +153,7 @@ class DeclaredTraining:
         if config.lora_rank is None and config.lora_modules is not None:
             return (
                 f"Expected lora_rank beside lora_modules: {config.lora_modules}, got none. Give a "
-                "rank, or leave lora_modules out."
+                "rank, or set lora_modules: null."
             )
         integers = config.lora_rank is not None and config.frozen_products == "int8"
         if integers and not config.exact_sums:

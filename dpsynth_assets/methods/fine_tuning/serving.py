@@ -6,7 +6,7 @@ changes its speed, not (float rounding aside) its rows.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.opening import serving
 from dpsynth_assets.models.exact_decoder.shapes import computes_folder
 from dpsynth_assets.models.language_model import LanguageModel
+from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 PACKED_DECODER = "transformers"
 """What writes where no engine can: the packed decoder of this process."""
@@ -43,8 +44,15 @@ class DocumentWriter(Protocol):
         """Samples one document for each condition; see `ConditionalGenerator.generate`."""
 
 
+@dataclass(frozen=True)
 class GeneratorWeights(LanguageModel):
-    """Released weights as an engine reads them: the tokenizer's end token ends a document."""
+    """Released weights as an engine reads them.
+
+    Attributes:
+        end_token_id: The token that ends a document of the generator.
+    """
+
+    end_token_id: int = field(kw_only=True)
 
     @property
     def document_format(self) -> DocumentFormat:  # type: ignore[override]
@@ -89,16 +97,22 @@ class ServedGenerator:
                 top_p=top_p,
                 max_new_tokens=tuple(min(max_new_tokens, each) for each in room),
                 seed=seed,
+                stop=encoder.stop,
             ),
             provenance=Provenance.RELEASED,
             progress=None if progress is None else _counted(progress, len(prompts)),
         )
-        return [row.text.strip() for row in written]
+        return [encoder.document_text(row.token_ids) for row in written]
 
 
 @contextmanager
 def open_writer(
-    folder: Path, engine: EngineSpec, *, device: str, batch_rows: int
+    folder: Path,
+    engine: EngineSpec,
+    *,
+    device: str,
+    batch_rows: int,
+    templates: PromptTemplates | None = None,
 ) -> Iterator[tuple[DocumentWriter, str]]:
     """Opens released weights for writing, and the name of what runs them; closed afterwards.
 
@@ -111,11 +125,12 @@ def open_writer(
         engine: The dataset's engine; its `model` is for other methods and not served here.
         device: Torch device of the packed decoder.
         batch_rows: Rows decoded together, unless the engine's own bound is declared.
+        templates: Prompts that the weights were fine-tuned with; None: aspect lines.
 
     Raises:
         EngineError: The engine cannot be opened.
     """
-    generator = load_conditional_generator(folder, device=device)
+    generator = load_conditional_generator(folder, device=device, templates=templates)
     if generator.has_encoder or engine.kind == "openai":
         yield generator, PACKED_DECODER
         return
@@ -125,7 +140,12 @@ def open_writer(
     )
     if spec.kind == "exact" and not computes_folder(folder):
         spec = spec.model_copy(update={"kind": "transformers"})
-    weights = GeneratorWeights(source=str(folder), dtype=spec.dtype, device=device)
+    weights = GeneratorWeights(
+        source=str(folder),
+        dtype=spec.dtype,
+        device=device,
+        end_token_id=generator.encoder.end_token_id,
+    )
     with serving(spec, weights) as opened:
         yield ServedGenerator(generator, opened), spec.kind
 

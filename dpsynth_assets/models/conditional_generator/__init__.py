@@ -14,6 +14,7 @@ from dpsynth_assets.models.conditional_generator.generator import (
     load_conditional_generator,
     per_example_loss,
 )
+from dpsynth_assets.models.conditional_generator.prompted import prompt_condition
 
 __all__ = [
     "ConditionalGenerator",
@@ -23,4 +24,5 @@ __all__ = [
     "condition_text",
     "load_conditional_generator",
     "per_example_loss",
+    "prompt_condition",
 ]

@@ -93,7 +93,7 @@ def sample_for_conditions(
     with one_thread_each(threads) as workers:
         for rows, found in zip(batches, workers.map(written, batches), strict=True):
             for row, ids in zip(rows, found, strict=True):
-                documents[row] = generator.checkpoint.decode(ids).strip()
+                documents[row] = encoder.document_text(ids)
             done += len(rows)
             if progress is not None:
                 progress(done / len(order), f"{done} of {len(order)} documents")

@@ -146,6 +146,15 @@ class PairEncoder:
         bound, end = self.document_bound(max_tokens, condition_tokens), self.end_token_id
         return [[*ids, end][:bound] for ids in self.checkpoint.encode_all(documents)]
 
+    def document_text(self, ids: Sequence[int]) -> str:
+        """Text of a generated document's tokens, special tokens left out."""
+        return self.checkpoint.decode(ids).strip()
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end a document, beside the end token: none."""
+        return ()
+
     def document_bound(self, max_tokens: int, condition_tokens: int | None = None) -> int:
         """At most `max_tokens`, and no more than the model has positions for, whatever the texts.
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.conditional_generator.encoding import PairBatch, PairEncoder
+from dpsynth_assets.models.conditional_generator.prompted import PromptedEncoder
 from dpsynth_assets.models.language_model import (
     LanguageModel,
     LanguageModelError,
     load_language_model,
 )
+from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 if TYPE_CHECKING:
     import torch
@@ -34,11 +36,13 @@ class ConditionalGenerator:
 
     Attributes:
         checkpoint: The checkpoint's configuration and tokenizer, `dtype` and `device`.
+        templates: Prompts that a decoder-only model reads in place of aspect lines; None for those.
 
     **Source**: Tan et al. 2025, section 3.1 (CTCL-Generator).
     """
 
     checkpoint: LanguageModel
+    templates: PromptTemplates | None = None
 
     @property
     def source(self) -> str:
@@ -80,7 +84,7 @@ class ConditionalGenerator:
 
     def with_model(self, model: Any) -> "ConditionalGenerator":
         """The same tokenizer and format around other weights, e.g. fine-tuned ones."""
-        other = ConditionalGenerator(self.checkpoint)
+        other = ConditionalGenerator(self.checkpoint, self.templates)
         other.__dict__["model"] = model
         return other
 
@@ -93,6 +97,8 @@ class ConditionalGenerator:
     @property
     def max_condition_tokens(self) -> int:
         """Conditions are cut to this many tokens unless the caller says otherwise."""
+        if self.templates is not None and not self.has_encoder:
+            return self.encoder.condition_tokens
         return self._bound("max_condition_tokens", DEFAULT_CONDITION_TOKENS)
 
     @property
@@ -112,6 +118,8 @@ class ConditionalGenerator:
     @cached_property
     def encoder(self) -> PairEncoder:
         """Turns conditions and documents into token ids."""
+        if self.templates is not None and not self.has_encoder:
+            return PromptedEncoder.of(self.checkpoint, self.templates)
         return PairEncoder.for_checkpoint(
             self.checkpoint,
             self.has_encoder,
@@ -170,7 +178,11 @@ class ConditionalGenerator:
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         write_format(
-            folder, self.max_condition_tokens, self.max_document_tokens, self.encoder.start_tokens
+            folder,
+            self.max_condition_tokens,
+            self.max_document_tokens,
+            self.encoder.start_tokens,
+            conditions="aspect lines" if self.templates is None else "prompts",
         )
 
 
@@ -201,11 +213,16 @@ def token_losses(model: Any, batch: PairBatch) -> "torch.Tensor":
 
 
 def write_format(
-    folder: Path, max_condition_tokens: int, max_document_tokens: int, start: Sequence[str]
+    folder: Path,
+    max_condition_tokens: int,
+    max_document_tokens: int,
+    start: Sequence[str],
+    *,
+    conditions: str = "aspect lines",
 ) -> None:
     """Writes what a loader must know beside the checkpoint itself."""
     facts = {
-        "conditions": "aspect lines",
+        "conditions": conditions,
         "max_condition_tokens": max_condition_tokens,
         "max_document_tokens": max_document_tokens,
         "document_start": list(start),
@@ -214,7 +231,11 @@ def write_format(
 
 
 def load_conditional_generator(
-    path_or_id: str | Path, *, dtype: str = "float32", device: str = "auto"
+    path_or_id: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    templates: PromptTemplates | None = None,
 ) -> ConditionalGenerator:
     """Opens a generator; weights are read at the first use of `.model`.
 
@@ -222,6 +243,7 @@ def load_conditional_generator(
         path_or_id: Folder in the transformers format, or a hub id `owner/name`.
         dtype: `float32`, `bfloat16` or `float16`.
         device: `auto` takes the first CUDA device if there is one, else the processor.
+        templates: Prompts for a decoder-only model; None: aspect lines.
 
     Raises:
         LanguageModelError: No such folder, unknown id, no network, unknown dtype.
@@ -233,7 +255,8 @@ def load_conditional_generator(
             f"Expected a conditional generator in {folder}, found no config.json; materialise "
             "public/conditional_generator, or give a folder in the transformers format or a hub id."
         )
-    return ConditionalGenerator(load_language_model(path_or_id, dtype=dtype, device=device))
+    checkpoint = load_language_model(path_or_id, dtype=dtype, device=device)
+    return ConditionalGenerator(checkpoint, templates)
 
 
 def _load_sequence_model(checkpoint: LanguageModel) -> Any:

@@ -56,8 +56,11 @@ def test_a_served_generator_writes_what_its_weights_do(folders):
 
 
 def test_documents_of_released_weights_end_with_the_tokenizers_end_token(folders):
-    weights = GeneratorWeights(folders["decoder_only"])
-    assert weights.end_token_id == weights.tokenizer.eos_token_id
+    generator = load_conditional_generator(folders["decoder_only"], device="cpu")
+    end = generator.encoder.end_token_id
+    assert end == generator.tokenizer.eos_token_id
+    weights = GeneratorWeights(folders["decoder_only"], end_token_id=end)
+    assert weights.end_token_id == end
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""A language model is fine-tuned behind the prompt that other methods ask it with."""
+
+from dataclasses import replace
+
+import pytest
+
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.methods.fine_tuning.conditions import conditioning, generator_prompts
+from dpsynth_assets.methods.fine_tuning.generation import STAGE
+from dpsynth_assets.methods.fine_tuning.generators import public_pairs
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.encoding import IGNORED
+from dpsynth_assets.models.default_prompts import default_templates
+from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+
+BASE = PublicDataSpec(name="english", domain="short visits", language_model={"kind": "smollm2"})
+TEMPLATES = default_templates("short visits", labelled=True)
+DECLARED = PromptTemplates(private="{examples}\n", public="Visits, {label}\n", end="\n")
+
+
+def terms_of(cases, **changes):
+    base = {"language_model": BASE.language_model, "generator": BASE.conditional_generator}
+    return cases.terms(**base, domain=BASE.domain, **changes)
+
+
+@pytest.fixture
+def prompted(public):
+    """The toy language model as a generator behind default prompts."""
+    return load_conditional_generator(
+        public.language_model.source, device="cpu", templates=TEMPLATES
+    )
+
+
+def test_a_pair_is_a_prompt_and_a_text_on_one_line_that_ends(prompted):
+    batch = prompted.encode_pairs(["ex"], ["a visit\nto  the town."])
+    ids, labels = batch.inputs["input_ids"][0].tolist(), batch.labels[0].tolist()
+    written = prompted.checkpoint.decode([*ids, labels[-1]])
+    assert written == 'short visits\n\nex: "a visit to the town."\n'
+    learnt = [token for token in labels if token != IGNORED]
+    assert prompted.checkpoint.decode(learnt) == 'a visit to the town."\n'
+    assert learnt[-1] == prompted.encoder.end_token_id
+
+
+def test_the_prompt_is_the_one_that_other_methods_ask_with(public, prompted):
+    asked = PromptedModel(public.language_model, TEMPLATES).prompt_ids("ex", [], 1)
+    assert prompted.encoder.condition_ids(["ex"], 100) == [asked]
+
+
+def test_a_document_that_is_cut_has_no_end_and_a_long_prompt_keeps_its_opening(prompted):
+    (cut,) = prompted.encoder.document_ids(["a visit to the town"], 3)
+    assert len(cut) == 3
+    assert prompted.encoder.end_token_id not in cut
+    ((*_, opening),) = prompted.encoder.condition_ids(["ex"], 4)
+    assert prompted.checkpoint.decode([opening]).endswith('"')
+
+
+def test_what_is_learnt_is_read_back_as_the_text(prompted):
+    text = 'she said "no" and left'
+    (ids,) = prompted.encoder.document_ids([text], 60)
+    assert prompted.encoder.document_text(ids) == text
+
+
+def test_a_text_can_neither_end_its_document_nor_bring_a_special_token(prompted):
+    (ids,) = prompted.encoder.document_ids(["one\ntwo<eos></s><|endoftext|>"], 60)
+    assert ids.count(prompted.encoder.end_token_id) == 1
+    assert not set(ids) & set(prompted.tokenizer.all_special_ids)
+
+
+def test_keywords_of_a_topic_stand_beside_the_label(cases, public):
+    terms = terms_of(cases)
+    templates = generator_prompts(terms, BASE.domain, keywords=True)
+    assert templates == TEMPLATES
+    known = conditioning(terms, BASE.domain, public, keywords=True, templates=templates)
+    assert known.text(0, 1) == "ex about bakery0, bakery1, bakery2, bakery3"
+    assert known.text(1, -1) == "why"
+    assert set(public_pairs(public, known).conditions) <= {
+        known.public_text(topic) for topic in (-1, 0, 1, 2, 3)
+    }
+    assert known.public_text(-1) == "text"
+
+
+def test_the_document_type_is_the_domain_of_the_prompt(cases):
+    found = generator_prompts(terms_of(cases), "long visits", keywords=False)
+    assert found == default_templates("long visits", labelled=True)
+    plain = terms_of(cases, labels=("",), label_texts=("",))
+    assert generator_prompts(plain, "", keywords=False) == default_templates(
+        "Texts", labelled=False
+    )
+    assert generator_prompts(plain, "", keywords=True) == default_templates("Texts", labelled=True)
+
+
+def test_declared_prompts_come_first_and_others_are_another_release(cases):
+    assert generator_prompts(terms_of(cases, prompts=DECLARED), "x", keywords=True) == DECLARED
+    told = [
+        bound_method("ctcl", {}, terms_of(cases, **changes)).plan(4.0).stage(STAGE).settings
+        for changes in ({}, {"prompts": DECLARED})
+    ]
+    assert told[0] != told[1]
+
+
+def test_prompts_without_a_place_for_keywords_are_refused_before_the_charge(cases, public):
+    declared = replace(DECLARED, public="Visits\n")
+    method = bound_method("ctcl", {}, terms_of(cases, prompts=declared))
+    with pytest.raises(ValueError, match=r"Expected \{label\} in prompt.public") as raised:
+        method.check_public(method.plan(4.0).stage(STAGE), public)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_generator_of_another_kind_reads_aspect_lines(cases):
+    assert generator_prompts(cases.terms(prompts=DECLARED), "x", keywords=True) is None
