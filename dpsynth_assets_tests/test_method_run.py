@@ -77,6 +77,21 @@ def test_another_store_does_not_hide_that_records_are_shared(tmp_path):
         run(notes("sun"), "notes_again", store=tmp_path / "elsewhere")
 
 
+def test_another_frame_under_a_release_that_was_paid_for_is_refused(monkeypatch):
+    """A stored corpus over one frame is no answer to a call with another."""
+    first = run(notes("sun"), "notes")
+    with pytest.raises(PrivacyError, match="release '1' of 'notes' was paid for, got others") as no:
+        run(notes("moon"), "notes")
+    assert "Nothing was charged" in str(no.value)
+    assert "moon" not in str(no.value)
+    assert "400" not in str(no.value)
+    again = run(notes("sun")[::-1], "notes")
+    assert again.reused, "the same records in another order"
+    assert again.entries == first.entries
+    other = run(notes("moon"), "notes", release="2", epsilon=8.0)
+    assert not other.reused
+
+
 def test_a_failure_before_the_charge_says_that_nothing_was_charged(monkeypatch):
     from dpsynth_assets import method_run
 

@@ -4,7 +4,8 @@ What is removed: records, embeddings, internal tables, and plain files that a ki
 What stays unless it is asked for: finished passes and checkpoints of a charge that is not committed
 yet (without them the next run pays again), and the contribution table (it holds hashes, and people
 may ask after the data is gone). Fingerprints of records that a paid release has read always stay:
-without them a second file over the same records would have a second budget. Ledger, stored releases
+without them a second file over the same records would have a second budget; so do their digests, by
+which replaced records are told. Ledger, stored releases
 and reports are not in this store.
 
 Removal unlinks files. On disks that keep old blocks, encrypt the store (`sealing.py`): without the

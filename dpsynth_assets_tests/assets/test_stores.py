@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.io_managers import ArtifactIOManager
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.resources.release_store import ReleaseStore
@@ -84,6 +84,23 @@ def test_mechanism_reads_aligned_records_and_embeddings_with_its_reservation(sen
     )
     assert private.records.equals(RECORDS)
     assert private.embeddings.shape == (2, 3)
+
+
+def test_the_records_that_a_mechanism_reads_are_those_of_their_version_from_then_on(sensitive):
+    rows = sensitive.read_records
+    rows.note_read("tickets", "version 1", lambda _: "first")
+    assert not rows.differ("tickets", "version 1", lambda _: "second"), "nothing was paid for"
+    sensitive.read_for_release(
+        "tickets",
+        ledger=LedgerOf("r1"),
+        reservation=SimpleNamespace(id="r1", request=SimpleNamespace(event=EVENT)),
+        with_embeddings=False,
+    )
+    assert rows.differ("tickets", "version 1", lambda _: "second")
+    assert not rows.differ("tickets", "version 1", lambda _: "first")
+    with pytest.raises(PrivacyError, match=r"raise source\\.version") as told:
+        sensitive.refuse_replaced_records("tickets", "1", "version 1", lambda _: "second")
+    assert "\n" not in str(told.value)
 
 
 def test_embeddings_of_other_records_are_refused(sensitive):
