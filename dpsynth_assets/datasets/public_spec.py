@@ -141,7 +141,7 @@ class ConditionalGeneratorSpec(Declaration):
     kind: Literal["embedded", "language_model", "pretrained"] = Field(
         default="embedded",
         description="embedded: a small encoder-decoder trained here on public (aspects, document) "
-        "pairs. language_model: the base's language model, which reads the aspects as a prompt; "
+        "pairs. language_model: the base's language model, behind the prompt of the other methods; "
         "what a base with smollm2 takes where this part is left out. pretrained: weights from a "
         "folder or the hub.",
     )

@@ -9,12 +9,19 @@ from dpsynth_assets.methods.base import CohortTerms, MethodConfig
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 
 LANGUAGE_MODEL_SETTINGS: Mapping[str, Any] = {
-    "lora_rank": 8,
+    "lora_rank": 4,
     "frozen_products": "int8",
     "exact_sums": True,
-    "learning_rate": 2e-3,
+    "expected_batch_size": 512,
+    "clip_bound": 0.3,
+    "learning_rate": 5e-3,
 }
-"""Settings where the generator is the base's language model and the dataset file names none."""
+"""Settings where the generator is the base's language model and the dataset file names none: few
+trained numbers, large batches and a bound below most gradients' norms, since noise grows with the
+root of how many numbers are trained and with the bound (docs/methods.md has the figures)."""
+
+ADAPTED_LAYERS = ("q_proj", "v_proj")
+"""Layers of a Llama-shaped language model beside which adapters are trained."""
 
 CLASSIFIER_RATE = 0.05
 """Peak learning rate of the linear classifier, chosen on public text: 2,000 reviews of Yelp and
@@ -97,8 +104,9 @@ class PrivateTrainingConfig(MethodConfig):
     lora_modules: list[str] | None = Field(
         default=None,
         description=(
-            "Names of the layers beside which adapters are trained, e.g. [q_proj, v_proj]. Empty: "
-            "all linear layers but the output layer."
+            "Names of the layers beside which adapters are trained, e.g. [q_proj, v_proj], the "
+            "default where the generator is the base's Llama-shaped language model. null: all "
+            "linear layers but the output layer."
         ),
     )
     frozen_products: Literal["float32", "int8"] = Field(
@@ -178,7 +186,8 @@ class GeneratorConfig(PrivateTrainingConfig):
         max_length=200,
         description=(
             "What kind of text the records are, e.g. `restaurant review`: public knowledge, "
-            "written into every condition. Empty: not said."
+            "written into every condition, or the first line of a language model's prompt, where "
+            "the base's domain stands by default. Empty: not said."
         ),
     )
     rows: int = Field(
@@ -221,7 +230,9 @@ def generator_settings(terms: CohortTerms) -> dict[str, Any]:
     """
     if terms.generator is None or terms.generator.kind != "language_model":
         return {}
-    return {**LANGUAGE_MODEL_SETTINGS, "document_type": terms.domain}
+    chosen = {**LANGUAGE_MODEL_SETTINGS, "document_type": terms.domain}
+    llama_shaped = terms.language_model is None or terms.language_model.kind != "pretrained"
+    return {**chosen, "lora_modules": list(ADAPTED_LAYERS)} if llama_shaped else chosen
 
 
 class CtclConfig(GeneratorConfig):

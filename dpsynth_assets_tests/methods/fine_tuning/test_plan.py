@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.datasets import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods import plan_cache
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning, plan
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
@@ -229,11 +229,16 @@ def terms_of(cases, base, **changes):
 @pytest.mark.parametrize("name", ["ctcl", "dp_fine_tuning"])
 def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integers(cases, name):
     config = bound_method(name, {"steps": 20}, terms_of(cases, LANGUAGE_MODEL)).config
-    assert (config.lora_rank, config.frozen_products, config.exact_sums) == (8, "int8", True)
+    assert (config.lora_rank, config.frozen_products, config.exact_sums) == (4, "int8", True)
+    assert (config.lora_modules, config.clip_bound) == (["q_proj", "v_proj"], 0.3)
     assert config.document_type == "Letters to a town"
     assert bound_method(name, {"lora_rank": 2}, terms_of(cases, LANGUAGE_MODEL)).config == (
         config.model_copy(update={"lora_rank": 2, "steps": 40})
     )
+    own = LANGUAGE_MODEL.model_copy(
+        update={"language_model": LanguageModelSpec(kind="pretrained", model="a/b")}
+    )  # Its layers may have other names.
+    assert bound_method(name, {}, terms_of(cases, own)).config.lora_modules is None
     small = PublicDataSpec(name="demo")
     assert bound_method(name, {}, terms_of(cases, small)).config.lora_rank is None
 
