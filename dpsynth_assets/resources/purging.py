@@ -5,8 +5,7 @@ What stays unless it is asked for: finished passes and checkpoints of a charge t
 yet (without them the next run pays again), and the contribution table (it holds hashes, and people
 may ask after the data is gone). Fingerprints of records that a paid release has read always stay:
 without them a second file over the same records would have a second budget; so do their digests, by
-which replaced records are told. Ledger, stored releases
-and reports are not in this store.
+which replaced records are told. Ledger, stored releases and reports are not in this store.
 
 Removal unlinks files. On disks that keep old blocks, encrypt the store (`sealing.py`): without the
 key what is left there cannot be read.
