@@ -25,7 +25,8 @@ class Conditioning:
 
     Attributes:
         labels: Declared labels, in order.
-        label_texts: How each label reads in a condition; all empty where there is one label.
+        label_texts: How each label reads in a condition; all empty where there is one label and
+            conditions are aspect lines.
         document_type: What kind of text the records are; "" if it is not said.
         topic_model: Public topics, whose keywords are given; None for conditions without keywords.
         templates: Prompts in which conditions stand in the label's place; None for aspect lines.
@@ -99,7 +100,8 @@ def conditioning(
             "Expected a topic model, whose keywords conditions carry, got none. Declare "
             "topic_model in the public base."
         )
-    texts = terms.label_texts if len(terms.labels) > 1 else ("",) * len(terms.labels)
+    said = len(terms.labels) > 1 or templates is not None
+    texts = terms.label_texts if said else ("",) * len(terms.labels)
     return Conditioning(
         labels=terms.labels,
         label_texts=texts,

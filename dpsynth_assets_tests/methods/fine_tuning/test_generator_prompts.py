@@ -80,6 +80,13 @@ def test_keywords_of_a_topic_stand_beside_the_label(cases, public):
     assert known.public_text(-1) == "text"
 
 
+def test_a_single_label_stands_in_the_prompt_as_it_does_for_other_methods(cases, public):
+    terms = terms_of(cases, labels=("x",), label_texts=("ex",))
+    templates = generator_prompts(terms, BASE.domain, keywords=False)
+    known = conditioning(terms, BASE.domain, public, keywords=False, templates=templates)
+    assert known.text(0, -1) == "ex"
+
+
 def test_the_document_type_is_the_domain_of_the_prompt(cases):
     found = generator_prompts(terms_of(cases), "long visits", keywords=False)
     assert found == default_templates("long visits", labelled=True)
