@@ -33,6 +33,7 @@ from dpsynth_assets.privacy.ledger import (
 )
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.draw_lock import alone
+from dpsynth_assets.releases.realised_cost import KeptCosts, keep_realised_cost, realised_cost
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
 
 STORE_POLL_SECONDS = 5.0
@@ -45,7 +46,7 @@ class PublicInputError(PrivacyError):
     """A public model cannot be opened, or a draw could not end with it; nothing was charged."""
 
 
-class Unfinished(Protocol):
+class Unfinished(KeptCosts, Protocol):
     """State that a run keeps of a release it has paid for and not finished."""
 
     @property
@@ -124,7 +125,7 @@ def release_once(
             is discarded and the charge stands.
     """
     with alone(request.key(terms.relation, terms.unit), ledger.url, lambda: _say_waiting(request)):
-        _commit_stored_values(ledger, store, request)
+        _commit_stored_values(ledger, store, request, passes)
         reservation = _interrupted(ledger, store, request, passes)
         if reservation is None:
             _check_room(ledger, store, request, terms, plan)
@@ -159,8 +160,11 @@ def _drawn_and_committed(
     _assert_cost_was_charged(drawn.cost, request)
     if store.has(reservation.id):
         return _first_stored(ledger, store, request, reservation)
+    if kept is not None and drawn.cost.ex_post_epsilon is not None:
+        keep_realised_cost(kept, drawn.facts, drawn.rows, drawn.cost.ex_post_epsilon)
     digest, path = _stored(store, request, reservation, drawn)
-    _commit(ledger, request, reservation, digest, path, drawn.cost.ex_post_epsilon)
+    realised = drawn.cost.ex_post_epsilon
+    _commit(ledger, request, reservation, digest, path, realised, cost_is_kept=kept is not None)
     if kept is not None:
         kept.remove()
     return StoredRelease(
@@ -181,7 +185,7 @@ def _first_stored(
             f"Another run has stored {request.asset} under the same charge. Run again to use it."
         )
     digest, path = store.digest(reservation.id), str(store.folder(reservation.id))
-    _commit(ledger, request, reservation, digest, path, None)
+    _commit(ledger, request, reservation, digest, path, None, cost_is_kept=False)
     facts, rows = store.load(reservation.id)
     return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
 
@@ -255,6 +259,8 @@ def _commit(
     digest: str,
     path: str,
     ex_post_epsilon: float | None,
+    *,
+    cost_is_kept: bool,
 ) -> None:
     """Commits a stored value; if the ledger is gone, says that nothing is lost."""
     try:
@@ -267,7 +273,7 @@ def _commit(
     except LedgerIntegrityError:
         raise
     except PrivacyError as problem:
-        if request.guarantee == GuaranteeType.EX_POST:
+        if request.guarantee == GuaranteeType.EX_POST and not cost_is_kept:
             raise  # Its realised cost ends with this run, so the value cannot be used.
         raise PrivacyError(
             f"{problem} The value of {request.asset} is stored and paid for: run again, and it is "
@@ -321,9 +327,9 @@ def _interrupted(
     - after the value was stored: `_commit_stored_values` has committed it, at no charge.
 
     A charge without a mark here was made by another machine, whose progress may have reported draws
-    that it kept: other draws under its charge would be a second release, so it is charged anew. An
-    ex-post value that is stored cannot be labelled, since its realised cost died with the run: that
-    release is drawn, and recorded, anew.
+    that it kept: other draws under its charge would be a second release, so it is charged anew. So
+    is an ex-post value that another machine stored: its realised cost, without which it cannot be
+    labelled, was kept there.
     """
     if passes is None:
         return None
@@ -357,18 +363,30 @@ def _marked(
     return mark
 
 
-def _commit_stored_values(ledger: Ledger, store: StoredReleases, request: ReleaseRequest) -> None:
+def _commit_stored_values(
+    ledger: Ledger,
+    store: StoredReleases,
+    request: ReleaseRequest,
+    passes: Callable[[Reservation], Unfinished] | None,
+) -> None:
     """Commits what an earlier run stored and paid for, but did not live to commit."""
-    if request.guarantee == GuaranteeType.EX_POST:
-        return  # Its realised cost died with the run, so the value cannot be labelled.
+    ex_post = request.guarantee == GuaranteeType.EX_POST
     for reservation in ledger.pending(request):
-        if store.has(reservation.id):
-            ledger.commit(
-                reservation,
-                artifact_digest=store.digest(reservation.id),
-                artifact_uri=str(store.folder(reservation.id)),
-            )
-            return
+        if not store.has(reservation.id):
+            continue
+        kept = passes(reservation) if ex_post and passes is not None else None
+        cost = realised_cost(kept, store, reservation.id) if kept is not None else None
+        if ex_post and cost is None:
+            continue  # Without its realised cost the value cannot be labelled.
+        ledger.commit(
+            reservation,
+            artifact_digest=store.digest(reservation.id),
+            artifact_uri=str(store.folder(reservation.id)),
+            ex_post_epsilon=cost,
+        )
+        if kept is not None:
+            kept.remove()
+        return
 
 
 def _assert_unaltered(store: StoredReleases, reservation: Reservation) -> None:

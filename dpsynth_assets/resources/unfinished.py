@@ -32,6 +32,21 @@ class Unfinished:
             folder.mkdir(exist_ok=True, mode=0o700)
             flush(folder.parent)
 
+    def keep_cost(self, value: str, epsilon: float) -> None:
+        """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""
+        content = json.dumps(epsilon).encode()
+        self._files.write(self._cost(value), lambda file: file.write(content))
+        for path in (self._cost(value), self._folder):
+            flush(path)
+
+    def cost(self, value: str) -> float | None:
+        """Reads the realised cost that was kept for a value; None where none was."""
+        path = self._cost(value)
+        return float(json.loads(self._files.read(path))) if path.exists() else None
+
+    def _cost(self, value: str) -> Path:
+        return self._folder / f"cost of {value}.json"
+
     def remove(self) -> None:
         """Forgets what was kept, once the release is committed."""
         shutil.rmtree(self._folder, ignore_errors=True)

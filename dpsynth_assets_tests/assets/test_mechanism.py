@@ -333,7 +333,44 @@ def test_what_a_killed_run_kept_is_gone_so_another_draw_is_another_release(ledge
     assert ledger.count_charges() == 2
 
 
-def test_an_ex_post_value_that_was_stored_and_not_committed_is_drawn_anew(ledger, store, tmp_path):
+def test_an_ex_post_value_is_committed_with_its_own_cost(ledger, store, tmp_path, monkeypatch):
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
+    ex_post = {"guarantee": GuaranteeType.EX_POST, "event": None}
+    draw = Mechanism(ledger, Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.25))
+
+    def die(*arguments, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", die)
+        with pytest.raises(Killed):
+            resumed(ledger, store, sensitive, draw, **ex_post)
+    released = resumed(ledger, store, sensitive, draw, **ex_post)
+    assert (draw.draws, released.facts) == (1, {"draw": 1})
+    assert [entry.ex_post_epsilon for entry in ledger.entries()] == [None, 1.25]
+    assert not list((tmp_path / "sensitive" / "tickets" / "passes").iterdir())
+
+
+def test_a_cost_never_labels_another_value(ledger, store, tmp_path, monkeypatch):
+    """Two runs drew under one charge: the cost of the one is not that of the other's value."""
+    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
+    ex_post = {"guarantee": GuaranteeType.EX_POST, "event": None}
+    draw = Mechanism(ledger, Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.25))
+    save = ReleaseStore.save
+
+    def another_run_stores(self, reservation, facts, rows, files):
+        save(self, reservation, {"draw": "of another run"}, rows, files)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReleaseStore, "save", another_run_stores)
+        with pytest.raises(Killed):
+            resumed(ledger, store, sensitive, draw, **ex_post)
+    assert resumed(ledger, store, sensitive, draw, **ex_post).facts == {"draw": 2}
+    assert ledger.count_charges() == 2
+
+
+def test_an_ex_post_value_whose_cost_lies_elsewhere_is_drawn_anew(ledger, store, tmp_path):
     sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
     ex_post = {"guarantee": GuaranteeType.EX_POST, "event": None}
 

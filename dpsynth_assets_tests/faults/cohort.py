@@ -8,6 +8,7 @@ file asks it to: whoever kills it knows where it was without watching a clock.
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +117,31 @@ class MarkedStore(ReleaseStore):
         return stored
 
 
+def costs_ex_post() -> bool:
+    """Whether the mechanism's cost is known once it has drawn, as FAULTS_GUARANTEE says."""
+    return os.environ.get("FAULTS_GUARANTEE", "") == "ex_post"
+
+
+def cost_of(drawn: list[list[int]]) -> Cost:
+    """The cost of a release; an ex-post one is a function of what was drawn."""
+    if costs_ex_post():
+        return Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=ex_post_epsilon(drawn))
+    return Cost(guarantee=GuaranteeType.DP, event=EVENT)
+
+
+def ex_post_epsilon(drawn: list[list[int]]) -> float:
+    """A made-up realised cost that differs from draw to draw."""
+    return 1.0 + abs(sum(map(sum, drawn))) / 1000
+
+
 def request(release: str, run_id: str) -> ReleaseRequest:
     return ReleaseRequest(
         cohort=COHORT,
         dataset=COHORT,
         asset="/".join(KEY),
         mechanism="histogram in passes",
-        guarantee=GuaranteeType.DP,
-        event=EVENT,
+        guarantee=GuaranteeType.EX_POST if costs_ex_post() else GuaranteeType.DP,
+        event=None if costs_ex_post() else EVENT,
         parameters={"passes": PASSES},
         code_version="1",
         data_version="1",
@@ -159,14 +177,13 @@ def candidate_corpus(
                 if number == 1:
                     reached(PASS)
             reached(DRAWN)
-            cost = Cost(guarantee=GuaranteeType.DP, event=EVENT)
-            return Drawn(facts={"dp_counts": drawn}, rows=None, cost=cost)
+            return Drawn(facts={"dp_counts": drawn}, rows=None, cost=cost_of(drawn))
 
         stored = release_once(
             ledger=book,
             store=release_store,
             request=request(release_name(context, config), context.run_id),
-            terms=TERMS,
+            terms=replace(TERMS, accepts_ex_post=costs_ex_post()),
             plan=(),
             draw=draw,
             passes=lambda reservation: _marked_passes(sensitive_store, reservation),
