@@ -11,6 +11,7 @@ from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -66,14 +67,26 @@ def declared(method, settings):
     )
 
 
-def upstream(histogram):
+def sealed(histogram, spec, plan):
+    """Puts a histogram into ledger and store, as its own asset would; gives its reservation."""
+    request = stage_request(
+        spec, plan.histogram, plan.histogram.plan.stages[0], release="1", inputs={}
+    )
+    ledger = PrivacyLedger().open()
+    reservation = ledger.reserve(request, plan.budget, plan.releases)
+    digest, place = ReleaseStore().save(reservation.id, histogram.to_json(), None)
+    ledger.commit(reservation, artifact_digest=digest, artifact_uri=place)
+    return reservation.id
+
+
+def upstream(histogram, reservation):
     """What the candidate reads: a model's manifest, centres, and the released histogram."""
     values = {
         ("public", "tiny", "public_language_model"): {"path": "models/tiny"},
         ("public", "tiny", "public_clusters"): np.eye(4, 5, dtype=np.float32),
         ("letters", "shared", "cluster_histogram"): {
             **histogram.to_json(),
-            "reservation": "r0",
+            "reservation": reservation,
         },
     }
 
@@ -93,7 +106,7 @@ def failure_of(folder, method, settings, histogram):
     assert plan.methods[0].plan.refusal is None
     candidate = method_definitions(spec, plan, plan.methods[0]).assets[0]
     result = dg.materialize(
-        [*upstream(histogram), candidate],
+        [*upstream(histogram, sealed(histogram, spec, plan)), candidate],
         resources={
             "io_manager": ArtifactIOManager(),
             "ledger": PrivacyLedger(),
@@ -150,4 +163,5 @@ def test_public_misconfigurations_cost_nothing_and_say_what_is_wrong(
     assert shown.startswith("letters/")
     assert "withheld" not in shown
     assert "\n" not in shown
-    assert PrivacyLedger().open().entries() == []
+    charged = {entry.asset for entry in PrivacyLedger().open().entries()}
+    assert charged == {"letters/shared/cluster_histogram"}
