@@ -3,8 +3,9 @@
     python -m dpsynth_assets_tests.chaos.installation --rounds 100 --database sqlite --seed 1
 
 Each round kills runs at random moments: two that race for one release, the holder of a place in a
-pool, one that waits for it, or both; or it leaves a killed launch behind, or takes the ledger
-away. Then one run is left alone. It must come to its end, whoever died before, and pay once. The
+pool, one that waits for it, or both, or one that is replacing the published folder; or it leaves a
+killed launch behind, or takes the ledger away. The published folder is the old or the new one,
+whole. Then one run is left alone. It must come to its end, whoever died before, and pay once. The
 database holds Dagster's runs and pools and the ledger. Writes one JSON report.
 """
 
@@ -13,10 +14,12 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,16 @@ import dagster as dg
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets.resources.live_runs import free_dead_runs
 from dpsynth_assets_tests.chaos.databases import SQLITE, Storage, storage
-from dpsynth_assets_tests.faults.cohort import COHORT, EVENT, PASS, POOL, counts_job
+from dpsynth_assets_tests.faults.cohort import (
+    COHORT,
+    EVENT,
+    PASS,
+    POOL,
+    PUBLISHED,
+    PUBLISHING,
+    counts_job,
+    published,
+)
 
 HANG_SECONDS = 120.0
 LAUNCH_LIMIT_SECONDS = 15
@@ -37,7 +49,7 @@ run_monitoring:
   start_timeout_seconds: {LAUNCH_LIMIT_SECONDS}
   cancel_timeout_seconds: {LAUNCH_LIMIT_SECONDS}
 """
-KINDS = ("race", "holder", "waiter", "both", "launch", "ledger")
+KINDS = ("race", "holder", "waiter", "both", "launch", "ledger", "publish")
 UNDER_WAY = [
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
@@ -71,7 +83,9 @@ class Installation:
         self._end_launches()
 
     def _start(self, release: str) -> Any:
-        return self.house.start(FAULTS_RELEASE=release, FAULTS_EXECUTOR="declared")
+        return self.house.start(
+            FAULTS_RELEASE=release, FAULTS_EXECUTOR="declared", FAULTS_PUBLISH="1"
+        )
 
     def _kill(self, run: Any) -> None:
         if not run.ended:
@@ -136,6 +150,36 @@ class Installation:
             if outcome["success"]:
                 self.problems.append(f"{release}: paid into a ledger that is not the one it knew")
 
+    def _publish(self, release: str) -> None:
+        """A run dies while it replaces the published folder, before or after the exchange."""
+        self.house.forget_marks()
+        self.house.hold(PUBLISHING)
+        run = self._start(release)
+        step = run.at(PUBLISHING)
+        self.house.forget_marks()
+        time.sleep(self.random.uniform(0, 0.06))
+        if step != run.pid:
+            with suppress(ProcessLookupError):
+                os.kill(step, signal.SIGKILL)
+        self._kill(run)
+        self._published(release)
+
+    def _published(self, release: str) -> str | None:
+        """The release that the published folder is of, by its charge; it is whole."""
+        folder = published()
+        if not folder.exists():
+            return None
+        files = {path.name: path.read_text().splitlines() for path in folder.iterdir()}
+        lines = {line for content in files.values() for line in content}
+        if (
+            set(files) != set(PUBLISHED)
+            or len(lines) != 1
+            or {len(c) for c in files.values()} != {500}
+        ):
+            self.problems.append(f"{release}: the published folder is not whole")
+            return None
+        return lines.pop().split()[0]
+
     def _until_it_waits(self) -> None:
         deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
@@ -174,6 +218,8 @@ class Installation:
         stored = [path.name for path in self.house.store.base.iterdir() if path.name[0] != "."]
         if charges < len(stored):
             self.problems.append(f"{release} ({kind}): {len(stored)} values, {charges} charges")
+        if self._published(release) not in {entry.reservation for entry in released}:
+            self.problems.append(f"{release} ({kind}): what is published was not released")
         for entry in released[-2:]:
             if self.house.store.digest(entry.reservation) != entry.artifact_digest:
                 self.problems.append(f"{release} ({kind}): a released value changed")

@@ -24,13 +24,14 @@ from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.resources.executors import declared_executor
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.unfinished import StoredPasses
+from dpsynth_assets.storage.whole_folders import replaced_whole
 
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
@@ -47,6 +48,8 @@ BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
     "stored",
     "committed",
 )
+PUBLISHING = "publishing"
+PUBLISHED = ("README.md", "counts.json", "privacy_label.json")
 HISTOGRAM: dict[str, Any] = {
     "noise": "gaussian",
     "scale": 8.0,
@@ -189,8 +192,24 @@ def candidate_corpus(
             passes=lambda reservation: _marked_passes(sensitive_store, reservation),
         )
     reached(COMMITTED)
+    if os.environ.get("FAULTS_PUBLISH") == "1":
+        publish(stored)
     sys.stdout.write("a line for the step's log\n")
     return dg.Output(stored.facts, metadata=spend_metadata(book, stored.reservation, TERMS))
+
+
+def published() -> Path:
+    """The folder that holds the release that was published last."""
+    return Path(os.environ["DPSYNTH_HOME"]) / "released" / COHORT
+
+
+def publish(stored: StoredRelease) -> None:
+    """Replaces the published folder as `published_corpus` does; each file names its release."""
+    with replaced_whole(published()) as folder:
+        for name in PUBLISHED:
+            (folder / name).write_text(f"{stored.reservation.id} {stored.facts}\n" * 500)
+            if name == PUBLISHED[0]:
+                reached(PUBLISHING)
 
 
 def _marked_passes(store: SensitiveStore, reservation: Reservation) -> MarkedPasses:
