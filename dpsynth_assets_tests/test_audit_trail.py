@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from dpsynth_assets.assets import audit_trail as audit_trail_asset
 from dpsynth_assets.assets.audit_trail import AGREES, audit_trail, write_trail, written_files
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.defs import sensors
@@ -374,4 +375,23 @@ def test_every_hour_the_audit_runs_by_itself_and_shows_a_forged_claim(installati
     assert audit_now(installation, cursor)[0] == "No audit is due."
     monkeypatch.setattr(sensors, "SECONDS_BETWEEN_AUDITS", 0.0)
     assert audit_now(installation, cursor)[0] == "Audited letters."
+    assert live_result(installation) == [False]
+
+
+def test_a_cohort_that_cannot_be_audited_fails_its_check_and_keeps_no_other_from_it(
+    installation, monkeypatch
+):
+    installation.report("letters/audit/audit_trail")
+    installation.report("zoo/audit/audit_trail")
+    audited = audit_trail_asset.audit_trail
+
+    def unreadable(cohort, *others):
+        if cohort == "letters":
+            raise OSError("store of Zaphod")
+        return audited(cohort, *others)
+
+    monkeypatch.setattr(audit_trail_asset, "audit_trail", unreadable)
+    told, cursor = audit_now(installation)
+    assert told == ("Audited zoo. Could not audit letters (OSError): dpsynth audit NAME says why.")
+    assert set(json.loads(cursor)) == {"letters", "zoo"}
     assert live_result(installation) == [False]

@@ -205,15 +205,30 @@ def report_agreement(
     **Privacy** Compares released and public values: post-processing. Launches no run.
     """
     trail = audit_trail(cohort, ledger, store, instance)
+    _report(cohort, trail.agrees, _lines(trail), instance)
+    return trail
+
+
+def report_no_audit(cohort: str, reason: str, instance: dg.DagsterInstance) -> None:
+    """Shows that a cohort could not be audited: until it can be, its check does not hold.
+
+    Args:
+        cohort: Name of a dataset.
+        reason: Why, without private values.
+        instance: Learns the result.
+    """
+    _report(cohort, False, [f"not audited: {cohort}: {reason}"], instance)
+
+
+def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterInstance) -> None:
     instance.report_runless_asset_event(
         dg.AssetCheckEvaluation(
             asset_key=dataset_key(cohort, AUDIT, AUDIT_TRAIL),
             check_name=AGREES,
-            passed=trail.agrees,
-            metadata={"findings": dg.MetadataValue.json(_lines(trail))},
+            passed=passed,
+            metadata={"findings": dg.MetadataValue.json(lines)},
         )
     )
-    return trail
 
 
 def _lines(trail: AuditTrail) -> list[str]:

@@ -1,6 +1,7 @@
 """Scores of the internal report as metadata of its asset.
 
-**Privacy** Internal, as the report: scores are computed from private records without noise.
+**Privacy** Internal, as the report: scores are computed from private records without noise. Numbers
+of rows stand only where rows were released: of real rows they would count private records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ def score_metadata(
 
 
 _SHOWN = (
-    "name", "guarantee", "epsilon", "rows", "scored_rows",
+    "name", "guarantee", "epsilon", "rows",
     *(f"{prefix}{metric}" for metric in METRICS for prefix in ("", "gap_closed_")),
 )  # fmt: skip
 _SCORES = {name for metric in METRICS for name in (metric, f"gap_closed_{metric}")}

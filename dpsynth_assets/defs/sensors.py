@@ -45,22 +45,34 @@ def _audit_hourly() -> dg.SensorDefinition:
         ),
     )
     def audit_hourly(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from dpsynth_assets.assets.audit_trail import audited_cohorts, report_agreement
+        from dpsynth_assets.assets.audit_trail import (
+            audited_cohorts,
+            report_agreement,
+            report_no_audit,
+        )
         from dpsynth_assets.resources.ledger import PrivacyLedger
         from dpsynth_assets.resources.release_store import ReleaseStore
 
         last: dict[str, float] = json.loads(context.cursor or "{}")
-        started, done = time.time(), []
+        started, done, failed = time.time(), [], []
         for cohort in audited_cohorts(context.instance):
             if started - last.get(cohort, 0.0) < SECONDS_BETWEEN_AUDITS:
                 continue
-            report_agreement(cohort, PrivacyLedger().open(), ReleaseStore(), context.instance)
             last[cohort] = started
-            done.append(cohort)
+            try:
+                report_agreement(cohort, PrivacyLedger().open(), ReleaseStore(), context.instance)
+                done.append(cohort)
+            except Exception as error:  # noqa: BLE001 - one cohort must not keep others from it
+                report_no_audit(cohort, type(error).__name__, context.instance)
+                failed.append(f"{cohort} ({type(error).__name__})")
             if time.time() - started > SECONDS_OF_A_TICK:
                 break  # The others follow with the next tick.
         context.update_cursor(json.dumps(last))
-        return dg.SkipReason(f"Audited {', '.join(done)}." if done else "No audit is due.")
+        said = [f"Audited {', '.join(done)}."] if done else []
+        if failed:
+            said.append(f"Could not audit {', '.join(failed)}: dpsynth audit NAME says why.")
+            context.log.error(said[-1])
+        return dg.SkipReason(" ".join(said) or "No audit is due.")
 
     return audit_hourly
 
