@@ -1,6 +1,6 @@
 """The folder of definitions, loaded by Dagster, where a broken dataset file harms itself alone."""
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from dagster.components.core.component_tree import ComponentTree
@@ -13,8 +13,10 @@ from dagster.components.core.decl import (
 )
 from dagster.components.core.defs_module import ComponentPath, find_defs_or_component_yaml
 
+from dpsynth_assets.components.declared import file_definitions
 from dpsynth_assets.components.refused import RefusedFile
-from dpsynth_assets.datasets import Problem, dataset_folders, standing
+from dpsynth_assets.datasets import dataset_folders, standing
+from dpsynth_assets.datasets.standing import Standing
 
 
 class DatasetTree(ComponentTree):
@@ -28,23 +30,21 @@ class DatasetTree(ComponentTree):
         place = ComponentPath.from_path(self.defs_module_path)
         known: ComponentDecl | None = self.state_tracker.get_cache_data(place).component_decl
         if known is None:
-            refused = standing([self.defs_module_path, *dataset_folders()[1:]]).refused
+            found = standing([self.defs_module_path, *dataset_folders()[1:]])
             context = self.decl_load_context.for_component_loc(place)
-            known = _declaration(context, refused)
+            known = _declaration(context, found)
             if known is None:
                 raise ValueError(f"Expected definitions in {self.defs_module_path}, got none.")
             self.state_tracker.set_cache_data(place, component_decl=known)
         return known
 
 
-def _declaration(
-    context: ComponentDeclLoadContext, refused: Mapping[Path, tuple[Problem, ...]]
-) -> ComponentDecl | None:
+def _declaration(context: ComponentDeclLoadContext, found: Standing) -> ComponentDecl | None:
     """The declaration of a file or a folder; a folder is descended into here, not by Dagster."""
     path = context.path
     own = find_defs_or_component_yaml(path)
-    if own is not None and own.resolve() in refused:
-        return _replaced(context, own, refused[own.resolve()])
+    if own is not None and own.resolve() in found.refused:
+        return _replaced(context, own.resolve(), found)
     if own is not None or not path.is_dir():
         return build_filesystem_component_decl_from_context(context)
     children = {}
@@ -52,8 +52,8 @@ def _declaration(
         if child.name == "__pycache__" or child.name.startswith("."):
             continue
         inner = context.for_component_loc(ComponentPath.from_path(child))
-        if (found := _declaration(inner, refused)) is not None:
-            children[child] = found
+        if (declared := _declaration(inner, found)) is not None:
+            children[child] = declared
     if not children:
         return None
     return DefsFolderDecl(
@@ -65,11 +65,13 @@ def _declaration(
     )
 
 
-def _replaced(
-    context: ComponentDeclLoadContext, file: Path, problems: tuple[Problem, ...]
-) -> ComponentDecl:
+def _replaced(context: ComponentDeclLoadContext, file: Path, found: Standing) -> ComponentDecl:
+    usable = [
+        partial(file_definitions, each.spec, file) for each in found.usable if each.path == file
+    ]
+
     def load(_: ComponentDeclLoadContext) -> RefusedFile:
-        return RefusedFile(file, problems)
+        return RefusedFile(file, found.refused[file], usable)
 
     return ComponentLoaderDecl(
         context=context, loc=ComponentPath.from_path(context.path), component_node_fn=load

@@ -130,3 +130,20 @@ def test_the_folder_of_dagster_components_contains_a_broken_file_too(tmp_path, m
     keys = tree.build_defs(tree.defs_module_path).resolve_asset_graph().get_all_asset_keys()
     refused = {key.path[1].rpartition("_")[0] for key in keys if key.path[0] == PREFIX}
     assert {"unparsed", "negative", "unmethodical"} <= refused
+
+
+def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path, monkeypatch):
+    package = tmp_path / "two_defs"
+    (package / "pair").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    shutil.copy(Path(dpsynth_assets.__file__).parent / "defs" / "resources.py", package)
+    base = "type: dpsynth_assets.components.PublicData\nattributes: {name: own_base}\n"
+    (package / "pair" / "defs.yaml").write_text(f"{base}---\n{BROKEN['negative'][0]}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    import two_defs
+
+    tree = DatasetTree(defs_module=two_defs, project_root=tmp_path)
+    keys = tree.build_defs(tree.defs_module_path).resolve_asset_graph().get_all_asset_keys()
+    assert any(key.path[0] == PREFIX for key in keys)
+    assert any(key.path[:2] == ["public", "own_base"] for key in keys)
