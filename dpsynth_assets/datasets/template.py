@@ -37,10 +37,10 @@ attributes:
   # structured:                    # texts that are JSON records: how many parse and validate
   #   json_schema: schemas/{name}.json   # or the schema itself; a public fact
 
-  # Prompts. Without this block the model's own document format writes them: for a pretrained
-  # checkpoint the label, then the text in a fence. An instruction-tuned one wants a user's turn
-  # around the examples, and an answer that has begun. For JSON records {{schema}} says publicly
-  # what the private prompt shows by example.
+  # Prompts. Without this block the base's domain makes them: the domain, the label, a text in
+  # quotation marks on one line; a base without a domain has its model's own document format. An
+  # instruction-tuned model wants a user's turn around the examples, and an answer that has begun.
+  # For JSON records {{schema}} says publicly what the private prompt shows by example.
   # prompt:
   #   private: |
   #     Here are reviews of category {{label}}.
