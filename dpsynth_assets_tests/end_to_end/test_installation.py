@@ -11,8 +11,10 @@ import pytest
 from dpsynth_assets.assets.attack_gate import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
 from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
+from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
@@ -255,11 +257,17 @@ def test_copied_spans_warn_the_steward_and_lie_in_the_sensitive_store_alone(hous
     path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
     clean = pl.read_parquet(path)
     leak = clean.head(1).with_columns(text=pl.lit(SECRET))
+
+    @dg.asset(key=key)
+    def leaking() -> pl.DataFrame:
+        return pl.concat([clean, leak])
+
     try:
-        pl.concat([clean, leak]).write_parquet(path)
+        manager = {"io_manager": ArtifactIOManager()}
+        assert dg.materialize([leaking], instance=house.instance, resources=manager).success
         result = house.run('key:"letters/mean_clustered/copied_spans"')
     finally:
-        clean.write_parquet(path)
+        house.run('key:"letters/mean_clustered/candidate_corpus"')
     assert result.success
     (warning,) = evaluations(result, NO_COPIED_SPAN)
     assert (warning.passed, warning.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -307,9 +315,11 @@ def test_number_of_private_records_is_in_no_log_and_no_metadata(house):
     ]
     phrases = [rf"\b{count} (of|texts|records|rows|documents)\b" for count in counts]
     phrases += [rf'"value": {count}\b' for count in counts]
+    constant = f"from {MINIMUM_ROWS} rows on"  # A public sentence below every table of scores.
     for path in (house.home / "dagster").rglob("*"):
         if path.is_file():
             content = path.read_bytes().decode("utf-8", errors="replace")
+            content = content.replace(constant, "")
             assert not [phrase for phrase in phrases if re.search(phrase, content)], path
 
 
