@@ -140,7 +140,7 @@ def _recorded(
 ) -> LedgerEntry:
     """Writes the entry and remembers the ledger from here on."""
     entry = Ledger(url).record_recovery(action, because.strip(), seen)
-    Checkpoint(home().root / "ledger", url).path.unlink(missing_ok=True)
+    Checkpoint(home().root / "ledger", url).remove()
     witness.replace(Seen(entry.seq, entry.hash, entry.recorded_at))
     return entry
 

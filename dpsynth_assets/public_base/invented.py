@@ -54,4 +54,3 @@ def invented_documents(
     share(folder)
     found = pl.read_parquet(folder / _FILE)
     return found if spec.max_documents is None else found.head(spec.max_documents)
-

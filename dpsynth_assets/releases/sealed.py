@@ -18,6 +18,18 @@ from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
 
 _RESERVATION = re.compile(r"[0-9a-f]{32}")
+_PUBLIC = frozenset(
+    {
+        "public_language_model",
+        "language_model",  # of private prediction, as ledgers have held it from the first
+        "public_clusters",
+        "public_corpus",
+        "text_embedder",
+        "topic_model",
+        "conditional_generator",
+    }
+)
+"""Names of public inputs in a charge; the identity of one may be any folder's name."""
 
 
 def sealed_release(
@@ -97,10 +109,17 @@ def releases_behind(reservation: str, charges: Mapping[str, LedgerEntry]) -> lis
     while waiting:
         charge = charges.get(waiting.pop())
         inputs = (charge.parameters.get("inputs") or {}) if charge is not None else {}
-        named = [v for v in inputs.values() if isinstance(v, str) and _RESERVATION.fullmatch(v)]
+        named = [v for k, v in inputs.items() if _is_release(k, v, charges)]
         waiting += [name for name in named if name not in found]
         found |= dict.fromkeys(named)
     return list(found)
+
+
+def _is_release(name: str, identity: object, charges: Mapping[str, LedgerEntry]) -> bool:
+    """Says whether an input is a release; one that looks like a release and is unknown is one."""
+    if not isinstance(identity, str) or not _RESERVATION.fullmatch(identity):
+        return False
+    return name not in _PUBLIC or identity in charges
 
 
 def _problem_behind(

@@ -280,3 +280,82 @@ def test_a_reservation_that_was_altered_in_the_file_is_reported(place):
     report = opened(place).verify()
     assert not report.ok
     assert "checkpoint" in str(report.problems[0])
+
+
+# What a killed process left in the file, and a rollback
+
+
+def after_a_lost_end(folder, lose):
+    """A rolled back ledger, with rows of what was lost in the file: the JSON was not replaced."""
+    for number in range(4):
+        release(opened(folder), TERMS, release=f"kept {number}")
+    opened(folder).head()
+    earlier = kept(folder).path.read_bytes(), sqlite_file(folder).read_bytes()
+    lose()
+    opened(folder).head()
+    kept(folder).path.write_bytes(earlier[0])
+    sqlite_file(folder).write_bytes(earlier[1])
+    for number in range(4):
+        release(opened(folder), TERMS, release=f"new {number}")
+    opened(folder).head()
+
+
+def test_a_release_that_was_lost_is_not_reused_after_a_rollback(place):
+    lost = [make_request(release=f"lost {number}") for number in range(4)]
+    after_a_lost_end(
+        place, lambda: [release(opened(place), TERMS, release=each.release) for each in lost]
+    )
+    assert opened(place).verify().ok
+    for request in lost:
+        assert not opened(place).preview(request, TERMS).reused
+        assert not opened(place).reserve(request, TERMS).reused
+
+
+def test_a_charge_that_was_lost_opens_nothing_after_a_rollback(place):
+    lost = []
+
+    def lose():
+        asked = [make_request(release=f"lost {number}") for number in range(6)]
+        lost.extend(opened(place).reserve(request, TERMS) for request in asked)
+
+    after_a_lost_end(place, lose)
+    assert opened(place).verify().ok
+    for reservation in lost:
+        assert opened(place).pending(reservation.request) == []
+        assert not opened(place).is_open(reservation.id)
+
+
+def test_a_commit_that_was_lost_is_none_after_a_rollback(place):
+    fill(opened(place), 9)
+    paid = opened(place).reserve(make_request(release="paid"), TERMS)
+    after_a_lost_end(
+        place,
+        lambda: [
+            opened(place).commit(paid, artifact_digest="d", artifact_uri="u"),
+            *(release(opened(place), TERMS, release=f"lost {number}") for number in range(3)),
+        ],
+    )
+    assert opened(place).verify().ok
+    assert opened(place).is_open(paid.id)
+    assert opened(place).sealed_digest(paid.id) is None
+    assert [each.id for each in opened(place).pending(paid.request)] == [paid.id]
+    assert not opened(place).preview(paid.request, TERMS).reused
+
+
+@pytest.mark.parametrize("committed", [None, 1], ids=["charge", "release"])
+def test_a_row_without_an_entry_of_the_ledger_is_no_charge(place, committed):
+    fill(opened(place), 20)
+    opened(place).head()
+    request, name = make_request(release="planted"), "ab" * 16
+    key = request.key(TERMS.relation, TERMS.unit)
+    connection = sqlite3.connect(reservations(place))
+    with connection:
+        row = (name, key, 1, committed, "d", "u")
+        connection.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)", row)
+    connection.close()
+    ledger = opened(place)
+    assert ledger._book.kept is not None
+    assert not ledger.is_open(name)
+    assert ledger.pending(request) == []
+    assert ledger.sealed_digest(name) is None
+    assert not ledger.reserve(request, TERMS).reused

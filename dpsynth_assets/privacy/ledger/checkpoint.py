@@ -34,7 +34,12 @@ from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.months import MonthSpend
 from dpsynth_assets.privacy.ledger.plans import Charges
-from dpsynth_assets.privacy.ledger.reservations import KeptReservations, Layered
+from dpsynth_assets.privacy.ledger.reservations import (
+    KeptReservations,
+    KindsOf,
+    Layered,
+    no_kinds,
+)
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
@@ -75,8 +80,13 @@ class Checkpoint:
         self.path = folder / f"verified-{name}.json"
         self._reservations = folder / f"verified-{name}.sqlite"
 
-    def load(self) -> Book | None:
-        """The book that was saved; None without one, or one that is damaged or not ours."""
+    def load(self, kinds_of: KindsOf = no_kinds) -> Book | None:
+        """The book that was saved; None without one, or one that is damaged or not ours.
+
+        Args:
+            kinds_of: Asks the ledger whether it holds a reservation that the book looks up; without
+                it, the book can be compared, and none of its reservations is found.
+        """
         try:
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -89,7 +99,8 @@ class Checkpoint:
         stored = json.loads(body)
         if stored["format"] != FORMAT:
             return None
-        kept = KeptReservations(self._reservations, stored["reserved"], stored["committed"])
+        counts = stored["reserved"], stored["committed"]
+        kept = KeptReservations(self._reservations, *counts, kinds_of)
         return _book(stored, kept) if kept.is_whole else None
 
     def save(self, book: Book) -> None:
@@ -112,6 +123,11 @@ class Checkpoint:
         except OSError:
             with suppress(OSError):
                 temporary.unlink()
+
+    def remove(self) -> None:
+        """Removes both files: the next process verifies the whole chain."""
+        self.path.unlink(missing_ok=True)
+        self._reservations.unlink(missing_ok=True)
 
     def _with_reservations(self, book: Book) -> KeptReservations:
         reserved, committed = book.reserved, book.committed

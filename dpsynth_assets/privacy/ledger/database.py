@@ -87,6 +87,12 @@ class Database:
         with self._readable(), self._engine.connect() as connection:
             return Appender(connection).find_reserve(reservation)
 
+    def kinds_of(self, reservation: str) -> set[str]:
+        """Kinds of the entries of a reservation, from the table's index; empty without any."""
+        query = sa.select(TABLE.c.kind).where(TABLE.c.reservation == reservation)
+        with self._readable(), self._engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
     def count_charges(self, cohort: str | None = None) -> int:
         """Counts reserves, of one cohort or of all."""
         query = sa.select(sa.func.count()).where(TABLE.c.kind == RESERVE)

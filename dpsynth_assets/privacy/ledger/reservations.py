@@ -2,22 +2,27 @@
 
 A step asks after a handful of reservations, and a ledger has tens of thousands. So a checkpoint
 keeps them in a file of its own (SQLite, beside the checkpoint), in which a step looks up what it
-needs. Sums never come from here: they are in the checkpoint, under its digest. An altered row could
-make a release be paid for again, or be refused as altered; it cannot lower what was spent.
+needs. Sums never come from here: they are in the checkpoint, under its digest. A row is no charge
+and no commit by itself: it counts only where the ledger holds the entry, which every look-up asks.
+An altered row could make a release be paid for again, or be refused as altered; it cannot lower
+what was spent, and it cannot make private data be read without a charge.
 """
 
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 
 Value = TypeVar("Value")
 Committed = tuple[str | None, str | None]
+KindsOf = Callable[[str], Collection[str]]
+"""Kinds of the entries that a ledger holds of a reservation."""
 
 _TABLES = (
     """CREATE TABLE kept (reservation TEXT PRIMARY KEY, key TEXT, place INTEGER, committed INTEGER,
@@ -28,17 +33,36 @@ _TABLES = (
 )
 
 
+def no_kinds(_: str) -> Collection[str]:
+    """Answers for no ledger: nothing is in it."""
+    return ()
+
+
 class KeptReservations:
     """Reservations that the checkpoint of a machine has verified, by id and by key.
+
+    Look-ups return what the ledger holds as well. A process that was killed between writing this
+    file and its checkpoint leaves rows that no checkpoint means; if the ledger is then rolled back,
+    these rows are of charges that were lost.
 
     Attributes:
         reserved: Number of them: the first so many of the ledger.
         committed: Number of commits among the same entries.
     """
 
-    def __init__(self, path: Path, reserved: int, committed: int) -> None:
-        """Names the file and how much of it is meant: it may hold later entries as well."""
+    def __init__(
+        self, path: Path, reserved: int, committed: int, kinds_of: KindsOf = no_kinds
+    ) -> None:
+        """Names the file and how much of it is meant: it may hold later entries as well.
+
+        Args:
+            path: The file.
+            reserved: Number of reservations that are meant.
+            committed: Number of commits that are meant.
+            kinds_of: Asks the ledger; without it, no look-up finds anything.
+        """
         self.path, self.reserved, self.committed = path, reserved, committed
+        self._kinds_of = kinds_of
 
     @property
     def is_whole(self) -> bool:
@@ -52,25 +76,26 @@ class KeptReservations:
     def key_of(self, reservation: str) -> str | None:
         """Key of a reservation."""
         query = "SELECT key FROM kept WHERE reservation = ? AND place <= ?"
-        return next((key for (key,) in self._rows(query, reservation, self.reserved)), None)
+        rows = self._rows(query, reservation, self.reserved)
+        return next((key for (key,) in rows if RESERVE in self._kinds_of(reservation)), None)
 
     def commit_of(self, reservation: str) -> Committed | None:
         """Digest and address that were committed for a reservation."""
         query = "SELECT digest, uri FROM kept WHERE reservation = ? AND committed <= ?"
-        return next((row for row in self._rows(query, reservation, self.committed)), None)
+        rows = self._rows(query, reservation, self.committed)
+        return next((row for row in rows if COMMIT in self._kinds_of(reservation)), None)
 
     def of_key(self, key: str) -> list[str]:
         """Reservations of a key, in order."""
         query = "SELECT reservation FROM kept WHERE key = ? AND place <= ? ORDER BY place"
-        return [name for (name,) in self._rows(query, key, self.reserved)]
+        rows = self._rows(query, key, self.reserved)
+        return [name for (name,) in rows if RESERVE in self._kinds_of(name)]
 
     def released(self, key: str) -> str | None:
         """The reservation of a key that was committed first."""
-        query = (
-            "SELECT reservation FROM kept WHERE key = ? AND committed <= ? ORDER BY committed "
-            "LIMIT 1"
-        )
-        return next((name for (name,) in self._rows(query, key, self.committed)), None)
+        query = "SELECT reservation FROM kept WHERE key = ? AND committed <= ? ORDER BY committed"
+        rows = self._rows(query, key, self.committed)
+        return next((name for (name,) in rows if COMMIT in self._kinds_of(name)), None)
 
     def all_reserved(self) -> Iterator[tuple[str, str]]:
         """Every reservation with its key, in order."""
@@ -86,7 +111,7 @@ class KeptReservations:
     def with_later(
         self, reserved: Mapping[str, str], committed: Mapping[str, Committed]
     ) -> "KeptReservations":
-        """Adds later entries to the file.
+        """Adds later entries to the file, and removes others that stand in their places.
 
         Raises:
             sqlite3.Error: The file cannot be written.
@@ -96,6 +121,7 @@ class KeptReservations:
         )
         with closing(self._connect()) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
+            self._remove_others(connection, added, reserved, committed)
             connection.executemany(
                 "INSERT INTO kept VALUES (?, ?, ?, NULL, NULL, NULL) "
                 "ON CONFLICT (reservation) DO UPDATE SET key = excluded.key, "
@@ -114,6 +140,30 @@ class KeptReservations:
                 (added.reserved, added.committed),
             )
         return added
+
+    def _remove_others(
+        self,
+        connection: sqlite3.Connection,
+        added: "KeptReservations",
+        reserved: Collection[str],
+        committed: Collection[str],
+    ) -> None:
+        """Removes what a lost end of the ledger left in the places that are about to be filled.
+
+        What lies beyond them may be of another process that knows more of this ledger: it stays.
+        """
+        places = "SELECT reservation FROM kept WHERE place > ? AND place <= ?"
+        found = connection.execute(places, (self.reserved, added.reserved)).fetchall()
+        connection.executemany(
+            "DELETE FROM kept WHERE reservation = ?",
+            [row for row in found if row[0] not in reserved],
+        )
+        commits = "SELECT reservation FROM kept WHERE committed > ? AND committed <= ?"
+        found = connection.execute(commits, (self.committed, added.committed)).fetchall()
+        connection.executemany(
+            "UPDATE kept SET committed = NULL, digest = NULL, uri = NULL WHERE reservation = ?",
+            [row for row in found if row[0] not in committed],
+        )
 
     @classmethod
     def written_anew(

@@ -86,7 +86,7 @@ class Ledger:
         self._database = Database(url)
         self._clock = clock
         self._checkpoint = checkpoint
-        self._book = (checkpoint and checkpoint.load()) or Book()
+        self._book = (checkpoint and checkpoint.load(self._database.kinds_of)) or Book()
         self._kept = self._book.seq
         self._is_current = False
         self._lock = threading.RLock()
