@@ -8,6 +8,8 @@ from rich.console import Console
 from dpsynth_assets.cli import run as run_module
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
@@ -144,3 +146,25 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     assert pending_releases(spec, {asset}, "a new name", ledger) != []
     edited = spec_with(methods=[{"method": "mean_uniform", "settings": {"temperature": 0.9}}])
     assert pending_releases(edited, {asset}, "", ledger) != []
+
+
+def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    spec = spec_with(methods=[{"method": "aug_pe"}], public_facts={})
+    bases = [
+        PublicDataSpec.model_validate(
+            {"name": "demo", "domain": domain, "language_model": {"kind": "smollm2"}}
+        )
+        for domain in ("", "Reviews of shops")
+    ]
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    old, new = (plan_dataset(spec, base) for base in bases)
+    (method,) = old.methods
+    (stage,) = [each for each in method.plan.stages if each.mechanism is not None]
+    request = stage_request(spec, method, stage, release="1", inputs={"public_corpus": "x"})
+    reservation = ledger.reserve(request, old.budget, old.releases)
+    ledger.commit(reservation, artifact_digest="00", artifact_uri="u")
+    for plan, asked in ((old, []), (new, [request.asset])):
+        monkeypatch.setattr(planning, "plan_dataset", lambda *_, plan=plan: plan)
+        pending = pending_releases(spec, {request.asset}, "", ledger)
+        assert [each.asset for each in pending] == asked

@@ -1,9 +1,8 @@
 """Asks before `dpsynth run` pays: what would be released, at which price, and what remains."""
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -11,11 +10,9 @@ from rich.table import Table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
-from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
 from dpsynth_assets.privacy.ledger.plans import is_secret
 from dpsynth_assets.privacy.ledger.schema import RESERVE
-from dpsynth_assets.privacy.ledger.terms import canonical_json
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan
@@ -51,14 +48,16 @@ def pending_releases(
 
     plan = plan_dataset(spec)
     entries = [e for e in ledger.entries(plan.terms.ledger_account) if e.kind == RESERVE]
-    rows, settings = _rows(plan), _settings(plan)
+    rows = _rows(plan)
+
+    def is_paid(asset: str) -> bool:
+        found = [e for e in entries if e.asset == asset and release in ("", e.release)]
+        return any(_is_paid(entry, spec, plan, ledger) for entry in found)
+
     return [
         PendingRelease(each.asset, _price(each, plan.budget), rows.get(each.asset))
         for each in plan.releases
-        if each.asset in selected
-        and not any(
-            _is_paid(entry, each, settings.get(each.asset), spec, release) for entry in entries
-        )
+        if each.asset in selected and not is_paid(each.asset)
     ]
 
 
@@ -81,50 +80,28 @@ def show_pending(
     )
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """What identifies the releases of one method beside their events."""
-
-    code_version: str
-    parameters: Mapping[str, Any]
-
-
 def _is_paid(
-    entry: LedgerEntry,
-    planned: PlannedRelease,
-    settings: _Settings | None,
-    spec: PrivateDatasetSpec,
-    release: str,
+    entry: LedgerEntry, spec: PrivateDatasetSpec, plan: "DatasetPlan", ledger: Ledger
 ) -> bool:
-    """Whether a charge is that of a planned release, as far as the dataset file can tell.
+    """Asks the ledger whether a charge is that of the release as the file declares it now.
 
-    What cannot be matched counts as unpaid: rather ask once too often. Models and clusters that
-    were made anew are known only when the run comes to them.
+    The request is the run's own, on what the charge was made from: models and clusters that were
+    made anew are known only when the run comes to them.
     """
-    if entry.asset != planned.asset or (release and entry.release != release):
-        return False
-    event = None if planned.event is None else canonical_json(event_to_json(planned.event))
-    if event not in (entry.event_json, entry.priced_json):
-        return False
-    if entry.data_version != spec.source.version:
-        return False
-    known = entry.parameters
-    return settings is None or (
-        entry.code_version == settings.code_version
-        and all(known[k] == v for k, v in settings.parameters.items() if k in known)
-    )
+    from dpsynth_assets.methods.requests import stage_request
 
-
-def _settings(plan: "DatasetPlan") -> dict[str, _Settings]:
-    """Code version and parameters of each planned release of a method."""
-    return {
-        release.asset: _Settings(
-            entry.method.code_version, json.loads(canonical_json(dict(entry.plan.parameters)))
-        )
-        for release in plan.releases
-        for entry in plan.methods
-        if release.asset.startswith(f"{plan.terms.cohort}/{entry.folder}/")
-    }
+    for planned in (plan.histogram, plan.topics, *plan.methods):
+        if planned is None:
+            continue
+        for stage in planned.plan.stages:
+            asset = f"{spec.name}/{planned.folder}/{stage.name}"
+            if asset != entry.asset or stage.mechanism is None:
+                continue
+            inputs = entry.parameters.get("inputs") or {}
+            request = stage_request(spec, planned, stage, release=entry.release, inputs=inputs)
+            released = ledger.preview(request, plan.budget, plan.releases).reused
+            return released or bool(ledger.pending(request))
+    return False
 
 
 def _price(release: PlannedRelease, terms: BudgetTerms) -> float | None:

@@ -105,15 +105,17 @@ def filled_share(declared: DeclaredBatches) -> float:
 
     Uniform batches share the declared records equally, and a label has one batch however few they
     are. With k >= 2 records a context, hashed contexts are dropped unless each of k slots received
-    one record, which slots of a full batch, Poisson(1), do with probability e^-k. The denominator
-    of the mean stays s in either case.
+    one record: with λ records a slot, Poisson(λ), each slot does with probability λ e^-λ; λ = 1
+    where batches follow a released histogram. The denominator of the mean stays s in either case.
     """
     k, records = declared.config.examples_per_context, declared.terms.public_records
-    kept = math.exp(-k) if k > 1 and not declared.in_slots else 1.0
-    if declared.in_slots or declared.per_label is None or records is None:
-        return kept
-    places = len(declared.terms.labels) * declared.per_label * declared.records_per_batch
-    return kept * min(1.0, records / places)
+    if declared.in_slots:
+        return 1.0
+    load = 1.0
+    if declared.per_label is not None and records is not None:
+        places = len(declared.terms.labels) * declared.per_label * declared.records_per_batch
+        load = records / places
+    return float((load * math.exp(-load)) ** k) if k > 1 else min(1.0, load)
 
 
 def _softmax_tail(

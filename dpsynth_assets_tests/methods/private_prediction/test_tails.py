@@ -2,10 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share
+from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.tails import LARGEST_TAIL, percent
 from dpsynth_assets.privacy.unproposed_tokens import share_at_floor
 
@@ -159,3 +163,14 @@ def test_settings_of_the_file_come_before_those_of_the_base():
 ])  # fmt: skip
 def test_shares_are_written_rounded_up(share, text):
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(("k", "load"), [(2, 1.0), (2, 0.5), (3, 0.3), (4, 0.3)])
+def test_the_share_of_hashed_contexts_that_are_kept_is_that_of_draws(k, load):
+    settings = {"expected_batch_size": 50, "examples_per_context": k, "batches_per_label": 20}
+    declared = spec("mean_uniform", settings, records=round(load * 2 * 20 * 50 * k))
+    terms = cohort_terms(declared, base(**SMOLLM2))
+    method = bound_method("mean_uniform", settings, terms)
+    slots = np.random.default_rng(0).poisson(load, (400_000, k))
+    kept = (slots == 1).all(axis=1).mean()
+    assert filled_share(method.declared) == pytest.approx(kept, rel=0.06)
