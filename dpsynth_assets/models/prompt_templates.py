@@ -44,8 +44,9 @@ class PromptTemplates:
         response_start: Public words after every prompt (`{label}`).
         text_start: Public beginning of every text.
         text_end: What closes a text.
-        end: Token that ends a text, as text; None: the tokenizer's or the model's own. A line break
-            ends it at any token with one, and those within private texts become blanks.
+        end: Token that ends a text, as text; None: the tokenizer's or the model's own. Where it
+            is a line break, a text is cut at its first one, those within private texts become
+            blanks, and only the token of the line break alone saves the tokens that follow.
         use_chat_template: Whether the tokenizer's chat template wraps prompts.
         schema: What `{schema}` stands for.
     """
