@@ -36,7 +36,7 @@ from dpsynth_assets.storage.whole_folders import replaced_whole
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
 POOL = "letters"
-"""A pool that is unlimited unless an instance says otherwise."""
+"""A pool of rounds that kill its holders; runs are in it where FAULTS_POOL is set."""
 PASSES = 3
 BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
     "before the charge",
@@ -153,7 +153,7 @@ def request(release: str, run_id: str) -> ReleaseRequest:
     )
 
 
-@dg.asset(key=KEY, pool=POOL)
+@dg.asset(key=KEY, pool=POOL if os.environ.get("FAULTS_POOL") else None)
 def candidate_corpus(
     context: dg.AssetExecutionContext,
     config: ReleaseConfig,
