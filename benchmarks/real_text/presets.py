@@ -295,7 +295,9 @@ def references(*names: str) -> list[Entry]:
 
 def of_method(size: Size, name: str) -> Entry:
     """A registered method with the size's settings."""
-    for family in (fine_tuning, evolution, parts_of_epsvec, prediction):
+    if name == "epsvec":  # Its ablation's lines switch parts of it off.
+        return Entry(title=name, method=name, settings=dict(size.vectors))
+    for family in (fine_tuning, evolution, prediction):
         for entry in family(size, 10.0):
             if entry.method == name:
                 return Entry(**{**vars(entry), "title": name})
