@@ -13,7 +13,7 @@ SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 
 def sensors() -> dg.Definitions:
     """The sensors of the installation."""
     return dg.Definitions(
-        sensors=[_follow_releases(), _audit_hourly(), _free_killed_runs(), _purge_finished()]
+        sensors=[_follow_releases(), _audit_hourly(), killed_runs_sensor(), _purge_finished()]
     )
 
 
@@ -77,7 +77,7 @@ def _audit_hourly() -> dg.SensorDefinition:
     return audit_hourly
 
 
-def _free_killed_runs() -> dg.SensorDefinition:
+def killed_runs_sensor() -> dg.SensorDefinition:
     """A sensor that runs wherever the daemon does: it reads no data and launches nothing."""
 
     @dg.sensor(

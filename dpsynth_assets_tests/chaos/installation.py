@@ -4,7 +4,8 @@
 
 Each round kills runs at random moments: two that race for one release, the holder of a place in a
 pool, one that waits for it, or both, or one that is replacing the published folder; or it leaves a
-killed launch behind, or takes the ledger away. The published folder is the old or the new one,
+killed launch behind, takes the ledger away, or kills a daemon, alone or with its runs, while it
+works off a queue that the next daemon then empties. The published folder is the old or the new one,
 whole. Then one run is left alone. It must come to its end, whoever died before, and pay once. The
 database holds Dagster's runs and pools and the ledger. Writes one JSON report.
 """
@@ -30,6 +31,7 @@ if __name__ == "__main__":
 
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets.resources.live_runs import free_dead_runs
+from dpsynth_assets_tests.chaos import daemons
 from dpsynth_assets_tests.chaos.databases import SQLITE, Storage, storage
 from dpsynth_assets_tests.faults.cohort import (
     COHORT,
@@ -38,6 +40,7 @@ from dpsynth_assets_tests.faults.cohort import (
     POOL,
     PUBLISHED,
     PUBLISHING,
+    RESERVED,
     counts_job,
     published,
 )
@@ -52,7 +55,7 @@ run_monitoring:
   start_timeout_seconds: {LAUNCH_LIMIT_SECONDS}
   cancel_timeout_seconds: {LAUNCH_LIMIT_SECONDS}
 """
-KINDS = ("race", "holder", "waiter", "both", "launch", "ledger", "publish")
+KINDS = ("race", "holder", "waiter", "both", "launch", "ledger", "publish", "daemon")
 UNDER_WAY = [
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
@@ -71,6 +74,7 @@ class Installation:
         self.kills = 0
         self.lasts = 2.0
         self.open = dg.DagsterInstance.from_config(str(house.home / "dagster"))
+        self.queue = daemons.Queue(house, self.open)
 
     def run(self, rounds: int, minutes: float) -> None:
         deadline = time.monotonic() + 60 * minutes
@@ -166,6 +170,31 @@ class Installation:
                 os.kill(step, signal.SIGKILL)
         self._kill(run)
         self._published(release)
+
+    def _daemon(self, release: str) -> None:
+        """A daemon dies with two runs of one release in its queue; the next one works them off."""
+        runs = [self.queue.put(release), self.queue.put(release)]
+        point = self.random.choice(("", RESERVED, PASS, PUBLISHING))
+        self.house.forget_marks()
+        if point:
+            self.house.hold(point)
+        first = self.queue.daemon()
+        deadline = time.monotonic() + HANG_SECONDS
+        while point and not self.house.passed(point) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(self.random.uniform(0, 0.2 if point else 10.0))
+        daemons.kill(first, group=self.random.random() < 0.5)
+        self.kills += 1
+        self.house.forget_marks()
+        began, second = time.monotonic(), self.queue.daemon()
+        while not all(map(self.queue.finished, runs)):
+            if time.monotonic() - began > HANG_SECONDS:
+                self.problems.append(f"{release}: the next daemon does not work off the queue")
+                break
+            time.sleep(0.1)
+        self.recovered.append(time.monotonic() - began)
+        for daemon in (first, second):
+            daemons.end(daemon)
 
     def _published(self, release: str) -> str | None:
         """The release that the published folder is of, by its charge; it is whole."""
@@ -266,7 +295,7 @@ def main() -> None:
         house = House(folder, forge, folder / "instance")
         os.environ["DPSYNTH_HOME"] = str(house.home)
         with storage(asked.database, house) as place:
-            settings = SETTINGS + place.settings
+            settings = SETTINGS + daemons.SETTINGS + place.settings
             (house.home / "dagster" / "dagster.yaml").write_text(settings)
             chaos = Installation(house, place, asked.seed)
             chaos.run(asked.rounds, asked.minutes)
