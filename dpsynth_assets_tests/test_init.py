@@ -20,6 +20,7 @@ from dpsynth_assets.datasets import (
     DatasetFileError,
     PrivateDatasetSpec,
     PublicDataSpec,
+    SourceSpec,
     dataset_template,
     load_dataset_files,
     parse_dataset_file,
@@ -91,7 +92,7 @@ def init(*arguments):
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "huggingface"])
 def test_every_format_gives_the_same_suggestions(tmp_path, kind):
-    found = suggest(profile_columns(str(written(tmp_path, kind))))
+    found = suggest(profile_columns(SourceSpec(path=str(written(tmp_path, kind)))))
     assert found.text == "message"
     assert found.id == "ticket_id"
     assert found.unit == "customer_id"

@@ -17,6 +17,7 @@ import polars as pl
 from dpsynth_assets.cli.column_roles import names_a_person
 from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.records.columns import SourceError, guarded
+from dpsynth_assets.records.csv_dialects import Dialect, dialect_of, scan_csv
 from dpsynth_assets.records.file_formats import read_arrow_stream
 from dpsynth_assets.records.sources import source_files
 
@@ -47,6 +48,7 @@ class ColumnProfile:
         characters: Mean length of a value.
         words: Mean number of words of a value.
         nested: Whether it holds lists or objects.
+        damaged: Number of values with bytes that are not in the file's encoding.
         values: Value -> number of rows, for at most MOST_LABELS short values; else empty.
     """
 
@@ -57,6 +59,7 @@ class ColumnProfile:
     characters: float
     words: float
     nested: bool = False
+    damaged: int = 0
     values: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property
@@ -124,37 +127,47 @@ def suggest(profiles: Sequence[ColumnProfile]) -> Suggestion:
     )
 
 
-def profile_columns(path: str) -> list[ColumnProfile]:
+def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
     """Profiles the columns of a CSV, JSON Lines, Parquet or saved Hugging Face dataset.
 
     Raises:
         SourceError: The file cannot be read, or has no header; no cell is quoted.
     """
-    frame = read_rows(path)
+    frame = read_rows(source)
     return [_profile(frame[name], frame.height) for name in frame.columns]
 
 
-def kept_share(path: str, column: str, bound: int) -> float:
+def kept_share(source: SourceSpec, column: str, bound: int) -> float:
     """Share of records that remain if at most `bound` of each unit are used."""
-    counts = [int(count) for count in read_rows(path)[column].drop_nulls().value_counts()["count"]]
+    values = read_rows(source)[column].drop_nulls()
+    counts = [int(count) for count in values.value_counts()["count"]]
     return sum(min(count, bound) for count in counts) / max(1, sum(counts))
 
 
-def read_rows(path: str) -> pl.DataFrame:
+def read_rows(source: SourceSpec) -> pl.DataFrame:
     """Reads the first MOST_ROWS rows of the first files, every scalar as text."""
     frames: list[pl.DataFrame] = []
-    for file in source_files(SourceSpec(path=path)):
-        frames.append(_read_file(file))
+    for file in source_files(source):
+        frames.append(_read_file(file, source))
         if sum(frame.height for frame in frames) >= MOST_ROWS:
             break
     return pl.concat(frames, how="diagonal_relaxed").head(MOST_ROWS)
 
 
-def _read_file(file: Path) -> pl.DataFrame:
+def is_csv(file: Path) -> bool:
+    """Whether a file is CSV, packed or not, by its name."""
+    return _suffix(file) in {".csv", ".tsv"}
+
+
+def _suffix(file: Path) -> str:
     suffixes = [part for part in file.suffixes if part != ".gz"]
-    suffix = suffixes[-1].lower() if suffixes else ""
-    if suffix in {".csv", ".tsv"}:
-        return _read_csv(file, "\t" if suffix == ".tsv" else ",")
+    return suffixes[-1].lower() if suffixes else ""
+
+
+def _read_file(file: Path, source: SourceSpec) -> pl.DataFrame:
+    suffix = _suffix(file)
+    if is_csv(file):
+        return _read_csv(file, dialect_of(file, source))
     if suffix in {".jsonl", ".ndjson", ".json"}:
         return guarded(lambda: _read_json_lines(file), file, "a JSON Lines file")
     if suffix in {".parquet", ".pq"}:
@@ -174,16 +187,9 @@ def _read_file(file: Path) -> pl.DataFrame:
     )
 
 
-def _read_csv(file: Path, separator: str) -> pl.DataFrame:
+def _read_csv(file: Path, dialect: Dialect) -> pl.DataFrame:
     frame = guarded(
-        lambda: pl.read_csv(
-            file,
-            infer_schema=False,
-            encoding="utf8-lossy",
-            separator=separator,
-            n_rows=MOST_ROWS,
-            glob=False,
-        ),
+        lambda: scan_csv(file, dialect).head(MOST_ROWS).collect(),
         file,
         "a CSV file with a header and as many fields on every line",
     )
@@ -266,5 +272,6 @@ def _profile(column: pl.Series, rows: int) -> ColumnProfile:
         characters=float(lengths.mean() or 0.0),  # type: ignore[arg-type]
         words=float(texts.str.count_matches(r"\S+").mean() or 0.0),  # type: ignore[arg-type]
         nested=nested,
+        damaged=int(texts.str.contains("\ufffd", literal=True).sum()),
         values=dict(texts.value_counts().iter_rows()) if few else {},
     )

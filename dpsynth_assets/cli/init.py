@@ -1,8 +1,8 @@
 """`dpsynth init`: a commented dataset file for one's own data, and what must be decided.
 
-The file is public. In force stands only what the source's schema (names of columns) and the
-options say; what was read off the records is shown on the terminal, or stands as a comment that
-the steward confirms or deletes.
+The file is public. In force stands only what the source's schema (names of columns, and how the
+header is written) and the options say; what was read off the records is shown on the terminal, or
+stands as a comment that the steward confirms or deletes.
 """
 
 import csv
@@ -27,6 +27,7 @@ from dpsynth_assets.cli.column_profiles import (
 from dpsynth_assets.cli.column_roles import roles_by_name
 from dpsynth_assets.cli.init_decisions import Draft, decisions, facts_of, show
 from dpsynth_assets.cli.init_proposal import proposed_method
+from dpsynth_assets.cli.init_source import recognised_source
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
@@ -47,6 +48,13 @@ def init(  # noqa: PLR0913 - options are arguments
     source: Annotated[
         str, typer.Option("--from", help="CSV, JSON Lines, Parquet, or a save_to_disk folder.")
     ],
+    separator: Annotated[
+        str,
+        typer.Option(help="Character between the fields of a CSV file; default: by its header."),
+    ] = "",
+    encoding: Annotated[
+        str, typer.Option(help="Encoding of a CSV file, e.g. cp1252; default: by its header.")
+    ] = "",
     text: Annotated[str, typer.Option(help="Column of the text; default: by its name.")] = "",
     id_column: Annotated[
         str, typer.Option("--id", help='Column of the id, or "none"; default: by its name.')
@@ -107,12 +115,16 @@ def init(  # noqa: PLR0913 - options are arguments
     confirmed = _public_labels(public_labels or [])
     labels = [column for column in dict.fromkeys(label or []) if column not in confirmed]
     try:
-        profiles = profile_columns(_absolute(source))
+        read = recognised_source(source, separator, encoding)
+        profiles = profile_columns(read)
         given = [
             text,
             *(column for column in (id_column, unit) if column not in ("none", "record")),
         ]
         _check_columns(profiles, [*given, *labels, *confirmed])
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        _refuse(f"--{first['loc'][0]}: {first['msg']}")
     except SourceError as problem:
         _refuse(str(problem))
     found = suggest(profiles)
@@ -122,7 +134,9 @@ def init(  # noqa: PLR0913 - options are arguments
     id_column = id_column or _id(profiles, roles.ids, found) or "none"
     unit = unit or _unit(profiles, roles.units) or "record"
     choices = Choices(
-        path=_absolute(source),
+        path=read.path,
+        separator=read.separator,
+        encoding=read.encoding,
         text=text,
         id=None if id_column == "none" else id_column,
         unit=None if unit == "record" else unit,
@@ -179,15 +193,6 @@ def _target(name: str, folder: Path | None, *, force: bool) -> Path:
     if target.exists() and not force:
         _refuse(f"Expected no file at {target}, got one. Choose another name, or use --force.")
     return target
-
-
-def _absolute(source: str) -> str:
-    if "://" in source:
-        _refuse(
-            f"Expected a file on this machine, got {source}. Download it first: suggestions need "
-            "the records, and a dataset file may name the address afterwards."
-        )
-    return str(Path(source).expanduser().absolute())
 
 
 def _check_columns(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> None:

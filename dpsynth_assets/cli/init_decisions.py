@@ -18,6 +18,7 @@ from dpsynth_assets.cli.column_profiles import (
     Suggestion,
     kept_share,
 )
+from dpsynth_assets.cli.init_source import describe_bytes, source_of
 from dpsynth_assets.datasets.template import Choices
 from dpsynth_assets.privacy.directed_rounding import declared
 
@@ -39,7 +40,10 @@ def decisions(
     choices: Choices, profiles: Sequence[ColumnProfile], found: Suggestion
 ) -> list[tuple[str, str]]:
     """What only the steward can decide: what the file says now, and what to change."""
+    damaged = sum(profile.damaged for profile in profiles)
+    written = describe_bytes(source_of(choices), damaged)
     return [
+        *([("Source: how the file is written", written)] if written else []),
         (
             "Columns: what each of them holds",
             "Text, id and unit were chosen by the names of columns, not by what is in them: check "
@@ -114,7 +118,8 @@ def _unit_decision(choices: Choices, found: Suggestion) -> str:
         )
         return f"One record.{hint}"
     shares = [
-        f"{bound}: {kept_share(str(choices.path), choices.unit, bound):.0%}" for bound in (1, 5, 20)
+        f"{bound}: {kept_share(source_of(choices), choices.unit, bound):.0%}"
+        for bound in (1, 5, 20)
     ]
     return (
         f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "

@@ -17,7 +17,6 @@ from dpsynth_assets.datasets.dataset_sections import (
     MethodSpec,
     PrivacyUnitSpec,
     PublicFactsSpec,
-    SourceSpec,
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.files import (
@@ -42,6 +41,7 @@ from dpsynth_assets.datasets.public_spec import (
     TextEmbedderSpec,
 )
 from dpsynth_assets.datasets.schedule import ScheduleSpec
+from dpsynth_assets.datasets.source_section import SourceSpec
 from dpsynth_assets.datasets.standing import Standing, standing, unknown_bases
 from dpsynth_assets.datasets.template import dataset_template
 

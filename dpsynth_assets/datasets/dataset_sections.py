@@ -1,4 +1,4 @@
-"""Sections of a private dataset's declaration: source, unit, public facts, budget, methods."""
+"""Sections of a private dataset's declaration: columns, unit, public facts, budget, methods."""
 
 from typing import Any, Literal, Self
 
@@ -13,24 +13,6 @@ LABEL_SEPARATOR = " | "
 
 LARGEST_DELTA = 1e-3
 """δ at or above this promises nothing worth the name, whatever the number of records."""
-
-
-class SourceSpec(Declaration):
-    """The source of the records."""
-
-    path: str = Field(
-        min_length=1,
-        description="File, glob, folder written by Hugging Face `save_to_disk`, or hf:// address. "
-        "A relative path starts at the project root or, failing that, at the YAML file's folder.",
-    )
-    format: Literal["auto", "csv", "jsonl", "parquet", "huggingface"] = Field(
-        default="auto", description="File format; auto: by the suffix, or by a folder's content."
-    )
-    version: PublicWord = Field(
-        default="1",
-        description="Public name of the data's version. A new version is a new state of the same "
-        "records: it does not refund budget.",
-    )
 
 
 class ColumnsSpec(Declaration):

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.dataset_sections import SourceSpec
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem, problems_of, suggest
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
+from dpsynth_assets.datasets.source_section import SourceSpec
 from dpsynth_assets.datasets.yaml_documents import read_documents
 
 COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {

@@ -9,6 +9,7 @@ from decimal import Decimal
 from itertools import product
 
 from dpsynth_assets.datasets.base_template import base_name, base_template
+from dpsynth_assets.datasets.source_section import UTF_8
 
 _TEMPLATE = """\
 # One private dataset. Everything written in this file is public. Names of columns come from the
@@ -25,7 +26,7 @@ attributes:
     path: {path} # file, glob, Hugging Face `save_to_disk` folder, or hf://
                                    # address; "{{{{ env.NAME }}}}" reads the environment
     format: auto                   # auto | csv | jsonl | parquet | huggingface
-    version: "1"                   # a new version of the same records refunds no budget
+{dialect}    version: "1"                   # a new version of the same records refunds no budget
 
   columns:
     text: {text}
@@ -137,6 +138,8 @@ class Choices:
 
     Attributes:
         path: Where the records lie; None: a made-up path.
+        separator: What separates the fields of a CSV file; None: what its name says.
+        encoding: Encoding of a CSV file.
         text: Column of the text.
         id: Column that identifies a record.
         unit: Column of whoever is protected; None: one record is.
@@ -155,6 +158,8 @@ class Choices:
     """
 
     path: str | None = None
+    separator: str | None = None
+    encoding: str = UTF_8
     text: str = "text"
     id: str | None = None
     unit: str | None = None
@@ -193,6 +198,7 @@ def _dataset_document(name: str, known: Choices, labels: str) -> str:
         name=name,
         padded_name=_padded(name, 26),
         path=_padded(scalar(known.path or f"data/{name}.parquet"), 24),
+        dialect=_dialect(known),
         text=scalar(known.text),
         labels=_padded(f"[{labels}]", 22),
         id=_padded(f"id: {scalar(known.id)}" if known.id else "# id: review_id", 30),
@@ -211,6 +217,19 @@ def _dataset_document(name: str, known: Choices, labels: str) -> str:
         why="".join(f"    # {line}\n" for line in textwrap.wrap(known.method.why, 94)),
         method=known.method.name,
         settings=_settings(known.method.settings),
+    )
+
+
+def _dialect(known: Choices) -> str:
+    """The lines on how a CSV file is written: in force where they are no defaults."""
+    separator, encoding = '# separator: ";"', "# encoding: cp1252"
+    if known.separator is not None:
+        separator = f"separator: {json.dumps(known.separator)}"
+    if known.encoding != UTF_8:
+        encoding = f"encoding: {known.encoding}"
+    return (
+        f"    {_padded(separator, 30)} # of a CSV file; default: a comma, in .tsv a tab\n"
+        f"    {_padded(encoding, 30)} # of a CSV file; default: utf-8\n"
     )
 
 

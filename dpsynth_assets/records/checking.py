@@ -41,7 +41,11 @@ _ADVICE: dict[Rule, tuple[str, str, str]] = {
     Rule.UNREADABLE: ("source.path", "one JSON object a line", "Mend or drop these lines."),
     Rule.NOT_TEXT: ("columns.text", "a string in every record", "Quote these values."),
     Rule.MISSING_TEXT: ("columns.text", "text in every record", "Fill or drop these rows."),
-    Rule.DAMAGED_TEXT: ("columns.text", "UTF-8 text", "Save the source as UTF-8."),
+    Rule.DAMAGED_TEXT: (
+        "columns.text",
+        "text in the source's encoding, UTF-8 where none is declared",
+        "Declare source.encoding of a CSV file, e.g. cp1252, or save the source as UTF-8.",
+    ),
     Rule.UNKNOWN_LABEL: (
         "columns.labels",
         "labels that public_facts.labels lists",

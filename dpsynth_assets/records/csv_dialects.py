@@ -1,78 +1,228 @@
-"""CSV files as programs write them: recognises other separators, encodings and doubled columns.
+"""CSV files as programs write them: recognises separators, encodings and doubled columns.
 
-**Privacy** The first line of a file without a header is a record, so nothing of it is repeated. A
-dialect is named only where its header has the columns that the declaration names.
+**Privacy** The first line of a file without a header is a record, so nothing of it is repeated.
+What is recognised follows from the header and from byte order marks alone, never from a record.
 """
 
 import csv
 import gzip
+import io
+import json
 import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
+from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.records.columns import ColumnNames, SourceError
 
 _LONGEST_HEADER_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+_UTF_8 = "utf-8"
+_EIGHT_BIT = "cp1252"
+"""What most programs that write neither UTF-8 nor UTF-16 use; latin-1 without its gaps."""
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
 _MARKS = {
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-    b"\xff\xfe\x00\x00": "UTF-32",
-    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+    b"\xef\xbb\xbf": _UTF_8,
 }
 
 
-def refuse_dialect(file: Path, separator: str, columns: ColumnNames) -> None:
-    """Refuses a file that is not UTF-8, has another separator, or has a named column twice.
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How one CSV file is written.
+
+    Attributes:
+        separator: The character between two fields.
+        encoding: Python's name of the encoding.
+    """
+
+    separator: str
+    encoding: str
+
+
+def dialect_of(file: Path, source: SourceSpec) -> Dialect:
+    """The dialect that a source declares for one of its files."""
+    usual = "\t" if ".tsv" in file.name.lower() else ","
+    return Dialect(separator=source.separator or usual, encoding=source.encoding)
+
+
+def recognised_dialect(file: Path, declared: Dialect) -> Dialect:
+    """The dialect that a file's header is written in; the declared one where none fits better.
 
     Args:
         file: A CSV file, packed or not.
-        separator: What separates its fields, by its name.
-        columns: Columns that are asked for.
-
-    Raises:
-        SourceError: With what was recognised, and how to write the file so that it is read.
+        declared: What the file is taken for by its name.
     """
     start = _start(file)
-    for mark in sorted(_MARKS, key=len, reverse=True):
-        if start.startswith(mark):
-            raise _refusal(file, "UTF-8 text", f"{_MARKS[mark]} text", "Save it as UTF-8.")
-    header = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    wanted = set(columns.distinct)
-    names = _names(header, separator)
+    encoding = _marked(start) or _UTF_8
+    if encoding == _UTF_8 and not _is_utf_8(_first_line(start)):
+        encoding = _EIGHT_BIT
+    signs = dict.fromkeys([declared.separator, *_SEPARATORS])
+    columns = {
+        sign: len(_names(start, Dialect(separator=sign, encoding=encoding))) for sign in signs
+    }
+    most = max(signs, key=lambda sign: columns[sign])  # The declared one is first among equals.
+    return Dialect(separator=most, encoding=encoding)
+
+
+def refuse_dialect(file: Path, declared: Dialect, columns: ColumnNames) -> None:
+    """Refuses a file of another separator or encoding than declared, or with a named column twice.
+
+    Raises:
+        SourceError: With what was recognised, and what to declare so that the file is read.
+    """
+    start, wanted = _start(file), set(columns.distinct)
+    marked = _marked(start)
+    if marked is not None and not declared.encoding.startswith(marked):
+        raise _refusal(file, declared, Dialect(separator=declared.separator, encoding=marked))
+    names = _names(start, declared)
     if doubled := sorted(name for name in wanted if names.count(name) > 1):
-        got = f"{doubled[0]!r} more than once"
-        raise _refusal(file, "columns whose names differ", got, "Rename or drop one of them.")
+        raise SourceError(
+            field="source.path",
+            expected=f"columns whose names differ in {file}",
+            got=f"{doubled[0]!r} more than once",
+            remedy="Rename or drop one of them.",
+        )
     if wanted & set(names):
         return
-    for other, word in _SEPARATORS.items():
-        if wanted & set(_names(header, other)) and other != separator:
-            raise _refusal(
-                file,
-                f"fields separated by {_SEPARATORS[separator]}",
-                f"{word}",
-                "Name a file with tabs .tsv; save any other with commas."
-                if other == "\t"
-                else "Save it with commas, or with tabs as .tsv.",
+    for other in _others(start, declared):
+        if wanted & set(_names(start, other)):
+            raise _refusal(file, declared, other)
+
+
+def refuse_stray_dialect(source: SourceSpec, kind: str) -> None:
+    """Refuses a separator or an encoding of files that are not CSV: nothing would read it.
+
+    Raises:
+        SourceError: One is declared.
+    """
+    for name, usual in (("separator", None), ("encoding", _UTF_8)):
+        if kind != "csv" and (declared := getattr(source, name)) != usual:
+            raise SourceError(
+                field=f"source.{name}",
+                expected="a CSV file beside it",
+                got=f"{declared!r} for a {kind} source",
+                remedy="Drop it: the format says how its texts are written.",
             )
+
+
+def scan_csv(file: Path, dialect: Dialect) -> pl.LazyFrame:
+    """Scans a CSV file, packed or not, every field as text.
+
+    A file that is not UTF-8 is decoded piece by piece into memory, and never onto a disk: only its
+    UTF-8 form is held whole.
+
+    Raises:
+        OSError: The file cannot be opened.
+        polars.exceptions.PolarsError: It is no CSV file.
+    """
+    source = file if dialect.encoding == _UTF_8 else _decoded(file, dialect.encoding)
+    return pl.scan_csv(
+        source, infer_schema=False, encoding="utf8-lossy", separator=dialect.separator, glob=False
+    )
+
+
+def _decoded(file: Path, encoding: str) -> io.BytesIO:
+    """The file's text in UTF-8; bytes that the encoding does not know become U+FFFD."""
+    result = io.BytesIO()
+    with _opened(file) as opened:
+        text = io.TextIOWrapper(opened, encoding=encoding, errors="replace", newline="")
+        while block := text.read(_BLOCK_BYTES):
+            result.write(block.encode(_UTF_8))
+    result.seek(0)
+    return result
+
+
+def _opened(file: Path) -> gzip.GzipFile | io.BufferedReader:
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+
+
+def _others(start: bytes, declared: Dialect) -> Iterator[Dialect]:
+    """Dialects that a file may have instead, the likeliest first."""
+    likely = [declared.encoding, _marked(start) or _UTF_8]
+    if not _is_utf_8(_first_line(start)):
+        likely.append(_EIGHT_BIT)
+    for encoding in dict.fromkeys(likely):
+        for separator in dict.fromkeys([declared.separator, *_SEPARATORS]):
+            yield Dialect(separator=separator, encoding=encoding)
+
+
+def _marked(start: bytes) -> str | None:
+    """The encoding that a byte order mark, or the bytes of its first letter, show; None: neither.
+
+    No text has null characters, so a letter with null bytes beside it is two or four bytes wide.
+    """
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark):
+            return encoding
+    nulls = [byte == 0 for byte in start[:4]]
+    shapes = {
+        (False, True, True, True): "utf-32-le",
+        (True, True, True, False): "utf-32-be",
+        (False, True, False, True): "utf-16-le",
+        (True, False, True, False): "utf-16-be",
+    }
+    return shapes.get(tuple(nulls))
 
 
 def _start(file: Path) -> bytes:
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+        with _opened(file) as opened:
             return opened.read(_LONGEST_HEADER_BYTES)
     except (OSError, EOFError, zlib.error):
         return b""  # Whoever reads it says so.
 
 
-def _names(text: str, separator: str) -> list[str]:
-    """The names in a header line; none where it cannot be parsed."""
+def _first_line(start: bytes) -> bytes:
+    return next(iter(start.splitlines()), b"")
+
+
+def _is_utf_8(data: bytes) -> bool:
     try:
-        return next(csv.reader(text.splitlines()[:1], delimiter=separator), [])
+        data.decode(_UTF_8)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _names(start: bytes, dialect: Dialect) -> list[str]:
+    """The names in the first line; none where it cannot be parsed."""
+    text = start.decode(dialect.encoding, "replace").removeprefix("\ufeff")
+    try:
+        return next(csv.reader(text.splitlines()[:1], delimiter=dialect.separator), [])
     except csv.Error:
         return []
 
 
-def _refusal(file: Path, expected: str, got: str, remedy: str) -> SourceError:
+def _refusal(file: Path, declared: Dialect, found: Dialect) -> SourceError:
+    """Says which of the two fields differs, and what to write there."""
+    fields: Collection[str] = [
+        name
+        for name in ("separator", "encoding")
+        if getattr(declared, name) != getattr(found, name)
+    ]
+    words = {
+        "separator": (_word(declared.separator), _word(found.separator)),
+        "encoding": (f"{declared.encoding} text", f"{found.encoding} text"),
+    }
+    written = [
+        f"{name}: {json.dumps(value) if name == 'separator' else value}"
+        for name, value in (("separator", found.separator), ("encoding", found.encoding))
+        if name in fields
+    ]
     return SourceError(
-        field="source.path", expected=f"{expected} in {file}", got=got, remedy=remedy
+        field=f"source.{next(iter(fields))}",
+        expected=f"{' and '.join(words[name][0] for name in fields)} in {file}",
+        got=" and ".join(words[name][1] for name in fields),
+        remedy=f"Write {' and '.join(written)} under source.",
     )
+
+
+def _word(separator: str) -> str:
+    return f"fields separated by {_SEPARATORS.get(separator, repr(separator))}"

@@ -18,7 +18,12 @@ from dpsynth_assets.records.columns import (
     check_columns,
     guarded,
 )
-from dpsynth_assets.records.csv_dialects import refuse_dialect
+from dpsynth_assets.records.csv_dialects import (
+    dialect_of,
+    refuse_dialect,
+    refuse_stray_dialect,
+    scan_csv,
+)
 from dpsynth_assets.records.file_formats import (
     declared_rows,
     read_arrow_stream,
@@ -138,6 +143,7 @@ def _format_of(name: str, source: SourceSpec) -> str:
 
 def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
     kind = _format_of(file.name, source)
+    refuse_stray_dialect(source, kind)
     refuse_no_file(file)
     refuse_little_memory(file)
     refuse_foreign(file, kind)
@@ -147,22 +153,17 @@ def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataF
         frame = guarded(lambda: read_arrow_stream(file), file, "an Arrow stream")
         return as_records(_selected(frame.lazy(), columns, file, schema=True).collect(), columns)
     if kind == "csv":
-        return as_records(_read_csv(file, columns), columns)
+        return as_records(_read_csv(file, source, columns), columns)
     return as_records(_read_parquet(file, columns), columns)
 
 
-def _read_csv(file: Path, columns: ColumnNames) -> pl.DataFrame:
-    separator = "\t" if ".tsv" in file.suffixes else ","
-    refuse_dialect(file, separator, columns)
-
-    def scan() -> pl.LazyFrame:
-        return pl.scan_csv(
-            file, infer_schema=False, encoding="utf8-lossy", separator=separator, glob=False
-        )
-
+def _read_csv(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+    dialect = dialect_of(file, source)
+    refuse_dialect(file, dialect, columns)
     expected = "a CSV file with a header and as many fields on every line"
-    guarded(lambda: scan().collect_schema(), file, expected)
-    query = _selected(scan(), columns, file, schema=False)
+    scan = guarded(lambda: scan_csv(file, dialect), file, expected)
+    guarded(scan.collect_schema, file, expected)
+    query = _selected(scan, columns, file, schema=False)
     return guarded(query.collect, file, expected)
 
 
@@ -202,6 +203,7 @@ def _read_remote(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
             got=source.path,
             remedy="Use its *.parquet files, or download it and name the folder.",
         )
+    refuse_stray_dialect(source, "parquet")
     expected = "an answer from the Hugging Face hub with Parquet files"
     scan = pl.scan_parquet(source.path)
     remedy = "Go online, or download it and name the folder."

@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.assets.evolution_plots import evolution_plot_definitions
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.components.cohort import cohort_definitions
-from dpsynth_assets.datasets.dataset_sections import SourceSpec
+from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods.evolution import aug_pe
