@@ -232,7 +232,8 @@ def _shown(score: Estimate | None, form: str) -> str:
     if score is None:
         return ""
     mean = format(score.value, form)
-    return f"{mean} ± {score.std:{form}}" if score.std > 0 else mean
+    varies = score.std > 1e-9 * abs(score.value)  # Equal values differ by rounding.
+    return f"{mean} ± {score.std:{form}}" if varies else mean
 
 
 def _share(share: GapShare | None) -> str:
