@@ -49,6 +49,7 @@ from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.read_records import ReadRecords
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+from dpsynth_assets.storage.disk_room import Room
 
 SHOW = "DPSYNTH_SHOW_PRIVATE_ERRORS"
 """Set to 1 where private text may be shown: a failure then carries its cause."""
@@ -142,8 +143,9 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
         public=public,
         release=release,
         ledger=ledger or _own_ledger(),
-        store=StoredReleases(store or home().releases),
-        unfinished=(home().sensitive if store is None else store / "unfinished"),
+        store=StoredReleases(
+            store or home().releases, None if store is None else store / "unfinished"
+        ),
         compared=ledger is None,
         progress=progress,
     )
@@ -229,7 +231,6 @@ class _Run:
     release: str
     ledger: Ledger
     store: StoredReleases
-    unfinished: Path
     compared: bool
     progress: ProgressCallback
     everything: dict[str, Released] = field(default_factory=dict)
@@ -307,21 +308,23 @@ class _Run:
 
     def _prepare(
         self, part: PlannedMethod | PlannedShared, stage: Stage, values: Mapping[str, Any]
-    ) -> None:
+    ) -> Room:
         """Refuses, before a charge, what the stage could not end with, and shared records."""
-        part.method.check_public(stage, self._inputs(part, values))
+        public = self._inputs(part, values)
+        part.method.check_public(stage, public)
         if self.compared and not stage.public:
             with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
                 self._refuse_shared_records()
+        return part.method.room(stage, public)
 
     def _unfinished(
         self, stage: Stage, reservation: Reservation
     ) -> StoredCheckpoint | StoredPasses:
         """Opens what a killed run of a stage left under its charge."""
-        folder = self.unfinished / self.spec.name / "passes" / reservation.id
+        folder = self.store.unfinished / self.spec.name / "passes" / reservation.id
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         kind = StoredPasses if stage.resumes_by == "passes" else StoredCheckpoint
-        return kind(OwnerOnlyFiles(self.unfinished), folder)
+        return kind(OwnerOnlyFiles(self.store.unfinished), folder)
 
     def _drawn(
         self,

@@ -46,6 +46,7 @@ from dpsynth_assets.resources.private_section import private_section, public_sec
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+from dpsynth_assets.storage.disk_room import Room
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, RELEASED, gpu_op_tags
 
@@ -228,11 +229,12 @@ class _StageRun:
             self.report(1.0, "stored release reused, nothing charged")
         return stored
 
-    def _check(self) -> None:
-        """Refuses, before a charge, what the stage could not end with."""
-        _ = self.public
+    def _check(self) -> Room:
+        """Refuses, before a charge, what the stage could not end with; returns what it takes."""
+        public = self.public
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
+        return self.planned.method.room(self.stage, public)
 
     @contextmanager
     def _section(self) -> Iterator[None]:

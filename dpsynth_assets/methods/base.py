@@ -36,6 +36,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.secret_budgets import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.median_audit import MedianAudit
@@ -49,6 +50,9 @@ class MethodConfig(BaseModel):
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+ROW_TOKENS = 1024
+"""Length of a row, for its room on a disk, where a method's settings name none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +248,17 @@ class Staged(ABC, Generic[ConfigT]):
         """
         del stage, public
 
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Bounds what a stage takes of the disks: its release, its draw, the corpus from it.
+
+        It is asked for before the charge, beside 16 MiB that each disk must have left in any case:
+        these suffice for histograms and other small tables.
+
+        **Privacy** Reads settings, public models and released values only.
+        """
+        del stage, public
+        return Room()
+
     def release(
         self,
         stage: Stage,
@@ -334,6 +349,17 @@ class Method(Staged[ConfigT]):
     def default_rows(self) -> int:
         """Rows written unless the launch asks for another number."""
         return int(getattr(self.config, "rows", 0))
+
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Counts the declared rows at full length as the corpus; stages that take more add it."""
+        del stage, public
+        lengths = [
+            getattr(self.config, name)
+            for name in ("max_document_tokens", "max_new_tokens")
+            if hasattr(self.config, name)
+        ]
+        tokens = max(lengths, default=ROW_TOKENS)
+        return Room(corpus=bytes_of_texts(self.default_rows, tokens))
 
     def tail(self, plan: MethodPlan) -> Tail | None:
         """Estimates the share of private draws that fall on tokens nobody proposes.

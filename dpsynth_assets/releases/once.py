@@ -6,8 +6,6 @@ not drawn again; anything else is charged first. One run at a time draws a relea
 drawn a value while the disk is full holds on to it until there is room.
 """
 
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +28,14 @@ from dpsynth_assets.privacy.ledger import (
     ReleaseRequest,
     Reservation,
     edited_parts,
+    sqlite_path,
 )
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.draw_lock import alone
 from dpsynth_assets.releases.realised_cost import KeptCosts, keep_realised_cost, realised_cost
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
-
-STORE_POLL_SECONDS = 5.0
-
-LOGGER = "dagster.builtin"
-"""Name of the logger that Dagster shows in a run's log."""
+from dpsynth_assets.releases.waiting import once_there_is_room, say
+from dpsynth_assets.storage.disk_room import Room
 
 
 class PublicInputError(PrivacyError):
@@ -101,7 +97,7 @@ def release_once(
     plan: Sequence[PlannedRelease],
     draw: Callable[[Reservation], Drawn],
     passes: Callable[[Reservation], Unfinished] | None = None,
-    prepare: Callable[[], object] | None = None,
+    prepare: Callable[[], Room] | None = None,
 ) -> StoredRelease:
     """Runs a mechanism exactly once for its payment.
 
@@ -117,7 +113,8 @@ def release_once(
             did not keep was seen by nobody.
         prepare: Opens the public models that the draw needs and checks what is public about it,
             where a draw is about to begin: what cannot be loaded, or could not end, costs nothing,
-            and its message is shown.
+            and its message is shown. Returns what the release takes of the disks at most, which
+            has to be free before a charge.
 
     Raises:
         PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
@@ -129,7 +126,7 @@ def release_once(
         reservation = _interrupted(ledger, store, request, passes)
         if reservation is None:
             _check_room(ledger, store, request, terms, plan)
-            _prepare(ledger, request, terms, plan, prepare)
+            _prepare(ledger, store, request, terms, plan, prepare)
             reservation = ledger.reserve(request, terms, plan, _marked(passes))
             if not reservation.reused:
                 _say_what_was_edited(ledger, request, reservation)
@@ -160,8 +157,7 @@ def _drawn_and_committed(
     _assert_cost_was_charged(drawn.cost, request)
     if store.has(reservation.id):
         return _first_stored(ledger, store, request, reservation)
-    if kept is not None and drawn.cost.ex_post_epsilon is not None:
-        keep_realised_cost(kept, drawn.facts, drawn.rows, drawn.cost.ex_post_epsilon)
+    _keep_cost(kept, request, drawn)
     digest, path = _stored(store, request, reservation, drawn)
     realised = drawn.cost.ex_post_epsilon
     _commit(ledger, request, reservation, digest, path, realised, cost_is_kept=kept is not None)
@@ -169,6 +165,16 @@ def _drawn_and_committed(
         kept.remove()
     return StoredRelease(
         reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows, digest=digest
+    )
+
+
+def _keep_cost(kept: Unfinished | None, request: ReleaseRequest, drawn: Drawn) -> None:
+    epsilon = drawn.cost.ex_post_epsilon
+    if kept is None or epsilon is None:
+        return
+    once_there_is_room(
+        lambda: keep_realised_cost(kept, drawn.facts, drawn.rows, epsilon),
+        f"{request.asset} is drawn and paid for.",
     )
 
 
@@ -199,30 +205,37 @@ def _check_room(
 ) -> None:
     """Refuses before the charge where the value could not be kept; a reuse only reads."""
     try:
-        store.check_room()
+        store.check_room(Room(), ledger=_ledger_folder(ledger))
     except StoreUnavailableError:
         if not ledger.preview(request, terms, plan).reused:
             raise
 
 
+def _ledger_folder(ledger: Ledger) -> Path | None:
+    file = sqlite_path(ledger.url)
+    return None if file is None else file.parent
+
+
 def _prepare(
     ledger: Ledger,
+    store: StoredReleases,
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease],
-    prepare: Callable[[], object] | None,
+    prepare: Callable[[], Room] | None,
 ) -> None:
-    """Opens what a draw needs, unless nothing will be drawn; why it fails is public."""
+    """Opens what a draw needs and asks for its room, unless nothing will be drawn."""
     if prepare is None:
         return
     expected = ledger.preview(request, terms, plan)
     if not expected.reused and expected.refusal is None:
-        _prepare_in_public(request, prepare)
+        room = _prepare_in_public(request, prepare)
+        store.check_room(room, ledger=_ledger_folder(ledger))
 
 
-def _prepare_in_public(request: ReleaseRequest, prepare: Callable[[], object]) -> None:
+def _prepare_in_public(request: ReleaseRequest, prepare: Callable[[], Room]) -> Room:
     try:
-        prepare()
+        return prepare()
     except Exception as error:  # Nothing private was read: its message may be shown.
         raise PublicInputError(f"{request.asset}: {error}") from error
 
@@ -233,23 +246,17 @@ def _stored(
     """Stores what was drawn, waiting for room: the charge is spent, the value is only here.
 
     Raises:
-        StoreUnavailableError: The store's patience ended; the charge stands.
+        StoreUnavailableError: The patience ended; the charge stands.
     """
-    deadline = time.monotonic() + store.patience_seconds
-    while True:
-        try:
-            return store.save(reservation.id, dict(drawn.facts), drawn.rows, drawn.files)
-        except StoreUnavailableError as problem:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise StoreUnavailableError(
-                    f"{problem} The charge of {request.asset} stands and its value is lost."
-                ) from None
-            _say(
-                f"{problem} {request.asset} is drawn and paid for: mend this while the run lives "
-                f"and nothing is lost. It tries again for {left / 60:.0f} minutes."
-            )
-        time.sleep(min(STORE_POLL_SECONDS, max(0.1, left)))
+    try:
+        return once_there_is_room(
+            lambda: store.save(reservation.id, dict(drawn.facts), drawn.rows, drawn.files),
+            f"{request.asset} is drawn and paid for.",
+        )
+    except StoreUnavailableError as problem:
+        raise StoreUnavailableError(
+            f"{problem} The charge of {request.asset} stands and its value is lost."
+        ) from None
 
 
 def _commit(
@@ -282,7 +289,7 @@ def _commit(
 
 
 def _say_waiting(request: ReleaseRequest) -> None:
-    _say(
+    say(
         f"Another run is drawing {request.asset}, release {request.release!r}. This one waits and "
         "then uses that value: nothing is paid twice. Terminate either of them at will."
     )
@@ -295,16 +302,11 @@ def _say_what_was_edited(ledger: Ledger, request: ReleaseRequest, reservation: R
     earlier = ledger.last_of_name(request, reservation.id)
     edited = [] if earlier is None else edited_parts(earlier, request)
     if edited:
-        _say(
+        say(
             f"{request.asset} was paid for before as release {request.release!r}, under another "
             f"declaration: {', '.join(edited)} differed. This is another "
             "release, and it was charged beside the earlier one."
         )
-
-
-def _say(message: str) -> None:
-    """Shows a public message in the run's log."""
-    logging.getLogger(LOGGER).warning(message)
 
 
 def _interrupted(

@@ -6,9 +6,11 @@ The store is a folder or, where many machines share it, a prefix of an object st
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,8 @@ import polars as pl
 
 from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.releases.waiting import StoreUnavailableError
+from dpsynth_assets.storage.disk_room import Room, missing_room
 from dpsynth_assets.storage.whole_folders import (
     MARKER,
     download_whole,
@@ -25,24 +29,21 @@ from dpsynth_assets.storage.whole_folders import (
     written_whole,
 )
 
-LEAST_FREE_BYTES = 16 << 20
-"""With less space than this nothing is drawn, since it could not be kept."""
-
-
-PATIENCE_SECONDS = 600.0
-"""Default of DPSYNTH_STORE_PATIENCE_SECONDS."""
-
-
-class StoreUnavailableError(PrivacyError):
-    """The store cannot be read or written: full, read-only, out of reach, or altered by hand."""
+__all__ = ["StoreUnavailableError", "StoredReleases"]
 
 
 class StoredReleases:
     """Content of releases: one folder per reservation, JSON facts and Parquet rows."""
 
-    def __init__(self, base: Folder) -> None:
-        """Names the folder; it is made when the first release is stored."""
+    def __init__(self, base: Folder, unfinished: Path | None = None) -> None:
+        """Names the folder; it is made when the first release is stored.
+
+        Args:
+            base: Folder or prefix of all releases.
+            unfinished: Folder where draws keep what is not released yet; None: the sensitive store.
+        """
         self._base_folder = base
+        self._unfinished = unfinished
 
     @property
     def base(self) -> Folder:
@@ -50,9 +51,14 @@ class StoredReleases:
         return self._base_folder
 
     @property
-    def patience_seconds(self) -> float:
-        """Time that a run keeps a drawn value while the store is full, so that room is made."""
-        return float(os.environ.get("DPSYNTH_STORE_PATIENCE_SECONDS", PATIENCE_SECONDS))
+    def unfinished(self) -> Path:
+        """Folder where draws keep what is not released yet, on a local disk."""
+        return self._unfinished or home().sensitive
+
+    @property
+    def plain(self) -> Path | None:
+        """Folder of plain checkpoints, where those that are kept are sealed with a key."""
+        return None
 
     def folder(self, reservation_id: str) -> Any:
         """Folder of one release (a `Folder`); it exists only once the release is complete."""
@@ -66,30 +72,59 @@ class StoredReleases:
         with self._reachable("read"):
             return bool((folder / MARKER).exists())
 
-    def check_room(self) -> None:
+    def check_room(self, room: Room, *, ledger: Path | None = None) -> None:
         """Refuses, before anything is charged, where a value could not be stored.
 
+        Args:
+            room: What the release takes at most.
+            ledger: Folder of the ledger's file; None where a server keeps it.
+
         Raises:
-            StoreUnavailableError: The store is full, read-only or out of reach.
+            StoreUnavailableError: The store is full, read-only or out of reach, or another disk of
+                the installation has too little room for what the release keeps on its way.
         """
         base = self.base
         with self._reachable("written"):
-            if not isinstance(base, Path):
+            if isinstance(base, Path):
+                base.mkdir(parents=True, exist_ok=True)
+                read_only = os.statvfs(base).f_flag & os.ST_RDONLY or not os.access(base, os.W_OK)
+            else:
                 base.fs.pipe_file((base / ".probe").path, b"")
-                return
-            base.mkdir(parents=True, exist_ok=True)
-            disk = os.statvfs(base)
-        free = disk.f_bavail * disk.f_frsize
-        if disk.f_flag & os.ST_RDONLY or not os.access(base, os.W_OK):
+                read_only = False
+        if read_only:
             raise StoreUnavailableError(
                 f"The release store at {base} is read-only. Nothing was charged: make it writable, "
                 "or name another place in DPSYNTH_HOME or DPSYNTH_STORE_URL, and run again."
             )
-        if free < LEAST_FREE_BYTES:
+        found = missing_room(self._needs(room, ledger))
+        if found is not None:
             raise StoreUnavailableError(
-                f"The release store at {base} has {free >> 20} MiB left, expected at least "
-                f"{LEAST_FREE_BYTES >> 20}. Nothing was charged: free space there and run again."
+                f"{found} Nothing was charged: free space there and run again."
             )
+
+    def _needs(self, room: Room, ledger: Path | None) -> list[tuple[str, Path, int]]:
+        """Bytes that each place of the installation takes at once.
+
+        A checkpoint replaces the one before it, so two lie side by side, and the value's files are
+        written beside them before they are copied. An object store gets its copy by way of a
+        temporary folder. A corpus is kept as the candidate and, beside the published folder that
+        it takes the place of, once more.
+        """
+        temporary = Path(tempfile.gettempdir())
+        remote = not isinstance(self.base, Path)
+        needs = [
+            ("releases", temporary if remote else self.base, room.release),
+            ("unfinished draws", self.unfinished, room.release + 2 * room.kept),
+            ("runs", Path(os.environ.get("DAGSTER_HOME") or home().dagster), 0),
+            ("temporary files", temporary, 0),
+            ("released corpora", home().released, room.corpus),
+        ]
+        for name, place in (("candidates", home().values), ("published", home().published)):
+            if isinstance(place, Path):
+                needs.append((name, place, room.corpus))
+        if self.plain is not None:
+            needs.append(("plain files", self.plain, room.release + 2 * room.kept))
+        return needs if ledger is None else [*needs, ("ledger", ledger, 0)]
 
     def save(
         self,
@@ -113,8 +148,10 @@ class StoredReleases:
         with self._reachable("written"), written_whole(final) as temporary:
             (temporary / "facts.json").write_text(json.dumps(facts, sort_keys=True))
             if rows is not None:
-                with (temporary / "rows.parquet").open("wb") as file:
-                    rows.write_parquet(file)
+                content = io.BytesIO()
+                rows.write_parquet(content)
+                # Writing to the file, Polars would raise an error of its own on a full disk.
+                (temporary / "rows.parquet").write_bytes(content.getbuffer())
             if files is not None:
                 shutil.copytree(files, temporary / "files", copy_function=shutil.copyfile)
         return self.digest(reservation_id), str(final)
@@ -181,6 +218,8 @@ class StoredReleases:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, shutil.Error):  # Of several files: a source, a target and why, each.
+        return str(error.args[0][0][2])
     number = getattr(error, "errno", None)
     return os.strerror(number) if number else type(error).__name__
 

@@ -141,16 +141,18 @@ def plain_folder() -> Path:
     left behind.
     """
     prefix = f"{_PREFIX}{os.getpid()}-"
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=_place()))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=plain_place()))
 
 
 def abandoned_plain_folders() -> list[Path]:
     """Plain folders of this user whose process is gone."""
-    mine = [path for path in _place().glob(f"{_PREFIX}*-*") if path.lstat().st_uid == os.geteuid()]
+    left = plain_place().glob(f"{_PREFIX}*-*")
+    mine = [path for path in left if path.lstat().st_uid == os.geteuid()]
     return [path for path in mine if not _is_running(path.name.removeprefix(_PREFIX))]
 
 
-def _place() -> Path:
+def plain_place() -> Path:
+    """Where plain folders are made: memory, or the system's temporary folder."""
     return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar
 
 import dagster as dg
@@ -45,7 +46,9 @@ class Progress(dg.ConfigurableResource):
             if now - last < self.log_every_seconds and share < 1:
                 return
             last = now
-            context.log.info("%s: %s", title, progress_line(coarse(share), message, now - started))
+            line = progress_line(coarse(share), message, now - started)
+            with suppress(Exception):  # A log without room must not end what is paid for.
+                context.log.info("%s: %s", title, line)
 
         return report
 

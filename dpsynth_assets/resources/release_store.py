@@ -1,5 +1,6 @@
 """The store of releases as a Dagster resource."""
 
+from pathlib import Path
 from typing import ClassVar, Self
 
 import dagster as dg
@@ -7,6 +8,8 @@ from pydantic import PrivateAttr
 
 from dpsynth_assets.paths import Folder, home, located
 from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.resources.owner_only import plain_place
+from dpsynth_assets.resources.sealing import sealing_key
 
 
 class ReleaseStore(dg.ConfigurableResource, StoredReleases):
@@ -26,6 +29,16 @@ class ReleaseStore(dg.ConfigurableResource, StoredReleases):
         store = cls()
         store._root = root
         return store
+
+    @property
+    def unfinished(self) -> Path:
+        """Folder where draws keep what is not released yet: the sensitive store."""
+        return home().sensitive
+
+    @property
+    def plain(self) -> Path | None:
+        """Folder of plain checkpoints where the sensitive store has a key; memory, mostly."""
+        return None if sealing_key() is None else plain_place()
 
     @property
     def base(self) -> Folder:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.releases.waiting import once_there_is_room
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, plain_folder
 from dpsynth_assets.resources.sealing import sealing_key
 from dpsynth_assets.storage.whole_folders import flush
@@ -65,9 +66,13 @@ class StoredPasses(Unfinished):
         return values
 
     def save(self, number: int, values: dict[str, Any]) -> None:
-        """Keeps a finished pass; it appears whole or not at all."""
+        """Keeps a finished pass, waiting for room; it appears whole or not at all."""
         content = json.dumps(values).encode()
-        self._files.write(self._folder / f"{number}.json", lambda file: file.write(content))
+        path = self._folder / f"{number}.json"
+        once_there_is_room(
+            lambda: self._files.write(path, lambda file: file.write(content)),
+            "A finished pass of a release that is paid for cannot be kept.",
+        )
 
 
 class StoredCheckpoint(Unfinished):

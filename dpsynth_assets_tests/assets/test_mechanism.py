@@ -20,6 +20,7 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.disk_room import Room
 
 EVENT = BoundedRangeEvent(eta=0.1, count=100)
 TERMS = BudgetTerms(
@@ -158,6 +159,7 @@ def test_models_are_opened_for_a_draw_alone(ledger, store):
 
     def prepare():
         opened.append(len(ledger.entries()))
+        return Room()
 
     run(ledger, store, Mechanism(ledger), prepare=prepare)
     run(ledger, store, Mechanism(ledger), prepare=prepare)  # Reused.

@@ -4,9 +4,12 @@ What holds for releases and public values holds on a disk and in an object store
 runs in a process of its own and is reached through s3fs, as a real one would be.
 """
 
+import base64
 import errno
+import logging
 import os
 import stat
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +21,13 @@ import pytest
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
+from dpsynth_assets.releases import waiting
 from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.resources import owner_only
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.disk_room import Room
 
 RECORDS = pl.DataFrame(
     {"record_id": ["a", "b"], "unit_id": ["a", "b"], "text": ["one", "two"], "label": ["", ""]}
@@ -283,16 +290,119 @@ def test_an_object_that_was_changed_changes_the_digest_and_is_not_copied(
 def test_a_store_out_of_reach_says_what_to_check_and_charges_nothing(bucket, monkeypatch):
     store = ReleaseStore.at("s3://no-such-bucket-anywhere/prefix")
     with pytest.raises(StoreUnavailableError, match="Check the address, the credentials"):
-        store.check_room()
+        store.check_room(Room())
 
 
 def test_a_full_disk_is_refused_before_anything_is_charged(tmp_path, monkeypatch):
     store = ReleaseStore.at(str(tmp_path / "releases"))
-    store.check_room()
+    store.check_room(Room())
     full = SimpleNamespace(f_bavail=1, f_frsize=4096, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda _path: full)
     with pytest.raises(StoreUnavailableError, match="Nothing was charged: free space"):
-        store.check_room()
+        store.check_room(Room())
+
+
+@pytest.fixture
+def disks(tmp_path, monkeypatch):
+    """A home and a TMPDIR, and what statvfs says of the one disk that they lie on."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("DAGSTER_HOME", "DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL"):
+        monkeypatch.delenv(name, raising=False)
+    blocks = SimpleNamespace(f_bavail=0, f_frsize=1 << 20, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda _path: blocks)
+    return blocks
+
+
+ROOM = Room(release=10 << 20, kept=20 << 20, corpus=5 << 20)
+
+
+def test_what_a_release_takes_is_added_up_on_each_disk(tmp_path, disks):
+    store = ReleaseStore.at(str(tmp_path / "releases"))
+    disks.f_bavail = 16 + 10 + (10 + 2 * 20) + 2 * 5  # Value; draw; candidate and publication.
+    store.check_room(ROOM, ledger=tmp_path / "ledger")
+    disks.f_bavail -= 1
+    with pytest.raises(StoreUnavailableError, match="Nothing was charged: free space") as told:
+        store.check_room(ROOM, ledger=tmp_path / "ledger")
+    assert "Expected at least 86 MiB" in str(told.value)
+    assert "got 85." in str(told.value)
+    assert "unfinished draws, runs, temporary files" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_places_on_disks_of_their_own_are_asked_for_their_own_share(tmp_path, disks, monkeypatch):
+    other = Path("/dev/shm")  # Another file system, of which nothing is written.
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs two file systems")
+    monkeypatch.setenv("DPSYNTH_PUBLISH_URL", str(other / "published"))
+    free = {tmp_path.stat().st_dev: 16 + 10 + (10 + 2 * 20) + 2 * 5, other.stat().st_dev: 16 + 5}
+    monkeypatch.setattr(
+        os,
+        "statvfs",
+        lambda path: SimpleNamespace(
+            f_bavail=free[Path(path).stat().st_dev], f_frsize=1 << 20, f_flag=0
+        ),
+    )
+    store = ReleaseStore.at(str(tmp_path / "releases"))
+    store.check_room(ROOM)
+    free[other.stat().st_dev] -= 1
+    with pytest.raises(StoreUnavailableError, match=r"at least 21 MiB .*/dev/shm \(published\)"):
+        store.check_room(ROOM)
+
+
+def test_a_sealed_store_asks_for_its_plain_checkpoints_too(tmp_path, disks, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(bytes(32)).decode())
+    monkeypatch.setattr(owner_only, "MEMORY", tmp_path)
+    disks.f_bavail = 16 + 10 + 2 * (10 + 2 * 20) + 2 * 5
+    store = ReleaseStore.at(str(tmp_path / "releases"))
+    store.check_room(ROOM)
+    disks.f_bavail -= 1
+    with pytest.raises(StoreUnavailableError, match="plain files"):
+        store.check_room(ROOM)
+
+
+def test_rows_that_do_not_fit_are_an_unavailable_store_and_leave_nothing(tmp_path, monkeypatch):
+    store = ReleaseStore.at(str(tmp_path / "releases"))
+    monkeypatch.setattr(Path, "write_bytes", no_room)
+    with pytest.raises(StoreUnavailableError, match="No space left"):
+        store.save("r1", {}, RECORDS.select("text"))
+    assert list((tmp_path / "releases").iterdir()) == []
+
+
+def test_a_finished_pass_waits_for_room(sensitive, monkeypatch):
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
+    passes = sensitive.passes("tickets", SimpleNamespace(id="r1"))
+    passes.begin()
+    write, refused = OwnerOnlyFiles.write, [1, 2]
+
+    def full_twice(files, path, content, **options):
+        if refused:
+            refused.pop()
+            no_room()
+        write(files, path, content, **options)
+
+    monkeypatch.setattr(OwnerOnlyFiles, "write", full_twice)
+    passes.save(0, {"tokens": [1]})
+    assert not refused
+    assert passes.load(0) == {"tokens": [1]}
+
+
+def test_a_log_without_room_does_not_end_what_waits(monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(waiting.LOGGER), "warning", no_room)
+    waiting.say("waits for room")
+    assert "waits for room" in capsys.readouterr().err
+
+
+def test_a_failure_that_is_not_a_full_disk_is_not_waited_for():
+    def denied():
+        raise PermissionError(errno.EACCES, "denied")
+
+    with pytest.raises(PermissionError):
+        waiting.once_there_is_room(denied, "A value.")
+
+
+def no_room(*_arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_save_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):

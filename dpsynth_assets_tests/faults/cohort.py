@@ -25,6 +25,7 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, R
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
+from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.resources.executors import declared_executor
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section
@@ -48,6 +49,7 @@ BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
     "stored",
     "committed",
 )
+NOT_STORED = "not stored"
 PUBLISHING = "publishing"
 PUBLISHED = ("README.md", "counts.json", "privacy_label.json")
 HISTOGRAM: dict[str, Any] = {
@@ -107,7 +109,7 @@ class MarkedLedger(PrivacyLedger):
 
 
 class MarkedStore(ReleaseStore):
-    """The release store, saying when a value is stored; FAULTS_STORE moves it."""
+    """The release store, saying when a value is stored or cannot be; FAULTS_STORE moves it."""
 
     @property
     def base(self) -> Folder:
@@ -115,7 +117,11 @@ class MarkedStore(ReleaseStore):
         return located(place) if place else super().base
 
     def save(self, *arguments: Any) -> tuple[str, str]:
-        stored = super().save(*arguments)
+        try:
+            stored = super().save(*arguments)
+        except StoreUnavailableError:
+            reached(NOT_STORED)
+            raise
         reached(STORED)
         return stored
 

@@ -102,16 +102,17 @@ class Run:
 
 @dataclass
 class House:
-    """One DPSYNTH_HOME with its ledger, stores and Dagster instance."""
+    """One DPSYNTH_HOME with its ledger, stores and Dagster instance, on `disk` if one is given."""
 
     folder: Path
     forge: Forge
     instance: Path
+    disk: Path | None = None
     variables: dict[str, str] = field(default_factory=dict)
     spawned: list[subprocess.Popen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.home, self.marks = self.folder / "home", self.folder / "marks"
+        self.home, self.marks = (self.disk or self.folder) / "home", self.folder / "marks"
         shutil.copytree(self.instance, self.home / "dagster")
         self.marks.mkdir()
         (self.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")

@@ -1,16 +1,18 @@
 """A full disk and a read-only ledger, on file systems of their own: refused, or waited for."""
 
+import os
 import shutil
+import signal
 import subprocess
 
 import pytest
 
-from dpsynth_assets_tests.faults.cohort import BEFORE, DRAWN, RESERVED
-from dpsynth_assets_tests.faults.conftest import until
+from dpsynth_assets_tests.faults.cohort import BEFORE, DRAWN, MARKED, NOT_STORED, RESERVED, STORED
+from dpsynth_assets_tests.faults.conftest import House, until
 
 pytestmark = pytest.mark.slow
 
-SIZE_MIB = 24
+SIZE_MIB = 40
 
 
 def mounted(*arguments):
@@ -28,6 +30,16 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.fixture
+def one_disk(small_disk, tmp_path, forge, instance):
+    """A house whose ledger, stores, Dagster home and temporary folder lie on one small disk."""
+    made = House(tmp_path, forge, instance, disk=small_disk)
+    (small_disk / "tmp").mkdir()
+    made.variables["TMPDIR"] = str(small_disk / "tmp")
+    yield made
+    made.close()
+
+
 def fill(folder):
     """Writes until the disk is full; returns the file to remove."""
     ballast = folder / "ballast"
@@ -38,6 +50,12 @@ def fill(folder):
         except OSError:
             pass
     return ballast
+
+
+def forget(house, point):
+    """Removes the marks of a point, so that the next one is news."""
+    for mark in house.marks.glob(f"{point}.*"):
+        mark.unlink()
 
 
 def test_a_full_disk_is_refused_before_the_charge(house, small_disk):
@@ -93,15 +111,72 @@ def test_a_disk_that_stays_full_leaves_the_charge_and_the_retry_uses_it(house, s
 def test_a_full_disk_under_the_ledger_charges_nothing_and_breaks_nothing(house, small_disk):
     house.variables["DPSYNTH_LEDGER_URL"] = f"sqlite:///{small_disk / 'ledger.sqlite'}"
     assert house.run()["success"]
-    ballast = fill(small_disk)
-    outcome = house.run(FAULTS_RELEASE="2")
+    forget(house, MARKED)
+    house.hold(MARKED)
+    run = house.start(FAULTS_RELEASE="2")
+    run.at(MARKED)
+    ballast = fill(small_disk)  # After its room was asked for.
+    house.free(MARKED)
+    outcome = run.outcome()
     assert not outcome["success"]
     assert "disk is full" in outcome["failures"][0]
+    refused = house.run(FAULTS_RELEASE="3")
+    assert "(ledger), got 0. Nothing was charged: free space there" in refused["failures"][0]
     assert len(house.passed(RESERVED)) == 1
     ballast.unlink()
     house.assert_whole(charges=1, released=1)
     assert house.run(FAULTS_RELEASE="2")["success"]
     house.assert_whole(charges=2, released=2)
+
+
+def waits_with_its_value(house, disk):
+    """A run that has drawn and found the disk full twice; Dagster's own log lies there, too."""
+    house.hold(DRAWN)
+    run = house.start()
+    run.at(DRAWN)
+    ballast = fill(disk)
+    house.free(DRAWN)
+    for _ in range(2):
+        run.at(NOT_STORED)
+        forget(house, NOT_STORED)
+    return run, ballast
+
+
+def test_a_full_disk_with_everything_on_it_is_refused_before_the_charge(one_disk, small_disk):
+    ballast = fill(small_disk)
+    with ballast.open("r+b") as file:
+        file.truncate(ballast.stat().st_size - (8 << 20))  # Half of what has to be left.
+    (failure,) = one_disk.run()["failures"]
+    assert "Expected at least 16 MiB of free space" in failure
+    assert "unfinished draws, runs, temporary files" in failure
+    assert failure.count("\n") == 0
+    assert one_disk.charges() == 0
+    ballast.unlink()
+    assert one_disk.run()["success"]
+    one_disk.assert_whole(charges=1, released=1)
+
+
+def test_everything_on_one_disk_that_fills_is_waited_for_and_the_value_kept(one_disk, small_disk):
+    run, ballast = waits_with_its_value(one_disk, small_disk)
+    assert not one_disk.passed(STORED)
+    ballast.unlink()
+    assert run.outcome()["success"]
+    assert len(one_disk.passed(RESERVED)) == 1
+    one_disk.assert_whole(charges=1, released=1)
+    assert one_disk.run()["metadata"]["dpsynth/reused"]
+    one_disk.assert_whole(charges=1, released=1)
+
+
+def test_sigterm_ends_a_run_that_waits_for_room_and_the_next_one_uses_its_charge(
+    one_disk, small_disk
+):
+    run, ballast = waits_with_its_value(one_disk, small_disk)
+    os.kill(run.pid, signal.SIGTERM)
+    run.wait()
+    assert one_disk.charges() == 1
+    ballast.unlink()
+    assert one_disk.run()["success"]
+    one_disk.assert_whole(charges=1, released=1)
 
 
 def test_a_read_only_ledger_refuses_before_anything_private_is_read(house, small_disk):

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
 from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 STAGE = "population"
 
@@ -56,6 +58,13 @@ class EvolutionMethod(Method[EvolutionT]):
         if public.language_model is not None and self.config.api == "public_model":
             _ = public.language_model.model
         open_api(self.config, self.terms, public)
+
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Counts the candidates of all rounds at full length: they are released and kept."""
+        config = self.config
+        candidates = config.population * (config.variations + 1) * (config.iterations + 1)
+        texts = bytes_of_texts(candidates, config.max_new_tokens)
+        return replace(super().room(stage, public), release=texts, kept=texts)
 
     def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Writes the last survivors and variations of them.

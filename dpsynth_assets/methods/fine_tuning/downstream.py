@@ -13,6 +13,7 @@ from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingStart,
     refuse_without_rate,
 )
+from dpsynth_assets.methods.fine_tuning.room import training_room
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -39,6 +40,7 @@ from dpsynth_assets.models.next_word_model import (
 )
 from dpsynth_assets.models.public_word_pieces import PublicWordPieces
 from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.storage.disk_room import Room
 
 STAGE = "downstream_model"
 _PUBLIC_EXAMPLES = 128
@@ -89,6 +91,16 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         refuse_without_rate(self.config, len(start.public_examples))
         made_up = ["a short note", "word " * self.config.max_document_tokens]
         self.check_trainable(start, text_examples(made_up, next_word_settings(self.config)))
+
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Counts the weights of the causal model; a classifier's need no room to speak of."""
+        del stage, public
+        config = self.config
+        if config.task != "next_word":
+            return Room()
+        layer = [(config.width, config.width)] * 4 + [(config.width, config.feed_forward)] * 3
+        embeddings = [(config.vocabulary, config.width)] * 2
+        return training_room(embeddings + layer * config.layers, config.lora_rank)
 
     def release(
         self,

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,6 +31,11 @@ from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingStart,
     refuse_without_rate,
 )
+from dpsynth_assets.methods.fine_tuning.room import (
+    bytes_beside_weights,
+    stored_shapes,
+    training_room,
+)
 from dpsynth_assets.methods.fine_tuning.serving import open_writer
 from dpsynth_assets.methods.fine_tuning.writing import write_rows
 from dpsynth_assets.methods.inputs import (
@@ -44,6 +50,7 @@ from dpsynth_assets.models.conditional_generator import ConditionalGenerator
 from dpsynth_assets.models.fine_tuning import TokenExample
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.storage.disk_room import Room
 
 STAGE = "finetuned_generator"
 
@@ -111,6 +118,13 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         pairs = trial_pairs(known, self.config.max_document_tokens)
         examples = encode_pairs(generator, pairs, self.config.max_document_tokens)
         self.check_trainable(self._start(generator), examples)
+
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Counts the weights and files of the public model, where they lie in a folder here."""
+        folder = Path(self.starts_from(public).source)
+        trained = training_room(stored_shapes(folder), self.config.lora_rank)
+        release = trained.release + bytes_beside_weights(folder)
+        return replace(super().room(stage, public), release=release, kept=trained.kept)
 
     def release(
         self,

@@ -146,6 +146,13 @@ class DeclaredBatches:
             return None
         return min(self.config.max_batches, self.terms.public_records // self.records_per_batch)
 
+    def most_batches(self, public: PublicInputs) -> int:
+        """Bounds the batches that generate, from declared or released numbers."""
+        if self.in_slots:
+            declared = self._generating
+            return self.config.max_batches if declared is None else declared
+        return sum(cell.generating for cell in self._hashed_cells(public))
+
     def refusal(self, tokens: int, epsilon: float) -> str | None:
         """Says in one line why batches of so many private tokens cannot run; None if they can."""
         if (unpaid := slack_refusal(self.terms, self.config.logit_slack)) is not None:

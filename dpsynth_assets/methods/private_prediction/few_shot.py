@@ -44,6 +44,7 @@ from dpsynth_assets.privacy.noisy_probabilities import (
     noisy_probabilities_event,
 )
 from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten
@@ -158,6 +159,14 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         """
         del stage
         check_few_shot(self.config, self.terms, public)
+
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Counts the documents at full length: they are kept, released and published."""
+        del stage, public
+        config = self.config
+        documents = len(self.terms.labels) * config.documents_per_label + config.extra_documents
+        texts = bytes_of_texts(documents, config.max_document_tokens)
+        return Room(release=texts, kept=texts, corpus=texts)
 
     def release(
         self,

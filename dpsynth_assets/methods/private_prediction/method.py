@@ -45,6 +45,7 @@ from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten
@@ -179,6 +180,13 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         finishes = self.config.on_exhaustion == "finish_publicly"
         reads = finishes or self.compares_with_public_prompts
         check_batches(self.declared, public, reads_public_prompts=reads)
+
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Counts the private tokens of all batches, each with a public document that ends it."""
+        drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
+        tokens = drawn.tokens + self.config.max_document_tokens
+        texts = bytes_of_texts(self.declared.most_batches(public), tokens)
+        return Room(release=texts, kept=texts, corpus=texts)
 
     def release(
         self,
