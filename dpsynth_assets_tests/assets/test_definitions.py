@@ -106,7 +106,6 @@ def test_every_mechanism_of_the_demo_is_marked(loaded):
         "tickets/shared/cluster_histogram",
         "tickets/mean_uniform/candidate_corpus",
         "tickets/mean_clustered/candidate_corpus",
-        "tickets/median_clustered/candidate_corpus",
         "savings/shared/topic_histogram",
         "savings/ctcl/finetuned_generator",
         "savings/dp_fine_tuning/finetuned_generator",

@@ -48,7 +48,7 @@ def test_the_privacy_level_stands_among_the_kinds_that_a_node_of_the_graph_shows
 def test_what_a_method_makes_leads_to_the_code_of_the_method(nodes):
     expected = {
         "tickets/mean_clustered/candidate_corpus": ("mean.py", "class MeanClustered"),
-        "tickets/median_clustered/corpus": ("median.py", "class MedianClustered"),
+        "enquiries/aug_pe/corpus": ("aug_pe.py", "class AugPe"),
         "savings/ctcl/finetuned_generator": ("ctcl.py", "class Ctcl"),
         "tickets/shared/cluster_histogram": (
             "cluster_histogram.py",

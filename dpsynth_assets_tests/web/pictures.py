@@ -1,8 +1,9 @@
 """Writes the tour's pictures: `python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]`.
 
 Walks through the UI of a small installation (the walk that `test_walk.py` runs) and keeps the
-pictures that docs/tour.md shows. With the home of a finished `make demo`, pictures that only look
-at what is there show the demo; those of runs and refusals still show the small installation.
+pictures that docs/tour.md shows. With the home of a finished `dpsynth run tickets`, pictures that
+only look at what is there show that cohort; those of runs and refusals still show the small
+installation.
 """
 
 import argparse
@@ -64,6 +65,6 @@ def _keep(steps: Sequence[Step], names: Sequence[str], folder: Path) -> bool:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument("--home", type=Path, help="DPSYNTH_HOME of a finished `make demo`")
+    parser.add_argument("--home", type=Path, help="DPSYNTH_HOME after `dpsynth run tickets`")
     given = parser.parse_args()
     sys.exit(main(given.folder, given.home and given.home.resolve()))

@@ -103,7 +103,7 @@ def walk_through(folder: Path, output: Path, browser: Browser) -> list[Step]:
 
 
 def look_at_demo(home: Path, output: Path, browser: Browser, names: Sequence[str]) -> list[Step]:
-    """Looks at the demo in the home of a finished `make demo`; starts no run.
+    """Looks at `tickets` in the home of a finished `dpsynth run tickets`; starts no run.
 
     Args:
         home: What was DPSYNTH_HOME.
