@@ -8,8 +8,8 @@ from pathlib import Path
 LEAST_FREE_BYTES = 16 << 20
 """Left on every disk whatever a release needs: for the ledger, logs and the database's journal."""
 
-BYTES_OF_A_TOKEN = 16
-"""Of text as UTF-8, or as JSON with token numbers; a token of English has four or five."""
+BYTES_OF_A_TOKEN = 32
+"""As text (four or five in English), or in JSON its number and, at most, a number of 20 digits."""
 
 BYTES_OF_A_ROW = 256
 """Beside its text: label, number, votes and what else a row says of itself."""

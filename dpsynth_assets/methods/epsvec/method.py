@@ -1,6 +1,7 @@
 """EPSVec as a method: which stages there are, and what each reads and releases."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.rests_on import STATES
+from dpsynth_assets.storage.disk_room import Room
 
 _WRITING = frozenset(
     {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}
@@ -153,6 +155,14 @@ class EpsVec(Method[EpsVecConfig]):
         """Leaves out what only later stages and writing depend on."""
         free = self.free_settings | _LATER[stage]
         return {name: value for name, value in parameters.items() if name not in free}
+
+    def room(self, stage: Stage, public: PublicInputs) -> Room:
+        """Counts the states of the negatives: vectors are means of as many or fewer of them."""
+        room = super().room(stage, public)
+        if stage.name != VECTORS:
+            return room
+        states = public.released[NEGATIVES].folder.iterdir()
+        return replace(room, release=sum(file.stat().st_size for file in states))
 
     def make_public(
         self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback

@@ -182,9 +182,10 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         check_batches(self.declared, public, reads_public_prompts=reads)
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
-        """Counts the private tokens of all batches, each with a public document that ends it."""
-        drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
-        tokens = drawn.tokens + self.config.max_document_tokens
+        """Counts the tokens of all batches, each with a public document that ends it."""
+        private = int(stage.settings["tokens_per_batch"])
+        tokens = max(private, getattr(self.config, "max_tokens_per_batch", 0))
+        tokens += self.config.max_document_tokens
         texts = bytes_of_texts(self.declared.most_batches(public), tokens)
         return Room(release=texts, kept=texts, corpus=texts)
 
