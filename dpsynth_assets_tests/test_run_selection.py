@@ -140,7 +140,8 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     spec, plan, ledger = declared
     asset = plan.releases[-1].asset
     last = plan.methods[-1]
-    request = stage_request(spec, last, last.plan.stages[0], release="1")
+    made_from = {"public_language_model": "a model", "public_clusters": "clusters"}
+    request = stage_request(spec, last, last.plan.stages[0], release="1", inputs=made_from)
     ledger.reserve(request, plan.budget, plan.releases)
     assert pending_releases(spec, {asset}, "", ledger) == []
     assert pending_releases(spec, {asset}, "a new name", ledger) != []

@@ -1,7 +1,7 @@
 """Asks before `dpsynth run` pays: what would be released, at which price, and what remains."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -98,7 +98,9 @@ def _is_paid(
             if asset != entry.asset or stage.mechanism is None:
                 continue
             inputs = entry.parameters.get("inputs") or {}
-            request = stage_request(spec, planned, stage, release=entry.release, inputs=inputs)
+            request = stage_request(spec, planned, stage, release=entry.release)
+            # Under the names that the entry has: a method may record inputs under its own.
+            request = replace(request, parameters={**request.parameters, "inputs": inputs})
             released = ledger.preview(request, plan.budget, plan.releases).reused
             return released or bool(ledger.pending(request))
     return False
