@@ -1,0 +1,167 @@
+"""Each check of the guard on its own: requests that break that one and no other.
+
+`test_cross_site.py` sends what browsers send, which most often breaks several checks at once.
+"""
+
+import asyncio
+
+import pytest
+from graphql import build_schema, parse, validate
+
+from dpsynth_assets.cli.web.guard import Guard
+from dpsynth_assets.cli.web.server import ReadOnlyRule
+
+HERE = "127.0.0.1:3000"
+OWN = {
+    "Host": HERE,
+    "Origin": f"http://{HERE}",
+    "Sec-Fetch-Site": "same-origin",
+    "Content-Type": "application/json",
+}
+LINK = {
+    "Host": HERE,
+    "Sec-Fetch-Site": "cross-site",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Dest": "document",
+}
+POSTS = {
+    "a name": {"Host": "evil.example", "Origin": "http://evil.example"},
+    "a name with our port": {"Host": "evil.example:3000", "Origin": "http://evil.example:3000"},
+    "another address": {"Host": "192.0.2.1:3000", "Origin": "http://192.0.2.1:3000"},
+    "another origin": {"Origin": "https://evil.example"},
+    "an origin of another port": {"Origin": "http://127.0.0.1:3001"},
+    "an origin without a scheme of the web": {"Origin": f"file://{HERE}"},
+    "no origin": {"Origin": "null"},
+    "another site": {"Sec-Fetch-Site": "cross-site"},
+    "another name of the same site": {"Sec-Fetch-Site": "same-site"},
+    "a form": {"Content-Type": "text/plain"},
+    "a form that sends files": {"Content-Type": "multipart/form-data; boundary=x"},
+    "a type that contains JSON's": {"Content-Type": "text/plain; application/json"},
+    "a type that begins like JSON's": {"Content-Type": "application/jsonp"},
+}
+PAGES = {
+    "GraphQL": ("/graphql", {}),
+    "GraphQL as a page": ("/graphql", {"Accept": "text/html"}),
+    "a log": ("/logs/some/run/out", {}),
+    "a run's file": ("/download_debug/run", {}),
+    "a notebook": ("/notebook", {}),
+    "a frame": ("/", {"Sec-Fetch-Dest": "iframe"}),
+    "an image": ("/", {"Sec-Fetch-Mode": "no-cors"}),
+}
+
+
+def answered(method, path, headers, kind="http", **guard):
+    """Messages that are sent back, and whether the application was asked."""
+    sent, asked = [], []
+
+    async def app(_scope, _receive, send):
+        asked.append(path)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": kind,
+        "path": path,
+        "server": ("127.0.0.1", 3000),
+        "headers": [(n.lower().encode(), v.encode()) for n, v in headers.items()],
+        **({"method": method} if kind == "http" else {}),
+    }
+    asyncio.run(Guard(app, **guard)(scope, None, send))
+    return sent, bool(asked)
+
+
+def refused(*request, **options):
+    sent, asked = answered(*request, **options)
+    assert asked == (sent[0].get("status") == 200)
+    return not asked
+
+
+def test_what_our_pages_and_clients_of_this_machine_send_is_answered():
+    assert not refused("POST", "/graphql", OWN)
+    assert not refused("POST", "/graphql", {"Host": HERE, "Content-Type": "application/json"})
+    assert not refused("GET", "/assets", LINK)
+    assert not refused("GET", "/logs/some/run/out", {"Host": HERE})
+    assert not refused("", "/graphql", {"Host": HERE, "Origin": f"http://{HERE}"}, "websocket")
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_a_post_that_breaks_one_check_is_refused(name):
+    assert refused("POST", "/graphql", {**OWN, **POSTS[name]})
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_another_site_opens_pages_alone(name):
+    path, headers = PAGES[name]
+    assert refused("GET", path, {**LINK, **headers})
+
+
+def test_another_site_does_not_post_by_a_navigation():
+    assert refused("POST", "/assets", {**LINK, "Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", ["/graphql", "/graphql/"])
+def test_graphql_is_not_asked_by_an_address(method, path):
+    assert refused(method, path, {"Host": HERE, "Sec-Fetch-Site": "same-origin"})
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_only_a_post_changes_something(method):
+    assert refused(method, "/graphql", OWN)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": HERE, "Origin": "https://evil.example"},
+        {"Host": "evil.example:3000", "Origin": "http://evil.example:3000"},
+        {**LINK, "Origin": f"http://{HERE}"},
+    ],
+)
+def test_a_socket_that_breaks_one_check_is_closed(headers):
+    sent, asked = answered("", "/graphql", headers, "websocket")
+    assert not asked
+    assert [(message["type"], message["code"]) for message in sent] == [("websocket.close", 1008)]
+
+
+def test_paths_are_read_below_the_prefix():
+    assert refused("GET", "/ui/graphql", {"Host": HERE}, path_prefix="/ui")
+    assert refused("GET", "/ui/logs/run", LINK, path_prefix="/ui/")
+
+
+def test_a_read_only_server_takes_graphql_alone():
+    assert refused("POST", "/report_asset_check/corpus", OWN, read_only=True)
+    assert not refused("POST", "/report_asset_check/corpus", OWN)
+    assert not refused("POST", "/graphql", OWN, read_only=True)
+
+
+def test_pages_are_shown_in_no_frame():
+    sent, _ = answered("GET", "/", {"Host": HERE})
+    assert (b"x-frame-options", b"DENY") in sent[0]["headers"]
+
+
+SCHEMA = build_schema(
+    "type Query { version: String } type Mutation { setNuxSeen: Int logTelemetry: Int launch: Int }"
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "mutation { launch }",
+        "mutation { setNuxSeen: launch }",
+        "mutation { setNuxSeen launch }",
+        "mutation { ...F } fragment F on Mutation { launch }",
+        "mutation { setNuxSeen ... on Mutation { launch } }",
+        "query A { version } mutation B { launch }",
+    ],
+)
+def test_no_way_of_writing_a_mutation_changes_something(query):
+    assert validate(SCHEMA, parse(query), [ReadOnlyRule])
+
+
+@pytest.mark.parametrize("query", ["{ version }", "mutation { setNuxSeen logTelemetry }"])
+def test_what_the_pages_of_auditors_send_is_answered(query):
+    assert validate(SCHEMA, parse(query), [ReadOnlyRule]) == []
