@@ -5,7 +5,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from dpsynth_assets.cli import run as run_module
+from dpsynth_assets.cli import confirmation, run as run_module
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
 from dpsynth_assets.datasets import PublicDataSpec
@@ -110,7 +110,8 @@ def ask(monkeypatch, spec, *, terminal, yes=False, answer=""):
     monkeypatch.setattr(run_module.sys.stdin, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(run_module.typer, "confirm", lambda *_, **__: answer or _abort())
     console = Console(record=True, width=160)
-    run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
+    agreed = run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
+    assert agreed == (None if yes else {"letters/x"})
     return console.export_text()
 
 
@@ -147,6 +148,38 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     assert pending_releases(spec, {asset}, "a new name", ledger) != []
     edited = spec_with(methods=[{"method": "mean_uniform", "settings": {"temperature": 0.9}}])
     assert pending_releases(edited, {asset}, "", ledger) != []
+
+
+def test_a_release_of_another_name_pays_for_none_without_a_name(declared):
+    spec, plan, ledger = declared
+    asset = plan.releases[-1].asset
+    last = plan.methods[-1]
+    request = stage_request(spec, last, last.plan.stages[0], release="2026-12-01T03:00")
+    ledger.reserve(request, plan.budget, plan.releases)
+    assert pending_releases(spec, {asset}, "2026-12-01T03:00", ledger) == []
+    assert pending_releases(spec, {asset}, "", ledger) != []
+
+
+def test_a_release_on_another_that_is_drawn_anew_is_asked_about(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    spec = spec_with(methods=[{"method": "mean_clustered"}], cluster_histogram={})
+    plan, ledger = plan_dataset(spec), Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    (histogram, corpus), inputs = plan.releases, {"public_clusters": "clusters"}
+    for part, asset in ((plan.histogram, histogram.asset), (plan.methods[0], corpus.asset)):
+        request = stage_request(spec, part, part.plan.stages[0], release="1", inputs=inputs)
+        assert request.asset == asset
+        inputs["cluster_histogram"] = ledger.reserve(request, plan.budget, plan.releases).id
+    both = {histogram.asset, corpus.asset}
+    assert pending_releases(spec, both, "", ledger) == []
+    real = confirmation._is_paid
+    monkeypatch.setattr(
+        confirmation, "_is_paid", lambda e, *rest: e.asset == corpus.asset and real(e, *rest)
+    )
+    assert [p.asset for p in pending_releases(spec, both, "", ledger)] == [
+        histogram.asset,
+        corpus.asset,
+    ]
+    assert pending_releases(spec, {corpus.asset}, "", ledger) == []
 
 
 def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Asks before `dpsynth run` pays: what would be released, at which price, and what remains."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,24 +41,32 @@ def pending_releases(
     Args:
         spec: The cohort.
         selected: Keys of the assets that would run.
-        release: Name of a new release; empty for the first, which is reused once it exists.
+        release: Name of the release; empty for the one that a run without a name asks for.
         ledger: What was charged so far.
     """
+    from dpsynth_assets.assets.launch import DEFAULT_RELEASE
     from dpsynth_assets.methods.planning import plan_dataset
 
-    plan = plan_dataset(spec)
+    plan, name = plan_dataset(spec), release or DEFAULT_RELEASE
     entries = [e for e in ledger.entries(plan.terms.ledger_account) if e.kind == RESERVE]
     rows = _rows(plan)
+    made_by = {entry.reservation: entry.asset for entry in entries}
+    pending: list[PendingRelease] = []
 
     def is_paid(asset: str) -> bool:
-        found = [e for e in entries if e.asset == asset and release in ("", e.release)]
-        return any(_is_paid(entry, spec, plan, ledger) for entry in found)
+        found = [e for e in entries if e.asset == asset and e.release == name]
+        drawn_anew = {each.asset for each in pending}
+        return any(
+            _is_paid(entry, spec, plan, ledger)
+            and not any(made_by.get(value) in drawn_anew for value in _inputs(entry).values())
+            for entry in found
+        )
 
-    return [
-        PendingRelease(each.asset, _price(each, plan.budget), rows.get(each.asset))
-        for each in plan.releases
-        if each.asset in selected and not is_paid(each.asset)
-    ]
+    for each in plan.releases:  # In the order in which they are made.
+        if each.asset in selected and not is_paid(each.asset):
+            price, expected = _price(each, plan.budget), rows.get(each.asset)
+            pending.append(PendingRelease(each.asset, price, expected))
+    return pending
 
 
 def show_pending(
@@ -97,13 +105,19 @@ def _is_paid(
             asset = f"{spec.name}/{planned.folder}/{stage.name}"
             if asset != entry.asset or stage.mechanism is None:
                 continue
-            inputs = entry.parameters.get("inputs") or {}
             request = stage_request(spec, planned, stage, release=entry.release)
             # Under the names that the entry has: a method may record inputs under its own.
-            request = replace(request, parameters={**request.parameters, "inputs": inputs})
+            made_from = {"inputs", *planned.method.public_inputs}
+            recorded = {k: v for k, v in entry.parameters.items() if k in made_from}
+            request = replace(request, parameters={**request.parameters, **recorded})
             released = ledger.preview(request, plan.budget, plan.releases).reused
             return released or bool(ledger.pending(request))
     return False
+
+
+def _inputs(entry: LedgerEntry) -> Mapping[str, str]:
+    """What a charged release was made from: public artifacts, reservations of earlier releases."""
+    return entry.parameters.get("inputs") or {}
 
 
 def _price(release: PlannedRelease, terms: BudgetTerms) -> float | None:

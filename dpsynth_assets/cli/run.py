@@ -60,6 +60,7 @@ def _materialise(
     _quieten()
     from dpsynth_assets.assets.purge_after_run import purge_finished
     from dpsynth_assets.definitions import defs
+    from dpsynth_assets.releases.consent import paying_only
     from dpsynth_assets.resources.interrupting import ended_by_signals, was_interrupted
     from dpsynth_assets.resources.live_runs import alive
     from dpsynth_assets.resources.purging import purges_after_success
@@ -67,12 +68,14 @@ def _materialise(
 
     loaded = defs()
     keys = selected_assets(select, spec.name, loaded.resolve_asset_graph())
-    _ask_before_paying(spec, {key.to_user_string() for key in keys}, release, console, yes=yes)
+    selected = {key.to_user_string() for key in keys}
+    agreed = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
     with (
         dagster_instance(console) as instance,
         alive(run_id),
+        paying_only(agreed),
         watched(instance, run_id, partial(console.print, highlight=False, soft_wrap=True)),
         progress_display(console),
         ended_by_signals(),
@@ -97,8 +100,11 @@ def _materialise(
 
 def _ask_before_paying(
     spec: PrivateDatasetSpec, selected: set[str], release: str, console: Console, *, yes: bool
-) -> None:
+) -> set[str] | None:
     """Shows what the run would pay for, and asks a person.
+
+    Returns:
+        The assets that may be charged; None for all that were selected, as `yes` says.
 
     Raises:
         typer.BadParameter: Nobody can be asked and `yes` was not given.
@@ -108,17 +114,18 @@ def _ask_before_paying(
 
     ledger = PrivacyLedger().open()
     pending = pending_releases(spec, selected, release, ledger)
-    if not pending:
-        return
-    show_pending(spec, pending, ledger, console)
+    if pending:
+        show_pending(spec, pending, ledger, console)
     if yes:
-        return
-    if not sys.stdin.isatty():
+        return None
+    if pending and not sys.stdin.isatty():
         raise typer.BadParameter(
             f"Expected --yes where nobody can be asked, got none; {len(pending)} release(s) of "
             f"{spec.name!r} would be paid for. Add --yes to pay."
         )
-    typer.confirm("Pay for these releases?", abort=True, err=True)
+    if pending:
+        typer.confirm("Pay for these releases?", abort=True, err=True)
+    return {each.asset for each in pending}
 
 
 def _quieten() -> None:

@@ -31,6 +31,7 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.releases.consent import expect_consent
 from dpsynth_assets.releases.draw_lock import alone
 from dpsynth_assets.releases.realised_cost import KeptCosts, keep_realised_cost, realised_cost
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
@@ -125,6 +126,7 @@ def release_once(
         _commit_stored_values(ledger, store, request, passes)
         reservation = _interrupted(ledger, store, request, passes)
         if reservation is None:
+            expect_consent(ledger, request, terms, plan)
             _check_room(ledger, store, request, terms, plan)
             _prepare(ledger, store, request, terms, plan, prepare)
             reservation = ledger.reserve(request, terms, plan, _marked(passes))

@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -142,6 +143,27 @@ def test_over_budget_refuses_before_anything_is_drawn(ledger, store):
         run(ledger, store, draw, request(event=GaussianEvent(noise_multiplier=0.1)))
     assert draw.draws == 0
     assert spent(ledger) == 0
+
+
+def test_nothing_is_charged_that_nobody_agreed_to_pay(ledger, store):
+    draw = Mechanism(ledger)
+    with (
+        paying_only({"tickets/other/candidate_corpus"}),
+        pytest.raises(UnagreedChargeError, match=r"Nothing was charged. Add --yes to pay."),
+    ):
+        run(ledger, store, draw)
+    assert (ledger.entries(), draw.draws) == ([], 0)
+    with paying_only({request().asset}):
+        paid = run(ledger, store, draw)
+    another = request(parameters={"inputs": {"public_language_model": "made anew"}})
+    with paying_only(set()):
+        assert run(ledger, store, draw).reservation.id == paid.reservation.id
+        with pytest.raises(UnagreedChargeError, match="ε"):
+            run(ledger, store, draw, another)
+    assert (ledger.count_charges(), draw.draws) == (1, 1)
+    with paying_only(None):
+        run(ledger, store, draw, another)
+    assert (ledger.count_charges(), draw.draws) == (2, 2)
 
 
 def test_what_cannot_be_opened_is_found_before_the_charge(ledger, store):
