@@ -8,6 +8,7 @@ import asyncio
 import pytest
 from graphql import build_schema, parse, validate
 
+from dpsynth_assets.cli.web import server
 from dpsynth_assets.cli.web.guard import Guard
 from dpsynth_assets.cli.web.server import ReadOnlyRule
 
@@ -165,3 +166,24 @@ def test_no_way_of_writing_a_mutation_changes_something(query):
 @pytest.mark.parametrize("query", ["{ version }", "mutation { setNuxSeen logTelemetry }"])
 def test_what_the_pages_of_auditors_send_is_answered(query):
     assert validate(SCHEMA, parse(query), [ReadOnlyRule]) == []
+
+
+def test_no_server_starts_where_dagster_no_longer_takes_the_guard(monkeypatch):
+    monkeypatch.delattr(server.dagster_cli, "host_dagster_ui_with_workspace_process_context")
+    monkeypatch.setattr(server.dagster_cli, "cli", lambda *_, **__: pytest.fail("it served"))
+    with pytest.raises(RuntimeError, match="a Dagster without it"):
+        server.main(["--help"])
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_the_guard_is_around_everything_else(read_only):
+    class Context:
+        """As much of a workspace as the middleware and the rules are made of."""
+
+    web = object.__new__(server.GuardedWebserver)
+    web._process_context, web._app_path_prefix = Context(), ""
+    web._process_context.read_only = read_only
+    first = web.build_middleware()[0]
+    assert first.cls is Guard
+    assert first.kwargs["read_only"] is read_only
+    assert (ReadOnlyRule in web.build_graphql_validation_rules()) is read_only
