@@ -29,7 +29,7 @@ from dpsynth_assets.privacy.ledger.terms import digest
 from dpsynth_assets.releases.sealed import candidate_problem, sealed_release
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import DECIDING_GATE
@@ -224,7 +224,7 @@ def _gate(
     def gate(
         candidate: pl.DataFrame, ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> Iterator[dg.AssetCheckResult]:
-        with private_section(f"The release gate of {spec.name}"):
+        with public_section(f"The release gate of {spec.name}"):
             paid = Candidate(candidate, asset, release_store)
             outcome = evaluate_gate(spec, budget, paid, None, ledger.open())
         for name, passed in outcome.items():
@@ -299,6 +299,7 @@ def card_check(
     """
 
     @dg.asset_check(asset=corpus_key, name="card_equals_ledger", blocking=True)
+    @public_section(f"The card of {'/'.join(corpus_key.path)}")
     def card_equals_ledger(
         ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> dg.AssetCheckResult:

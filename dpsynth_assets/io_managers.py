@@ -14,7 +14,8 @@ import io
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,6 +31,18 @@ VALUE_SHA256 = "dpsynth/value_sha256"
 
 _READS, _SECONDS_BETWEEN = 10, 0.2
 """A value that another run replaces is in the file a moment before it is in the event log."""
+
+
+@contextmanager
+def _shown(doing: str) -> Iterator[None]:
+    """Shows an error's own message, which redaction of user code would hide: values are public."""
+    try:
+        yield
+    except dg.Failure:
+        raise
+    except Exception as error:
+        description = f"{doing} a value of the artifacts: {str(error) or type(error).__name__}"
+        raise dg.Failure(description=description, allow_retries=False) from error
 
 
 class ArtifactIOManager(dg.ConfigurableIOManager):
@@ -50,6 +63,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         manager._base = base
         return manager
 
+    @_shown("Storing")
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Replaces the old value in one step: by a rename, or by one object put whole.
 
@@ -72,6 +86,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
             }
         )
 
+    @_shown("Reading")
     def load_input(self, context: dg.InputContext) -> Any:
         """Reads the value that the event log names as the latest of the upstream asset.
 
@@ -94,7 +109,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
                     return read(io.BytesIO(content))
             if not found:
                 break
-        raise dg.Failure(  # Unlike other errors its text is shown, and it is public.
+        raise dg.Failure(
             f"Expected the stored value of {name} that the event log names, got another one: it "
             f"was edited, or the run that stored it was killed. Materialise {name} again; a "
             "release that was paid for is not paid again."

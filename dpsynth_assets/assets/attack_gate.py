@@ -19,7 +19,7 @@ from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.private_section import public_section
 
 WITHSTOOD, UP_TO_DATE = "attacks_withstood", "label_has_latest_attacks"
 
@@ -45,13 +45,13 @@ def _withstood(
         blocking=True,
         additional_deps=attacks,
     )
+    @public_section(f"The attacks on {spec.name}/{planned.folder}")
     def attacks_withstood(candidate: pl.DataFrame, ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """No attack on record for these very settings refutes the claim; public, like attacks."""
-        with private_section(f"The attacks on {spec.name}/{planned.folder}"):
-            refused = None
-            if not candidate.is_empty():
-                reservation = str(candidate["reservation"][0])
-                refused = refusal(attacks_on_release(ledger.open().entries(), reservation))
+        refused = None
+        if not candidate.is_empty():
+            reservation = str(candidate["reservation"][0])
+            refused = refusal(attacks_on_release(ledger.open().entries(), reservation))
         return dg.AssetCheckResult(passed=refused is None, metadata={"refuted": refused or ""})
 
     return attacks_withstood
@@ -65,6 +65,7 @@ def _up_to_date(
         name=UP_TO_DATE,
         additional_deps=attacks,
     )
+    @public_section(f"The label of {spec.name}/{planned.folder}")
     def label_has_latest_attacks(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """The label says of every attack what is on record; publish again, free, if it does not."""
         folder = released_folder(spec.name, planned.folder)

@@ -126,6 +126,7 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
             "copies, which has no prompts (Amin et al. 2025, D.5.1). Costs no budget."
         ),
     )
+    @public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}")
     def reconstruction_test(
         context: dg.AssetExecutionContext,
         public_language_model: dict,
@@ -135,10 +136,9 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
 
         report = progress.start(context, f"{spec.name}: reconstruction test")
-        with public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}"):
-            own = prefilled(models.language_model(public_language_model), plan.terms.prompts)
-            subjects = {OWN_MODEL: own, COPYING_MODEL: CopyingModel()}
-            found = reconstruct(spec.name, plan, subjects, report)
+        own = prefilled(models.language_model(public_language_model), plan.terms.prompts)
+        subjects = {OWN_MODEL: own, COPYING_MODEL: CopyingModel()}
+        found = reconstruct(spec.name, plan, subjects, report)
         save_attacks(
             [
                 replace(
@@ -209,6 +209,7 @@ def _median_audit(
             "are many), exactly (Amin et al. 2025, D.5.2). Costs no budget."
         ),
     )
+    @public_section(f"{spec.name}/{AUDIT}/{MEDIAN}")
     def median_audit(
         context: dg.AssetExecutionContext,
         public_language_model: dict,
@@ -221,28 +222,27 @@ def _median_audit(
         report = progress.start(context, f"{spec.name}: audit of the median")
         found: dict[str, tuple[BatchGap, ...]] = {}
         results: list[AuditResult] = []
-        with public_section(f"{spec.name}/{AUDIT}/{MEDIAN}"):
-            public = PublicInputs(
-                language_model=prompted(
-                    models.language_model(public_language_model), plan.terms.prompts
-                ),
-                cluster_centers=public_clusters,
-                salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
-            )
-            records = PrivateInputs(
-                records=public_records(public_corpus.head(DOCUMENTS), plan.terms.labels),
-                embeddings=public_embeddings[:DOCUMENTS],
-            )
-            for planned in medians:
-                started = time.perf_counter()
-                target = planned.target_epsilon
-                audit = planned.method.audit_median(target, records, public, report)
-                found[planned.folder] = audit.batches
-                settings = _settings(planned, plan, public_language_model)
-                results += [
-                    replace(result, settings=settings)
-                    for result in median_results(f"{spec.name}/{planned.folder}", audit, started)
-                ]
+        public = PublicInputs(
+            language_model=prompted(
+                models.language_model(public_language_model), plan.terms.prompts
+            ),
+            cluster_centers=public_clusters,
+            salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
+        )
+        records = PrivateInputs(
+            records=public_records(public_corpus.head(DOCUMENTS), plan.terms.labels),
+            embeddings=public_embeddings[:DOCUMENTS],
+        )
+        for planned in medians:
+            started = time.perf_counter()
+            target = planned.target_epsilon
+            audit = planned.method.audit_median(target, records, public, report)
+            found[planned.folder] = audit.batches
+            settings = _settings(planned, plan, public_language_model)
+            results += [
+                replace(result, settings=settings)
+                for result in median_results(f"{spec.name}/{planned.folder}", audit, started)
+            ]
         save_attacks(results)
         return dg.MaterializeResult(
             metadata=median_metadata(found, results),

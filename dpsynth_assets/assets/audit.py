@@ -28,6 +28,7 @@ from dpsynth_assets.report.card_check import (
 from dpsynth_assets.report.cards import privacy_statement as render_statement
 from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
@@ -67,6 +68,7 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
             "Printed on every card."
         ),
     )
+    @public_section(f"Auditing the mechanisms of {spec.name}")
     def mechanism_audits(
         context: dg.AssetExecutionContext, progress: Progress
     ) -> dg.MaterializeResult:
@@ -101,6 +103,7 @@ def _audit_table(results: list[AuditResult]) -> str:
 
 def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=audits_key(spec.name), name="mechanisms_pass_their_audits", blocking=True)
+    @public_section(f"Results of the audits of {spec.name}")
     def mechanisms_pass_their_audits() -> dg.AssetCheckResult:
         """No audit refutes what a mechanism claims."""
         from dpsynth_assets.attacks.audits import latest_results
@@ -146,6 +149,7 @@ def _privacy_statement(
             "is not protected, what was not summed. Read from the ledger; may be published."
         ),
     )
+    @public_section(f"The privacy statement of {spec.name}")
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
         book = ledger.open()
         attacks = attacks_on_cohort(spec.account, book.entries())
@@ -195,6 +199,7 @@ def audit_results(events: list[Event | None]) -> list[dict[str, Any]]:
 
 def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
     @dg.asset_check(asset=key, name="ledger_chain_valid", blocking=True)
+    @public_section("Verifying the ledger")
     def ledger_chain_valid(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """Every ledger entry hashes to what the next entry recorded."""
         report = ledger.open().verify()
@@ -203,6 +208,7 @@ def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.Ass
         )
 
     @dg.asset_check(asset=key, name="statement_equals_ledger", blocking=True)
+    @public_section(f"Checking the privacy statement of {spec.name}")
     def statement_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """The published label and statement say what the ledger says."""
         problems = statement_problems(home().released / spec.name, ledger.open().entries())

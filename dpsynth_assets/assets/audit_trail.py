@@ -39,6 +39,7 @@ from dpsynth_assets.report.audit_trail import (
     to_json,
 )
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
@@ -281,6 +282,7 @@ def audit_trail_definitions(
             "every released file followed back to its charges; CSV, JSON and HTML. Free."
         ),
     )
+    @public_section(f"The audit trail of {spec.name}")
     def audit_trail_of_cohort(
         context: dg.AssetExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> dg.MaterializeResult:
@@ -297,6 +299,7 @@ def audit_trail_definitions(
         )
 
     @dg.asset_check(asset=key, name=AGREES)
+    @public_section(f"Comparing ledger and event log of {spec.name}")
     def ledger_agrees_with_event_log(
         context: dg.AssetCheckExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> dg.AssetCheckResult:

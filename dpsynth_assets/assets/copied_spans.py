@@ -61,16 +61,14 @@ def copied_spans_asset(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.A
             "something exact about the records, which no ε covers."
         ),
     )
+    @private_section("/".join(key.path))
     def copied_spans(
         candidate_corpus: pl.DataFrame,
         public_corpus: pl.DataFrame,
         sensitive_store: SensitiveStore,
     ) -> dg.MaterializeResult:
-        with private_section("/".join(key.path)):
-            table = _compare(spec.name, candidate_corpus, public_corpus, sensitive_store)
-            place = sensitive_store.write_internal_table(
-                spec.name, spans_table(planned.folder), table
-            )
+        table = _compare(spec.name, candidate_corpus, public_corpus, sensitive_store)
+        place = sensitive_store.write_internal_table(spec.name, spans_table(planned.folder), table)
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/spans": dg.MetadataValue.path(str(place)),

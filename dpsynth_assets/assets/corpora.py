@@ -26,7 +26,7 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
@@ -92,6 +92,7 @@ def corpus_asset(
             "private record."
         ),
     )
+    @public_section(f"{spec.name}/{planned.folder}/corpus")
     def corpus(
         context: dg.AssetExecutionContext,
         candidate_corpus: pl.DataFrame,
@@ -99,12 +100,9 @@ def corpus_asset(
         release_store: ReleaseStore,
     ) -> dg.MaterializeResult:
         book = ledger.open()
-        with private_section(f"{spec.name}/{planned.folder}/corpus"):
-            paid = Candidate(candidate_corpus, "/".join(candidate.path), release_store)
-            problem = paid.problem(spec.account, book)
-            gate = evaluate_gate(
-                spec, plan.budget, paid, None, book, deciding=deciding_checks(spec)
-            )
+        paid = Candidate(candidate_corpus, "/".join(candidate.path), release_store)
+        problem = paid.problem(spec.account, book)
+        gate = evaluate_gate(spec, plan.budget, paid, None, book, deciding=deciding_checks(spec))
         failed = [name for name, passed in gate.items() if not passed]
         if failed:
             raise dg.Failure(

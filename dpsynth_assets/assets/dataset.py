@@ -16,7 +16,7 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore, Split
 from dpsynth_assets.storage.identity import version_of, version_of_texts
@@ -61,27 +61,27 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
             "Owner-only store; no count is shown."
         ),
     )
+    @private_section(f"Reading dataset {spec.name!r}")
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
         from dpsynth_assets.records.reading import canonical_records, read_rows
         from dpsynth_assets.records.source_digest import declared_state, source_digest
 
-        with private_section(f"Reading dataset {spec.name!r}"):
-            raw = read_rows(spec)
-            state, digest = declared_state(spec), partial(source_digest, raw, spec)
-            sensitive_store.refuse_replaced_records(spec.name, spec.source.version, state, digest)
-            private = canonical_records(raw, spec)
-            reader = Reader(
-                cohort=spec.name,
-                account=spec.account,
-                dataset=spec.dataset,
-                places=tuple(sorted(source_places(spec.source.path))),
-            )
-            texts = chain(private.records["text"], private.held_out["text"])
-            sensitive_store.refuse_shared_records(reader, texts)
-            sensitive_store.read_records.forget_read(spec.name)
-            sensitive_store.write_records(spec.name, "source", private.records)
-            sensitive_store.write_records(spec.name, "held_out", private.held_out)
-            sensitive_store.read_records.note_read(spec.name, state, digest)
+        raw = read_rows(spec)
+        state, digest = declared_state(spec), partial(source_digest, raw, spec)
+        sensitive_store.refuse_replaced_records(spec.name, spec.source.version, state, digest)
+        private = canonical_records(raw, spec)
+        reader = Reader(
+            cohort=spec.name,
+            account=spec.account,
+            dataset=spec.dataset,
+            places=tuple(sorted(source_places(spec.source.path))),
+        )
+        texts = chain(private.records["text"], private.held_out["text"])
+        sensitive_store.refuse_shared_records(reader, texts)
+        sensitive_store.read_records.forget_read(spec.name)
+        sensitive_store.write_records(spec.name, "source", private.records)
+        sensitive_store.write_records(spec.name, "held_out", private.held_out)
+        sensitive_store.read_records.note_read(spec.name, state, digest)
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/privacy_unit": spec.unit.describe(),
@@ -111,6 +111,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
             "by clusters and evaluation. Owner-only store."
         ),
     )
+    @private_section(f"Embedding dataset {spec.name!r}")
     def private_embeddings(
         context: dg.AssetExecutionContext,
         text_embedder: dict,
@@ -118,20 +119,20 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         sensitive_store: SensitiveStore,
         progress: Progress,
     ) -> dg.MaterializeResult:
-        with private_section(f"Embedding dataset {spec.name!r}"):
+        with public_section("Opening the text embedder"):
             embedder = models.text_embedder(text_embedder)
-            for split in SPLITS:
-                private = sensitive_store.read_internal(spec.name, split, purpose="embed records")
-                texts = private.records["text"].to_list()
-                version = version_of(text_embedder, version_of_texts(texts), embedder.made_by)
-                report = progress.start(context, f"Embedding private records ({split})")
-                if sensitive_store.embeddings_version(spec.name, split) == version:
-                    report(1.0, "already embedded")
-                    continue
-                embeddings = embedder.embed(texts, _without_counts(report))
-                sensitive_store.write_embeddings(
-                    spec.name, split, embeddings, version, embedder.made_by
-                )
+        for split in SPLITS:
+            private = sensitive_store.read_internal(spec.name, split, purpose="embed records")
+            texts = private.records["text"].to_list()
+            version = version_of(text_embedder, version_of_texts(texts), embedder.made_by)
+            report = progress.start(context, f"Embedding private records ({split})")
+            if sensitive_store.embeddings_version(spec.name, split) == version:
+                report(1.0, "already embedded")
+                continue
+            embeddings = embedder.embed(texts, _without_counts(report))
+            sensitive_store.write_embeddings(
+                spec.name, split, embeddings, version, embedder.made_by
+            )
         return dg.MaterializeResult(metadata={"embedder": text_embedder["name"]})
 
     return private_embeddings

@@ -102,6 +102,7 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         code_version=version_of("public only", SPARE, *_written_by(spec)),
         description="The floor, ε = 0: the public model asked for each label, no private data.",
     )
+    @public_section(f"{spec.name}/references/public_only_corpus")
     def public_only_corpus(
         context: dg.AssetExecutionContext,
         public_language_model: dict,
@@ -110,18 +111,17 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.Output[pl.DataFrame]:
         from dpsynth_assets.methods.private_prediction.references import generate_public_only
 
-        with public_section(f"{spec.name}/references/public_only_corpus"):
-            corpus = generate_public_only(
-                _reference_settings(plan),
-                plan.terms,
-                PublicInputs(
-                    language_model=prompted(
-                        models.language_model(public_language_model), plan.terms.prompts
-                    )
-                ),
-                _documents(spec),
-                progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
-            )
+        corpus = generate_public_only(
+            _reference_settings(plan),
+            plan.terms,
+            PublicInputs(
+                language_model=prompted(
+                    models.language_model(public_language_model), plan.terms.prompts
+                )
+            ),
+            _documents(spec),
+            progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
+        )
         rows = corpus.rows.head(spec.evaluation.reference_rows)
         return dg.Output(rows, metadata={"dagster/row_count": rows.height})
 
@@ -158,6 +158,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
             "private text, stays in the owner-only store, and nothing released depends on it."
         ),
     )
+    @private_section(f"{spec.name}/references/non_private_corpus")
     def non_private_corpus(
         context: dg.AssetExecutionContext,
         public_language_model: dict,
@@ -167,22 +168,19 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.MaterializeResult:
         from dpsynth_assets.methods.private_prediction.references import generate_non_private
 
-        with private_section(f"{spec.name}/references/non_private_corpus"):
-            release = generate_non_private(
-                _reference_settings(plan),
-                plan.terms,
-                sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation"),
-                PublicInputs(
-                    language_model=prompted(
-                        models.language_model(public_language_model), plan.terms.prompts
-                    )
-                ),
-                _documents(spec),
-                progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
-            )
-            corpus: SyntheticCorpus = release.value
-            rows = corpus.rows.head(spec.evaluation.reference_rows)
-            sensitive_store.write_internal_table(spec.name, "non_private_corpus", rows)
+        with public_section("Opening the public language model"):
+            model = prompted(models.language_model(public_language_model), plan.terms.prompts)
+        release = generate_non_private(
+            _reference_settings(plan),
+            plan.terms,
+            sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation"),
+            PublicInputs(language_model=model),
+            _documents(spec),
+            progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
+        )
+        corpus: SyntheticCorpus = release.value
+        rows = corpus.rows.head(spec.evaluation.reference_rows)
+        sensitive_store.write_internal_table(spec.name, "non_private_corpus", rows)
         return dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
 
     return non_private_corpus
@@ -228,6 +226,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
             "trained privately without a corpus. Internal."
         ),
     )
+    @private_section(f"{spec.name}/evaluation/evaluation_report")
     def evaluation_report(
         context: dg.AssetExecutionContext,
         text_embedder: dict,
@@ -240,21 +239,15 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         **references: pl.DataFrame,
     ) -> dg.MaterializeResult:
         report = progress.start(context, f"{spec.name}: evaluation")
-        with private_section(f"{spec.name}/evaluation/evaluation_report"):
-            corpora = list(_corpora(spec, plan, references, sensitive_store))
-            scored: list[Scored] = score_corpora(
-                spec,
-                corpora,
-                models.text_embedder(text_embedder),
-                sensitive_store,
-                public_corpus["text"].to_list(),
-                report,
-            )
-            book = ledger.open()
-            trained = score_models(spec, plan, book, release_store, sensitive_store)
-            written = write_report(
-                spec, plan, scored, book, text_embedder["name"], corpora, trained
-            )
+        with public_section("Opening the text embedder"):
+            embedder = models.text_embedder(text_embedder)
+        corpora = list(_corpora(spec, plan, references, sensitive_store))
+        scored: list[Scored] = score_corpora(
+            spec, corpora, embedder, sensitive_store, public_corpus["text"].to_list(), report
+        )
+        book = ledger.open()
+        trained = score_models(spec, plan, book, release_store, sensitive_store)
+        written = write_report(spec, plan, scored, book, text_embedder["name"], corpora, trained)
         return dg.MaterializeResult(metadata=written)
 
     return evaluation_report

@@ -59,6 +59,7 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
             "released votes and public text: charges nothing."
         ),
     )
+    @public_section(name)
     def rounds(
         context: dg.AssetExecutionContext,
         release_store: ReleaseStore,
@@ -67,15 +68,14 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
         **upstream: Any,
     ) -> dg.MaterializeResult:
         report = progress.start(context, name)
-        with public_section(name):
-            stage: Mapping[str, Any] = upstream[STAGE]
-            generations = read_generations(release_store.files(str(stage["reservation"])))
-            embedder = models.text_embedder(upstream["text_embedder"])
-            report(0.0, "embedding public text and survivors")
-            public_texts = upstream["public_corpus"]["text"].head(REFERENCE_ROWS).to_list()
-            distances = round_distances(generations, public_texts, embedder)
-            facts = {**generation_facts(generations), "frechet_distance": distances}
-            report(1.0, f"{facts['iterations']} rounds described")
+        stage: Mapping[str, Any] = upstream[STAGE]
+        generations = read_generations(release_store.files(str(stage["reservation"])))
+        embedder = models.text_embedder(upstream["text_embedder"])
+        report(0.0, "embedding public text and survivors")
+        public_texts = upstream["public_corpus"]["text"].head(REFERENCE_ROWS).to_list()
+        distances = round_distances(generations, public_texts, embedder)
+        facts = {**generation_facts(generations), "frechet_distance": distances}
+        report(1.0, f"{facts['iterations']} rounds described")
         noise_std = planned.plan.parameters.get("noise_std")
         return dg.MaterializeResult(
             metadata={

@@ -97,6 +97,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
             "private. Private pictures stand in the report alone. Internal."
         ),
     )
+    @private_section(f"{spec.name}/evaluation/prediction_costs")
     def prediction_costs(
         context: dg.AssetExecutionContext,
         public_clusters: np.ndarray,
@@ -110,17 +111,16 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         report = progress.start(context, f"{spec.name}: costs and clusterings")
         shared = upstream.get("cluster_histogram")
         histogram = None if shared is None else stage_facts(shared)
-        with private_section(f"{spec.name}/evaluation/prediction_costs"):
-            report(0.0, "clustering the records")
-            scores = _scored_clusterings(spec, public_clusters, histogram, sensitive_store)
-            facts = {
-                planned.folder: internal_facts(sensitive_store, spec.name, planned.folder)
-                for planned in plan.methods
-            }
-            released = _released_pictures(spec, plan, histogram, release_store)
-            pictures = internal_pictures(facts, scores) | released
-            folder = _write(prediction_folder(spec.name), pictures, scores)
-            report(1.0, "pictures written")
+        report(0.0, "clustering the records")
+        scores = _scored_clusterings(spec, public_clusters, histogram, sensitive_store)
+        facts = {
+            planned.folder: internal_facts(sensitive_store, spec.name, planned.folder)
+            for planned in plan.methods
+        }
+        released = _released_pictures(spec, plan, histogram, release_store)
+        pictures = internal_pictures(facts, scores) | released
+        folder = _write(prediction_folder(spec.name), pictures, scores)
+        report(1.0, "pictures written")
         path = dg.MetadataValue.path(str(folder))
         # Private costs and counts stay in the owner-only folder and the internal report:
         # Dagster's event log is not a place for them.

@@ -64,15 +64,15 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
         code_version=version_of("corpus", spec.source, spec.max_documents),
         description="Public documents (text, label) that clusters and language model learn from.",
     )
+    @public_section(f"Reading public base {spec.name!r}")
     def public_corpus() -> dg.Output[pl.DataFrame]:
         from dpsynth_assets.records import read_public_records
 
-        with public_section(f"Reading public base {spec.name!r}"):
-            if spec.source is None:
-                documents = _demo_documents()
-                documents = documents.head(spec.max_documents or documents.height)
-            else:
-                documents = read_public_records(spec)
+        if spec.source is None:
+            documents = _demo_documents()
+            documents = documents.head(spec.max_documents or documents.height)
+        else:
+            documents = read_public_records(spec)
         return _shown_documents(documents)
 
     return public_corpus
@@ -95,6 +95,7 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "where such texts do."
         ),
     )
+    @public_section(f"Inventing documents of public base {spec.name!r}")
     def public_corpus(
         context: dg.AssetExecutionContext,
         public_language_model: dict,
@@ -102,8 +103,7 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
         progress: Progress,
     ) -> dg.Output[pl.DataFrame]:
         report = progress.start(context, f"Inventing documents of public base {spec.name}")
-        with public_section(f"Inventing documents of public base {spec.name!r}"):
-            documents = invented_documents(spec, public_language_model, models, report)
+        documents = invented_documents(spec, public_language_model, models, report)
         return _shown_documents(documents)
 
     return public_corpus
@@ -142,9 +142,9 @@ def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
         code_version=version_of("embedder", spec.text_embedder),
         description="The sentence embedder that every stage of this base shares.",
     )
+    @public_section("Loading the text embedder")
     def text_embedder(models: Models) -> dg.Output[dict]:
-        with public_section("Loading the text embedder"):
-            manifest = embedder_manifest(spec, models)
+        manifest = embedder_manifest(spec, models)
         return dg.Output(manifest, metadata={k: v for k, v in manifest.items() if v is not None})
 
     return text_embedder
@@ -164,6 +164,7 @@ def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
         code_version=version_of("embeddings", spec.text_embedder),
         description="Embeddings of the public corpus, float32 (N, d), unit length.",
     )
+    @public_section("Embedding public documents")
     def public_embeddings(
         context: dg.AssetExecutionContext,
         public_corpus: pl.DataFrame,
@@ -172,9 +173,8 @@ def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
         progress: Progress,
     ) -> dg.Output[np.ndarray]:
         report = progress.start(context, f"Embedding public documents with {text_embedder['name']}")
-        with public_section("Embedding public documents"):
-            texts = public_corpus["text"].to_list()
-            embeddings = embedded_documents(spec.name, text_embedder, texts, models, report)
+        texts = public_corpus["text"].to_list()
+        embeddings = embedded_documents(spec.name, text_embedder, texts, models, report)
         return dg.Output(
             embeddings,
             metadata={"rows": embeddings.shape[0], "dimension": embeddings.shape[1]},
@@ -195,11 +195,11 @@ def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "(Amin et al. 2025, Section 4.1, public centers)."
         ),
     )
+    @public_section("Clustering public documents")
     def public_clusters(public_embeddings: np.ndarray) -> dg.Output[np.ndarray]:
         from dpsynth_assets.clustering import nearest_center
 
-        with public_section("Clustering public documents"):
-            centers = public_centers(spec, public_embeddings)
+        centers = public_centers(spec, public_embeddings)
         sizes = np.bincount(nearest_center(public_embeddings, centers), minlength=len(centers))
         return dg.Output(
             centers,
@@ -229,14 +229,14 @@ def _trained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "here on the public corpus."
         ),
     )
+    @public_section("Making the public language model")
     def public_language_model(
         context: dg.AssetExecutionContext,
         public_corpus: pl.DataFrame,
         progress: Progress,
     ) -> dg.Output[dict]:
         report = progress.start(context, "Training the public language model")
-        with public_section("Making the public language model"):
-            manifest = trained_manifest(spec, public_corpus, report)
+        manifest = trained_manifest(spec, public_corpus, report)
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return public_language_model
@@ -255,9 +255,9 @@ def _pretrained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "of the hub or a folder."
         ),
     )
+    @public_section("Opening the public language model")
     def public_language_model() -> dg.Output[dict]:
-        with public_section("Opening the public language model"):
-            manifest = pretrained_manifest(spec)
+        manifest = pretrained_manifest(spec)
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return public_language_model

@@ -46,6 +46,7 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "none (Tan et al. 2025, Section 3.2)."
         ),
     )
+    @public_section("Fitting the topic model")
     def topic_model(
         context: dg.AssetExecutionContext,
         public_corpus: pl.DataFrame,
@@ -55,11 +56,10 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         progress: Progress,
     ) -> dg.Output[dict]:
         report = progress.start(context, f"Topics of public base {spec.name}")
-        with public_section("Fitting the topic model"):
-            folder = fitted_topics(
-                spec, public_corpus, public_embeddings, models, text_embedder, report
-            )
-            topics = models.topic_model({"path": str(folder)})
+        folder = fitted_topics(
+            spec, public_corpus, public_embeddings, models, text_embedder, report
+        )
+        topics = models.topic_model({"path": str(folder)})
         lines = [f"| {index} | {', '.join(words)} |" for index, words in enumerate(topics.keywords)]
         shown = "\n".join(["| topic | keywords |", "|---|---|", *lines[:SHOWN_TOPICS]])
         return dg.Output(
@@ -95,6 +95,7 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "pretrained on public pairs (Tan et al. 2025, Section 3.1); fine-tuning starts here."
         ),
     )
+    @public_section("Making the conditional generator")
     def conditional_generator(
         context: dg.AssetExecutionContext,
         public_corpus: pl.DataFrame,
@@ -104,10 +105,9 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
         progress: Progress,
     ) -> dg.Output[dict]:
         report = progress.start(context, "Opening or training the conditional generator")
-        with public_section("Making the conditional generator"):
-            manifest = generator_manifest(
-                spec, public_corpus, public_embeddings, topic_model, models, report
-            )
+        manifest = generator_manifest(
+            spec, public_corpus, public_embeddings, topic_model, models, report
+        )
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return conditional_generator
@@ -129,6 +129,7 @@ def _language_model_as_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "type); fine-tuning starts here."
         ),
     )
+    @public_section("Making the conditional generator")
     def conditional_generator(public_language_model: dict) -> dg.Output[dict]:
         manifest = language_model_as_generator(spec, public_language_model)
         return dg.Output(manifest, metadata=shown_model(manifest))

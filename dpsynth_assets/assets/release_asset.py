@@ -8,8 +8,7 @@ resource that could, and is charged nothing.
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -61,6 +60,7 @@ def release_asset(
 ) -> dg.AssetsDefinition:
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
+    section = public_section if stage.public else private_section
 
     @dg.asset(
         **part_asset(spec, planned, stage.name),
@@ -84,6 +84,7 @@ def release_asset(
         description=_description(planned, stage),
         required_resource_keys=set(resources),
     )
+    @section(f"{spec.name}/{planned.folder}/{stage.name}")
     def released(
         context: dg.AssetExecutionContext, config: ReleaseConfig, **upstream: Any
     ) -> dg.Output[Any]:
@@ -98,7 +99,9 @@ def release_asset(
             release=release_name(context, config),
             upstream=upstream,
         )
-        return run.output(run.stored())
+        stored = run.stored()
+        with public_section(run.name):  # What is shown was released.
+            return run.output(stored)
 
     return released
 
@@ -214,7 +217,7 @@ class _StageRun:
 
     def stored(self) -> StoredRelease:
         """Releases the stage, or finds it released."""
-        with self._section(), tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory() as scratch:
             stored = release_once(
                 ledger=self.ledger,
                 store=self._store,
@@ -235,12 +238,6 @@ class _StageRun:
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
         return self.planned.method.room(self.stage, public)
-
-    @contextmanager
-    def _section(self) -> Iterator[None]:
-        section = public_section if self.stage.public else private_section
-        with section(self.name):
-            yield
 
     def _request(self) -> ReleaseRequest:
         read = (*self.stage.after, *self.stage.shared)

@@ -15,7 +15,7 @@ from dpsynth_assets.methods.dataset_plan import SHARED
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
-from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.identity import version_of
@@ -66,6 +66,7 @@ def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefini
             "secrets planted in public text."
         ),
     )
+    @private_section(f"Finding secrets of dataset {spec.name!r}")
     def secrets(
         context: dg.AssetExecutionContext,
         public_corpus: pl.DataFrame,
@@ -74,9 +75,9 @@ def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefini
     ) -> dg.MaterializeResult:
         report = progress.start(context, f"{spec.name}/{SHARED}/{SECRETS_KEY}")
         report(0.0, "planting secrets in public text")
-        recall = measured_recall(spec.name, declared, public_corpus["text"].to_list())
-        with private_section(f"Finding secrets of dataset {spec.name!r}"):
-            _find(spec, declared, sensitive_store, lambda share: report(0.2 + 0.8 * share, ""))
+        with public_section("Planting secrets in public text"):
+            recall = measured_recall(spec.name, declared, public_corpus["text"].to_list())
+        _find(spec, declared, sensitive_store, lambda share: report(0.2 + 0.8 * share, ""))
         return dg.MaterializeResult(metadata=_metadata(declared, recall))
 
     return secrets

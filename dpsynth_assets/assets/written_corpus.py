@@ -67,6 +67,7 @@ def written_corpus(
         ),
         description=_description(planned),
     )
+    @public_section(f"{spec.name}/{planned.folder}/{CANDIDATE_CORPUS}")  # Reads nothing private.
     def candidate_corpus(
         context: dg.AssetExecutionContext,
         config: CorpusConfig,
@@ -90,8 +91,7 @@ def written_corpus(
             book=ledger.open(),
         )
         book, report = run.book, progress.start(context, run.name)
-        with public_section(run.name):  # Reads nothing private.
-            stored = run.stored(report, context.run_id)
+        stored = run.stored(report, context.run_id)
         rows = stored.rows if stored.rows is not None else pl.DataFrame()
         rows = rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
         spend = spend_metadata(

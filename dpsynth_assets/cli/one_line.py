@@ -17,7 +17,7 @@ _Misuse = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 """Every error of a command line (an unknown option, too); typer exports only this subclass."""
 
 _NOT_THE_USERS = {"LedgerIntegrityError", "StoreUnavailableError", "SensitiveKeyError"}
-_DAGSTER_INTERRUPTED = {"DagsterExecutionInterruptedError"}
+_DAGSTER_INTERRUPTED = {"DagsterExecutionInterruptedError", "StepInterruptedError"}
 _OF_A_PATH = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 

@@ -5,6 +5,8 @@ import time
 
 import dagster as dg
 
+from dpsynth_assets.resources.private_section import public_section
+
 SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 20.0
 """An audit is due before an hour is over, at one of the ticks of every five minutes."""
 
@@ -44,6 +46,7 @@ def _audit_hourly() -> dg.SensorDefinition:
             "Reads no private record, launches no run and charges nothing."
         ),
     )
+    @public_section("The hourly audit")
     def audit_hourly(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         from dpsynth_assets.assets.audit_trail import (
             audited_cohorts,
@@ -63,8 +66,8 @@ def _audit_hourly() -> dg.SensorDefinition:
                 report_agreement(cohort, PrivacyLedger().open(), ReleaseStore(), context.instance)
                 done.append(cohort)
             except Exception as error:  # noqa: BLE001 - one cohort must not keep others from it
-                report_no_audit(cohort, type(error).__name__, context.instance)
-                failed.append(f"{cohort} ({type(error).__name__})")
+                report_no_audit(cohort, f"{type(error).__name__}: {error}", context.instance)
+                failed.append(f"{cohort} ({type(error).__name__}: {error})")
             if time.time() - started > SECONDS_OF_A_TICK:
                 break  # The others follow with the next tick.
         context.update_cursor(json.dumps(last))
@@ -89,6 +92,7 @@ def killed_runs_sensor() -> dg.SensorDefinition:
             "that no later run waits for them."
         ),
     )
+    @public_section("Freeing killed runs")
     def free_killed_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         from dpsynth_assets.resources.live_runs import free_dead_runs
 
@@ -112,6 +116,7 @@ def _purge_finished() -> dg.SensorDefinition:
         description="Removes the records and embeddings of a cohort whose statement was written.",
         default_status=status,
     )
+    @public_section("Purging finished cohorts")
     def purge_sensitive_store_after_success(
         context: dg.RunStatusSensorContext,
     ) -> dg.SkipReason | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 GRACE_SECONDS = 3.0
 _POLL_SECONDS = 0.5
-_INTERRUPTED = {"DagsterExecutionInterruptedError", "KeyboardInterrupt"}
+_INTERRUPTED = {"DagsterExecutionInterruptedError", "StepInterruptedError", "KeyboardInterrupt"}
 
 
 @contextmanager

@@ -1,11 +1,18 @@
-"""Redaction of failures: nothing from private sections is shown, everything from public ones."""
+"""Sections of steps: a failure shows its message unless private text may be in it.
+
+Dagster redacts every error of a step (DAGSTER_REDACT_USER_CODE_ERRORS) and logs it unredacted. So
+each step runs in one of two sections, which replace an error by one that may be shown: a public one
+keeps its message, a private one names its type alone.
+"""
 
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import SourceError
@@ -14,42 +21,83 @@ from dpsynth_assets.records.memory import keep_out_of_core_dumps
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 """Failures of a disk, whose names say nothing about records."""
 
+_OUT_OF_MEMORY = {"MemoryError", "OutOfMemoryError"}
+"""Type names: PyTorch has one of its own."""
+
+
+def _unmarked() -> Any:
+    """The mark of Dagster on an error that it redacts, never set: this one may be shown."""
+    return property(lambda _: None, lambda _, __: None)
+
+
+class Failure(dg.Failure):
+    """A failure whose description may be shown as it stands."""
+
+    _redacted_error_uuid = _unmarked()
+
+
+class StepInterruptedError(DagsterExecutionInterruptedError):
+    """The end of a step by Ctrl-C, SIGTERM or the button Terminate."""
+
+    _redacted_error_uuid = _unmarked()
+
 
 @contextmanager
 def private_section(name: str) -> Iterator[None]:
     """Lets refusals through and hides every other error: its text may quote private data.
 
-    The process holds records from here on, so no core of it is dumped.
+    The process holds records from here on, so no core of it is dumped. Decorates functions too.
     """
     keep_out_of_core_dumps()
     try:
         yield
     except (PrivacyError, SourceError) as refusal:  # Their messages hold no content of records.
-        raise dg.Failure(description=str(refusal), allow_retries=False) from None
-    except dg.Failure:
-        raise
-    except OSError as error:
-        raise dg.Failure(description=_os_failure(name, error), allow_retries=False) from (
-            error if _may_show_private_errors() else None
-        )
+        raise _failure(str(refusal)) from None
+    except dg.Failure as failure:
+        raise failure from None  # What led to it may quote private data.
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+        raise _interrupted(name) from None
     except Exception as error:  # noqa: BLE001 - any error here may carry private text
-        raise dg.Failure(description=_withheld(name, error), allow_retries=False) from (
+        raise _failure(_without_content(name, error)) from (
             error if _may_show_private_errors() else None
         )
 
 
 @contextmanager
 def public_section(name: str) -> Iterator[None]:
-    """Shows an error's own message, which redaction of user code would hide: nothing is private."""
+    """Shows an error's own message: nothing private is in reach. Decorates functions too."""
     try:
         yield
     except dg.Failure:
         raise
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+        raise _interrupted(name) from None
     except Exception as error:
-        raise dg.Failure(description=f"{name}: {error}", allow_retries=False) from error
+        if type(error).__name__ in _OUT_OF_MEMORY:
+            raise _failure(_out_of_memory(name)) from error
+        raise _failure(f"{name}: {str(error) or type(error).__name__}") from error
 
 
-def _withheld(name: str, error: Exception) -> str:
+def _failure(description: str) -> Failure:
+    return Failure(description=description, allow_retries=False)
+
+
+def _interrupted(name: str) -> StepInterruptedError:
+    return StepInterruptedError(
+        f"{name} was interrupted by Ctrl-C, SIGTERM or Terminate. Run it again: what was paid for "
+        "and stored is used."
+    )
+
+
+def _without_content(name: str, error: Exception) -> str:
+    """Names a fault of the machine; of any other error its type alone."""
+    if type(error).__name__ in _OUT_OF_MEMORY:
+        return _out_of_memory(name)
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return (
+            f"{name} failed: {os.strerror(error.errno)}. Free space on the disks of DPSYNTH_HOME "
+            "and the source, or check their rights, and run again: what was stored is used."
+        )
     return (
         f"{name} failed with {type(error).__name__}. Its message is withheld because it "
         "may quote private data; run `dpsynth datasets check` on the dataset file, or "
@@ -57,13 +105,10 @@ def _withheld(name: str, error: Exception) -> str:
     )
 
 
-def _os_failure(name: str, error: OSError) -> str:
-    """Names a fault of the machine; a file's name is left out, and so is everything else."""
-    if error.errno not in _OF_THE_MACHINE:
-        return _withheld(name, error)
+def _out_of_memory(name: str) -> str:
     return (
-        f"{name} failed: {os.strerror(error.errno)}. Free space on the disks of DPSYNTH_HOME "
-        "and the source, or check their rights, and run again: what was stored is used."
+        f"{name} failed: out of memory. Choose smaller batches or a smaller model, or a machine "
+        "with more memory, and run again: what was stored is used."
     )
 
 

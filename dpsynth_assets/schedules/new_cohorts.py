@@ -22,6 +22,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, known_cohorts, register_
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.schedules.refusals import first_run_refusal
 
 FIRST_RUNS_A_TICK = 5
@@ -59,6 +60,7 @@ def new_cohort_definitions(spec: PrivateDatasetSpec, cohorts: Cohorts) -> dg.Def
         ),
         **target,
     )
+    @public_section(f"New cohorts of {spec.name}")
     def new_cohorts(context: dg.SensorEvaluationContext, ledger: PrivacyLedger) -> dg.SensorResult:
         register_complete(spec.name, rule, spec.source)
         asked = set(json.loads(context.cursor or "[]"))

@@ -11,6 +11,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.schedules.refusals import refusal_of
 from dpsynth_assets.tags import RELEASE
 
@@ -36,6 +37,7 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
         default_status=dg.DefaultScheduleStatus.STOPPED,
         description=f"Regenerates {spec.name} while its budget allows; otherwise says why not.",
     )
+    @public_section(f"The schedule of {spec.name}")
     def regenerate(
         context: dg.ScheduleEvaluationContext, ledger: PrivacyLedger
     ) -> dg.RunRequest | dg.SkipReason:

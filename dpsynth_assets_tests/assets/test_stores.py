@@ -175,7 +175,7 @@ def test_values_come_back_from_the_io_manager_as_they_went(tmp_path, value):
 
 def test_io_manager_refuses_what_only_a_pickle_could_hold(tmp_path):
     manager = ArtifactIOManager.at(str(tmp_path))
-    with pytest.raises(TypeError, match="pickles are not stored"):
+    with pytest.raises(dg.Failure, match="pickles are not stored"):
         manager.handle_output(io_contexts(["thing"])[0], object())
 
 

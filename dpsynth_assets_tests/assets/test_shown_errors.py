@@ -1,0 +1,293 @@
+"""Errors about nothing private are shown as they are; nothing of others is, on page or in log."""
+
+# ruff: noqa: TRY301 - what is raised in handlers is what is tested
+
+import ast
+import errno
+import json
+from pathlib import Path
+
+import dagster as dg
+import polars as pl
+import pytest
+from dagster._core.errors import DagsterExecutionInterruptedError
+from pydantic import BaseModel
+
+import dpsynth_assets
+from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError
+from dpsynth_assets.records.columns import SourceError
+from dpsynth_assets.resources.interrupting import was_interrupted
+from dpsynth_assets.resources.private_section import private_section, public_section
+
+CANARY = "Ottoline Brackenbury keeps bees"
+PACKAGE = Path(dpsynth_assets.__file__).parent
+SECTIONS = {"public_section", "private_section", "section"}
+COMPUTED = {"asset", "asset_check", "multi_asset_check", "sensor", "schedule", "run_status_sensor"}
+
+
+@pytest.fixture(autouse=True)
+def _redacting(monkeypatch):
+    monkeypatch.setenv("DAGSTER_REDACT_USER_CODE_ERRORS", "1")
+    monkeypatch.delenv("DPSYNTH_SHOW_PRIVATE_ERRORS", raising=False)
+
+
+def shown(section, fail, capfd, caplog):
+    """What the page of the run and the process's own output show of a step that fails."""
+
+    @dg.asset
+    @section("Step of the test")
+    def step() -> None:
+        fail()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert not dg.materialize([step], instance=instance, raise_on_error=False).success
+        (run,) = instance.get_runs()
+        logs = instance.all_logs(run.run_id)
+        events = [event.dagster_event for event in logs if event.dagster_event is not None]
+        page = "\n".join(dg.serialize_value(event) for event in logs)
+        assert was_interrupted(events) == ("was interrupted by" in page)
+    return page, page + "".join(capfd.readouterr()) + caplog.text
+
+
+def chained():
+    try:
+        raise ValueError(CANARY)
+    except ValueError as error:
+        raise RuntimeError("outer") from error
+
+
+def in_a_handler():
+    try:
+        raise ValueError(CANARY)
+    except ValueError:
+        {}["a key"]
+
+
+def noted():
+    error = ValueError("a value")
+    error.add_note(CANARY)
+    raise error
+
+
+def grouped():
+    raise ExceptionGroup(CANARY, [ValueError(CANARY), KeyError(CANARY)])
+
+
+def in_a_local():
+    local = CANARY
+    assert not local, f"{local!r} is there"
+
+
+def of_pydantic():
+    class Model(BaseModel):
+        number: int
+
+    Model(number=CANARY)
+
+
+def refused_because_of_a_record():
+    try:
+        raise ValueError(CANARY)
+    except ValueError as error:
+        raise BudgetExceededError("No budget is left.") from error
+
+
+def failed_because_of_a_record():
+    try:
+        raise ValueError(CANARY)
+    except ValueError as error:
+        raise dg.Failure("A failure of ours.") from error
+
+
+def interrupted_while_handling():
+    try:
+        raise ValueError(CANARY)
+    except ValueError:
+        raise DagsterExecutionInterruptedError from None
+
+
+def stopped_while_handling():
+    try:
+        raise ValueError(CANARY)
+    except ValueError:
+        raise KeyboardInterrupt(CANARY)  # noqa: B904 - the chain is what is tested
+
+
+def asked_again():
+    raise dg.RetryRequested(max_retries=0) from ValueError(CANARY)
+
+
+def raising(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+def of_a_tokenizer():
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.BPE()).encode(CANARY, [CANARY, {CANARY}])
+
+
+PRIVATE = {
+    "a message": raising(ValueError(CANARY)),
+    "a key": lambda: {}[CANARY],
+    "an attribute": lambda: getattr(object(), CANARY),
+    "a path": raising(FileNotFoundError(errno.ENOENT, CANARY, CANARY)),
+    "a full disk": raising(OSError(errno.ENOSPC, CANARY, CANARY)),
+    "memory": raising(MemoryError(CANARY)),
+    "rows of polars": lambda: pl.DataFrame({"text": [CANARY]}).cast(pl.Int64),
+    "a column of polars": lambda: pl.DataFrame({"text": [CANARY]}).select(CANARY),
+    "a line of JSON": lambda: json.loads(CANARY),
+    "a number": lambda: int(CANARY),
+    "bytes": lambda: (CANARY + "é").encode("ascii"),
+    "a model": of_pydantic,
+    "a cause": chained,
+    "a context": in_a_handler,
+    "a note": noted,
+    "a group": grouped,
+    "a local": in_a_local,
+    "a refusal's cause": refused_because_of_a_record,
+    "a failure's cause": failed_because_of_a_record,
+    "a tokenizer": of_a_tokenizer,
+    "an interrupt's context": interrupted_while_handling,
+    "Ctrl-C's context": stopped_while_handling,
+    "a retry's cause": asked_again,
+}
+
+
+@pytest.mark.parametrize("kind", PRIVATE)
+def test_nothing_of_a_record_is_shown_of_any_error(kind, capfd, caplog):
+    _, said = shown(private_section, PRIVATE[kind], capfd, caplog)
+    for word in CANARY.split():
+        assert word not in said
+
+
+def test_an_error_outside_of_a_section_would_show_the_record(capfd, caplog):
+    """The canaries are caught by the sections, not by chance: Dagster's own log shows them."""
+
+    @dg.asset
+    def step() -> None:
+        raise ValueError(CANARY)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert not dg.materialize([step], instance=instance, raise_on_error=False).success
+    assert CANARY in "".join(capfd.readouterr()) + caplog.text
+
+
+PUBLIC = {
+    "a message": (raising(ValueError("clusters: expected 48, got 7")), "expected 48, got 7"),
+    "no message": (raising(AssertionError()), "AssertionError"),
+    "a missing file": (
+        raising(FileNotFoundError(2, "No such file", "base.parquet")),
+        "base.parquet",
+    ),
+    "the ledger": (raising(LedgerIntegrityError("Entry 7 was altered.")), "Entry 7 was altered."),
+    "memory": (raising(MemoryError()), "out of memory"),
+    "a disk": (
+        raising(OSError(errno.ENOSPC, "No space left on device")),
+        "No space left on device",
+    ),
+    "an interrupt": (raising(DagsterExecutionInterruptedError()), "was interrupted by"),
+    "Ctrl-C": (raising(KeyboardInterrupt()), "was interrupted by"),
+}
+
+
+@pytest.mark.parametrize("kind", PUBLIC)
+def test_a_public_step_shows_its_error(kind, capfd, caplog):
+    fail, words = PUBLIC[kind]
+    page, _ = shown(public_section, fail, capfd, caplog)
+    assert words in page
+    assert "Step of the test" in page
+    assert "masked" not in page
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (BudgetExceededError("Expected room for 1, got 0.2."), "Expected room for 1, got 0.2."),
+        (LedgerIntegrityError("Entry 7 was altered."), "Entry 7 was altered."),
+        (SourceError(field="source.path", expected="a", got="b", remedy="C."), "expected a, got b"),
+        (OSError(errno.ENOSPC, "x"), "No space left on device"),
+        (OSError(errno.EACCES, "x"), "Permission denied"),
+        (MemoryError(), "out of memory"),
+        (DagsterExecutionInterruptedError(), "was interrupted by"),
+        (KeyboardInterrupt(), "was interrupted by"),
+        (ValueError(CANARY), "ValueError. Its message is withheld"),
+    ],
+)
+def test_a_private_step_shows_what_is_no_record(error, words, capfd, caplog):
+    page, _ = shown(private_section, raising(error), capfd, caplog)
+    assert words in page
+    assert "masked" not in page
+
+
+def test_what_is_public_in_a_private_step_is_shown(capfd, caplog):
+    def fail():
+        with public_section("Opening the text embedder"):
+            raise OSError("Expected a model at /models/minilm, got nothing.")
+
+    page, _ = shown(private_section, fail, capfd, caplog)
+    assert "Opening the text embedder: Expected a model at /models/minilm" in page
+
+
+def test_a_value_that_cannot_be_stored_says_why(tmp_path, monkeypatch):
+    (tmp_path / "in the way").write_text("a file")
+
+    @dg.asset
+    def value() -> dict:
+        return {"a": 1}
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "in the way"))
+        store = ArtifactIOManager()
+        result = dg.materialize(
+            [value], instance=instance, resources={"io_manager": store}, raise_on_error=False
+        )
+        (run,) = instance.get_runs()
+        page = "\n".join(dg.serialize_value(event) for event in instance.all_logs(run.run_id))
+    assert not result.success
+    assert "Not a directory" in page
+
+
+def computed_functions():
+    """Every function that Dagster computes, and whether a section holds all of it."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and any(map(is_computed, node.decorator_list)):
+                yield f"{path.relative_to(PACKAGE)}:{node.name}", in_section(node)
+
+
+def is_computed(decorator):
+    call = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return (
+        isinstance(call, ast.Attribute)
+        and isinstance(call.value, ast.Name)
+        and call.value.id == "dg"
+        and call.attr in COMPUTED
+    )
+
+
+def opens_section(node):
+    return isinstance(node, ast.Call) and getattr(node.func, "id", None) in SECTIONS
+
+
+def in_section(function):
+    if any(map(opens_section, function.decorator_list)):
+        return True
+    generates = any(isinstance(node, ast.Yield) for node in ast.walk(function))
+    first = function.body[0]
+    return generates and isinstance(first, ast.With) and opens_section(first.items[0].context_expr)
+
+
+RAISES_NOTHING_ELSE = {"components/refused.py:refused"}
+"""Its body is one failure with the problems of a dataset file."""
+
+
+def test_every_step_check_sensor_and_schedule_is_in_a_section():
+    found = dict(computed_functions())
+    assert len(found) > 30
+    outside = {name for name, covered in found.items() if not covered}
+    assert outside == RAISES_NOTHING_ELSE
