@@ -19,6 +19,7 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
+from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.disk_room import Room
@@ -164,6 +165,17 @@ def test_nothing_is_charged_that_nobody_agreed_to_pay(ledger, store):
     with paying_only(None):
         run(ledger, store, draw, another)
     assert (ledger.count_charges(), draw.draws) == (2, 2)
+
+
+def test_what_does_not_fit_on_a_disk_is_found_before_the_charge(ledger, store):
+    draw = Mechanism(ledger)
+    with pytest.raises(StoreUnavailableError, match="Nothing was charged: free space") as told:
+        run(ledger, store, draw, prepare=lambda: Room(release=1 << 60))
+    assert "\n" not in str(told.value)
+    assert (ledger.entries(), draw.draws) == ([], 0)
+    run(ledger, store, draw, prepare=Room)
+    run(ledger, store, draw, prepare=lambda: Room(release=1 << 60))  # Reused: nothing is stored.
+    assert draw.draws == 1
 
 
 def test_what_cannot_be_opened_is_found_before_the_charge(ledger, store):
