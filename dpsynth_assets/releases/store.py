@@ -111,9 +111,8 @@ class StoredReleases:
         it takes the place of, once more.
         """
         temporary = Path(tempfile.gettempdir())
-        remote = not isinstance(self.base, Path)
         needs = [
-            ("releases", temporary if remote else self.base, room.release),
+            ("releases", self.base if isinstance(self.base, Path) else temporary, room.release),
             ("unfinished draws", self.unfinished, room.release + 2 * room.kept),
             ("runs", Path(os.environ.get("DAGSTER_HOME") or home().dagster), 0),
             ("temporary files", temporary, 0),

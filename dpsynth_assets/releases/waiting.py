@@ -53,7 +53,9 @@ def once_there_is_room(write: Callable[[], ResultT], told: str) -> ResultT:
             left = deadline - time.monotonic()
             if left <= 0 or (isinstance(problem, OSError) and problem.errno not in _FULL):
                 raise
-            reason = f"{os.strerror(problem.errno)}." if isinstance(problem, OSError) else problem
+            reason = (
+                f"{os.strerror(problem.errno or 0)}." if isinstance(problem, OSError) else problem
+            )
             say(
                 f"{reason} {told} Mend this while the run lives and nothing is lost. It tries "
                 f"again for {left / 60:.0f} minutes."
