@@ -1,16 +1,20 @@
 """What a killed run holds is freed by whoever comes next, and what lives is left alone."""
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 
 import dagster as dg
 import pytest
 
 from dpsynth_assets.cli.instance import dagster_instance
+from dpsynth_assets.resources import live_runs
 from dpsynth_assets.resources.executors import declared_executor
 from dpsynth_assets.resources.live_runs import (
     RELEASE_TAG,
@@ -27,6 +31,13 @@ HOLD = textwrap.dedent("""
     with alive(sys.argv[1]):
         print("held", flush=True)
         time.sleep(600)
+""")
+
+FREE = textwrap.dedent("""
+    import dagster as dg
+    from dpsynth_assets.resources.live_runs import free_dead_runs
+    with dg.DagsterInstance.get() as instance:
+        print(free_dead_runs(instance))
 """)
 
 
@@ -67,6 +78,85 @@ def test_a_run_is_gone_once_its_process_was_killed(process):
     assert not is_gone(run_id)
     kill(child)
     assert is_gone(run_id)
+
+
+def unshared(*flags):
+    """A command line that runs another in namespaces of its own; skips where that is forbidden."""
+    prefix = ["unshare", *flags]
+    if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
+        pytest.skip("this machine allows no namespaces")
+    return prefix
+
+
+def in_container(flags, host, code, *arguments):
+    """Starts Python as a container would: under another hostname, or as process 1."""
+    command = f'hostname {host} && exec {shlex.quote(sys.executable)} -c "$0" "$@"'
+    return subprocess.Popen(
+        [*unshared(*flags), "sh", "-c", command, code, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+CONTAINERS = {
+    "hostname": ["--uts"],
+    "processes": ["--uts", "--pid", "--fork", "--kill-child", "--mount-proc"],
+}
+
+
+@pytest.mark.parametrize("flags", CONTAINERS.values(), ids=CONTAINERS)
+def test_a_restarted_container_frees_what_it_was_killed_with(flags):
+    """Killed under one hostname; whoever comes next has another."""
+    with dagster_instance() as instance:
+        run_id = started(instance)
+        child = in_container(flags, "box-a", HOLD, run_id)
+        assert child.stdout.readline().strip() == "held"
+        look = in_container(flags, "box-b", FREE)
+        assert look.communicate(timeout=120)[0].strip() == "[]"
+        assert not instance.get_run_by_id(run_id).is_finished, "a live run was taken for dead"
+        kill(child)
+        look = in_container(flags, "box-b", FREE)
+        said = look.communicate(timeout=120)[0]
+        assert f"Run {run_id[:8]} of" in said
+        assert "its process on host box-a was killed" in said
+        assert "place in pool gpu is free" in said
+        assert instance.get_run_by_id(run_id).status is dg.DagsterRunStatus.FAILURE
+        assert held_by(instance) == set()
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "silent", "gone"),
+    [
+        ("other", "ext4", False, True),
+        ("other", "nfs4", False, False),
+        ("other", "nfs4", True, True),
+        ("other", "fuse.sshfs", False, False),
+        ("own", "nfs4", False, True),
+        ("", "nfs4", False, True),
+    ],
+)
+def test_a_lock_that_another_machine_may_hold_unseen(
+    machine, kind, silent, gone, tmp_path, monkeypatch
+):
+    """On a shared file system a free lock of another machine proves nothing while it is renewed."""
+    monkeypatch.setattr(live_runs, "_sees_all_locks", lambda: kind in live_runs._OF_ONE_MACHINE)
+    folder = tmp_path / "live_runs"
+    folder.mkdir()
+    lock = folder / "far.lock"
+    lock.write_text(f"far\n{live_runs._machine() if machine == 'own' else machine}\n")
+    if silent:
+        old = lock.stat().st_mtime - live_runs.SECONDS_OF_SILENCE - 60
+        os.utime(lock, (old, old))
+    assert is_gone("far") == gone
+
+
+def test_a_live_run_renews_its_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(live_runs, "SECONDS_BETWEEN_SIGNS", 0.01)
+    with alive("lives"):
+        lock = tmp_path / "live_runs" / "lives.lock"
+        os.utime(lock, (1, 1))
+        while lock.stat().st_mtime == 1:
+            time.sleep(0.01)
 
 
 def test_a_run_that_ends_leaves_no_lock(tmp_path):

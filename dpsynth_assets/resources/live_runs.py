@@ -6,10 +6,16 @@ the machine, and from a container with another hostname. Locks lie in DPSYNTH_HO
 worker of an installation has in common and which outlives a container. A run that left no lock
 file there may belong to another installation, and is left alone unless Dagster's own log shows that
 it never began.
+
+Some shared file systems keep a lock from the other machines. So where DPSYNTH_HOME may be shared
+and the lock was taken on another machine, its holder is gone only once its signs of life stop, too.
 """
 
 import fcntl
 import os
+import socket
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,19 +30,41 @@ if TYPE_CHECKING:
 RELEASE_TAG = "dpsynth/release"
 """The tag `tags.RELEASE`, which lies above resources."""
 
+SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE = 10.0, 180.0
+"""How often a live run renews its lock file; how long one of another machine may miss to."""
+
 _SUFFIX = ".lock"
 _held: dict[str, IO[str]] = {}
 """The lock of a launched run that this process executes; it ends with the process."""
+
+_OF_ONE_MACHINE = {
+    *(
+        "bcachefs",
+        "btrfs",
+        "ext2",
+        "ext3",
+        "ext4",
+        "f2fs",
+        "overlay",
+        "ramfs",
+        "tmpfs",
+        "xfs",
+        "zfs",
+    )
+}
+"""File systems on which a lock is seen by everybody who can see the file."""
 
 
 @contextmanager
 def alive(run_id: str) -> Iterator[None]:
     """Holds the lock of a run as long as it executes in this process."""
-    file = _locked(run_id)
+    file, over = _locked(run_id), threading.Event()
+    threading.Thread(target=_sign, args=(file, over), name="sign-of-life", daemon=True).start()
     with file:
         try:
             yield
         finally:
+            over.set()
             _path(run_id).unlink(missing_ok=True)
 
 
@@ -51,6 +79,9 @@ def hold_until_exit(run_id: str) -> None:
         _path(earlier).unlink(missing_ok=True)
         file.close()
     _held[run_id] = _locked(run_id)
+    threading.Thread(
+        target=_sign, args=(_held[run_id], threading.Event()), name="sign-of-life", daemon=True
+    ).start()
 
 
 def is_gone(run_id: str) -> bool:
@@ -64,7 +95,9 @@ def is_gone(run_id: str) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return False
-        return True
+        _, _, machine = file.read().partition("\n")
+        elsewhere = machine.strip() not in ("", _machine())
+        return not elsewhere or _sees_all_locks() or _is_silent(file)
 
 
 def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
@@ -105,7 +138,7 @@ def _end_of(instance: "dg.DagsterInstance", run: "dg.DagsterRun") -> str | None:
     import dagster as dg
 
     if is_gone(run.run_id):
-        return "Its process was killed."
+        return f"Its process{_whereabouts(run.run_id)} was killed."
     if _path(run.run_id).exists():
         return None
     status = dg.DagsterRunStatus
@@ -158,9 +191,56 @@ def _locked(run_id: str) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_suffix(f".{os.getpid()}")
     file = new.open("w")
+    file.write(f"{socket.gethostname()}\n{_machine()}\n")
+    file.flush()
     fcntl.flock(file, fcntl.LOCK_EX)
     new.replace(path)  # Nobody sees the file of a live run without its lock.
     return file
+
+
+def _sign(file: IO[str], over: threading.Event) -> None:
+    """Renews the time of a lock file until it is closed."""
+    while not over.wait(SECONDS_BETWEEN_SIGNS):
+        try:
+            os.utime(file.fileno())
+        except (OSError, ValueError):  # Closed: the process executes another run.
+            return
+
+
+def _is_silent(file: IO[str]) -> bool:
+    """Whether a lock file was not renewed for long, by the clock of its own file system."""
+    with tempfile.TemporaryFile(dir=_folder()) as now:
+        age = os.fstat(now.fileno()).st_mtime - os.fstat(file.fileno()).st_mtime
+    return age > SECONDS_OF_SILENCE
+
+
+def _sees_all_locks() -> bool:
+    """Whether the locks of DPSYNTH_HOME are kept by one kernel, or it is unknown who keeps them."""
+    mounts = Path("/proc/self/mountinfo")
+    if not mounts.exists():
+        return True
+    folder, best, kind = _folder().resolve(), Path(), ""
+    for line in mounts.read_text().splitlines():
+        mounted, _, source = line.partition(" - ")
+        place = Path(mounted.split()[4].replace("\\040", " "))
+        if folder.is_relative_to(place) and len(place.parts) >= len(best.parts):
+            best, kind = place, source.split()[0]
+    return kind in _OF_ONE_MACHINE
+
+
+def _machine() -> str:
+    """A name of the running kernel: containers share it, a restart or another host changes it."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else ""
+
+
+def _whereabouts(run_id: str) -> str:
+    """The host that a run's lock was taken on, where it is not this one."""
+    try:
+        host = _path(run_id).read_text(errors="replace").partition("\n")[0]
+    except OSError:  # Somebody else has just freed the run.
+        return ""
+    return f" on host {host}" if host not in ("", socket.gethostname()) else ""
 
 
 def _folder() -> Path:
