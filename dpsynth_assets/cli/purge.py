@@ -39,6 +39,8 @@ def purge(
     from dpsynth_assets.resources.purging import PurgeRule, purge as remove
     from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
+    if cohort is not None:
+        _require_known(cohort)
     rule = PurgeRule(
         dataset=cohort,
         older_than_seconds=seconds_of(older_than),
@@ -53,6 +55,35 @@ def purge(
         typer.echo(path)
     verb = "would be removed" if dry_run else "removed"
     typer.echo(f"{len(removed)} {verb}. To go on, materialise private_records again.")
+
+
+def _require_known(cohort: str) -> None:
+    """Refuses a name that neither the store nor a dataset file has: a path, or a misspelt one.
+
+    Raises:
+        typer.BadParameter: It is unknown.
+    """
+    import difflib
+
+    from dpsynth_assets.datasets import (
+        PrivateDatasetSpec,
+        cohorts_of,
+        dataset_folders,
+        standing,
+    )
+    from dpsynth_assets.resources.purging import kept_datasets
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    known = set(kept_datasets(SensitiveStore()))
+    for file in () if cohort in known else standing(dataset_folders()).usable:
+        if isinstance(file.spec, PrivateDatasetSpec):
+            known |= {each.name for each in cohorts_of(file.spec)}
+    if cohort not in known:
+        close = difflib.get_close_matches(cohort, known, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else "`--dry-run` without a name lists all."
+        raise typer.BadParameter(
+            f"Expected the name of a dataset in the sensitive store, got {cohort!r}. {hint}"
+        )
 
 
 def seconds_of(age: str) -> float:

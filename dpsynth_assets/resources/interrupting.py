@@ -1,10 +1,13 @@
 """Ends a run in this process soon after Ctrl-C or SIGTERM, also while it waits for a pool.
 
 Dagster notes a signal and looks at the note between steps. Where all steps of a run wait for a
-place in a pool there is no next step, so it would never look.
+place in a pool there is no next step, so it would never look. Within a step it raises at once;
+where that happens while Python frees an object, the exception is printed and dropped, and the run
+would go on to its end. Both are noticed here, and the exception is raised again.
 """
 
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,13 +27,25 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    over, main = threading.Event(), threading.get_ident()
-    before = signal.signal(signal.SIGUSR1, _raise)
-    threading.Thread(target=_watch, args=(over, main), name="watch-signals", daemon=True).start()
+    over, dropped, main = threading.Event(), threading.Event(), threading.get_ident()
+    before, shown = signal.signal(signal.SIGUSR1, _raise), sys.unraisablehook
+
+    def notice(problem: Any) -> None:
+        if problem.exc_type is not None and problem.exc_type.__name__ in _INTERRUPTED:
+            dropped.set()
+        else:
+            shown(problem)
+
+    sys.unraisablehook = notice
+    watching = threading.Thread(
+        target=_watch, args=(over, dropped, main), name="watch-signals", daemon=True
+    )
+    watching.start()
     try:
         yield
     finally:
         over.set()
+        sys.unraisablehook = shown
         signal.signal(signal.SIGUSR1, before)
 
 
@@ -53,12 +68,13 @@ def _raise(*_: object) -> None:
     raise DagsterExecutionInterruptedError
 
 
-def _watch(over: threading.Event, main: int) -> None:
+def _watch(over: threading.Event, dropped: threading.Event, main: int) -> None:
     from dagster._utils.interrupts import check_captured_interrupt
 
     noted = 0.0
     while not over.wait(_POLL_SECONDS):
         noted = noted + _POLL_SECONDS if check_captured_interrupt() else 0.0
-        if noted >= GRACE_SECONDS and not over.is_set():
+        if (dropped.is_set() or noted >= GRACE_SECONDS) and not over.is_set():
             noted = 0.0
+            dropped.clear()
             signal.pthread_kill(main, signal.SIGUSR1)

@@ -37,12 +37,24 @@ class PurgeRule:
         older_than_seconds: Only what was last written longer ago.
         unfinished: Also passes and checkpoints of charges that are not committed.
         contributions: Also the contribution table.
+
+    Raises:
+        ValueError: The dataset is a path: it would name something else than a folder of the store.
     """
 
     dataset: str | None = None
     older_than_seconds: float = 0.0
     unfinished: bool = False
     contributions: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses a path in place of a name."""
+        name = self.dataset
+        if name is not None and (not name or name.startswith(".") or Path(name).name != name):
+            raise ValueError(
+                f"Expected the name of a dataset, got {name!r}. Name one, not a path: everything "
+                "in the folder of that name is removed."
+            )
 
 
 def purge(
@@ -69,6 +81,11 @@ def purge(
         for path in chosen:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return chosen
+
+
+def kept_datasets(store: SensitiveStore) -> list[str]:
+    """Names of the datasets that have a folder in the store."""
+    return sorted(path.name for path in store.base.glob("[!.]*") if path.is_dir())
 
 
 def purges_after_success() -> bool:

@@ -5,6 +5,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+
+import pytest
+from dagster._core.errors import (
+    DagsterExecutionInterruptedError,
+    raise_execution_interrupts,
+)
+from dagster._utils.interrupts import capture_interrupts
+
+from dpsynth_assets.resources.interrupting import ended_by_signals
 
 WAITING = textwrap.dedent(
     """
@@ -54,3 +64,29 @@ def test_sigterm_ends_a_run_that_waits_for_a_pool(tmp_path):
         run.kill()
     assert said.startswith("Interrupted."), said
     assert run.returncode == 130
+
+
+class Freed:
+    """An object during whose end a signal arrives, so that what its handler raises is dropped."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_arrives_while_an_object_is_freed_ends_the_run():
+    shown = sys.unraisablehook
+    with (
+        pytest.raises(DagsterExecutionInterruptedError),
+        ended_by_signals(),
+        capture_interrupts(),
+        raise_execution_interrupts(),
+    ):
+        _draw_that_drops_the_first_signal()
+    assert sys.unraisablehook is shown
+
+
+def _draw_that_drops_the_first_signal():
+    Freed()
+    until = time.monotonic() + 60  # Seconds when idle; without the cure it lasts to the end.
+    while time.monotonic() < until:
+        time.sleep(0.05)

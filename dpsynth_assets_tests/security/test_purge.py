@@ -104,6 +104,27 @@ def test_the_command_lists_what_it_removes(used, tmp_path, monkeypatch):
     assert CliRunner().invoke(app, ["purge", "--older-than", "soon"]).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "name", ["..", ".", "", "letters/passes", "../released", "/etc", "letters/", ".locks"]
+)
+def test_a_path_is_no_dataset(used, tmp_path, monkeypatch, name):
+    before = left(used)
+    with pytest.raises(ValueError, match="Expected the name of a dataset"):
+        PurgeRule(dataset=name)
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    refused = CliRunner().invoke(app, ["purge", name, "--unfinished"])
+    assert refused.exit_code == 2
+    assert left(used) == before
+
+
+def test_a_misspelt_dataset_is_refused_with_a_near_name(used, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    refused = CliRunner().invoke(app, ["purge", "leters"])
+    assert refused.exit_code == 2
+    assert "'letters'" in refused.output
+    assert "source.parquet" in left(used)
+
+
 def test_a_run_finishes_the_cohorts_whose_statement_it_wrote():
     @dg.asset(key=["letters", "audit", "privacy_statement"])
     def statement():
