@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
@@ -59,6 +59,10 @@ _LATER: Mapping[str, frozenset[str]] = {
 """Settings that only later stages depend on: with others, what a stage released is used again."""
 
 
+PRETRAINED_TOP_P = 0.95
+"""Rows come from tokens of this probability together (docs/methods.md has the figures)."""
+
+
 class EpsVec(Method[EpsVecConfig]):
     """Banayeeanzade et al. 2026: fixed shots and dataset vectors, then steered decoding."""
 
@@ -72,6 +76,15 @@ class EpsVec(Method[EpsVecConfig]):
     guarantee: ClassVar[GuaranteeType] = GuaranteeType.DP
     config_type = EpsVecConfig
     free_settings: ClassVar[frozenset[str]] = _WRITING
+
+    @classmethod
+    def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
+        """Leaves out the least likely tokens where the base names a pretrained model.
+
+        Such a model has tens of thousands of tokens, and its tail writes words that are none.
+        """
+        model = terms.language_model
+        return {} if model is None or model.kind == "embedded" else {"top_p": PRETRAINED_TOP_P}
 
     @property
     def uses_engine(self) -> bool:
