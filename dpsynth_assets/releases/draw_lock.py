@@ -42,6 +42,7 @@ def alone(key: str, ledger_url: str, waiting: Callable[[], None]) -> Iterator[No
         with _server_lock(ledger_url, key, waiting):
             yield
         return
+    file = file.resolve()  # A link to the ledger is no other ledger.
     with _file_lock(file.with_name(f".{file.name}.locks"), key, waiting):
         yield
 

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from sqlalchemy import make_url
 
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.release import Cost
@@ -38,6 +39,24 @@ def test_a_second_holder_waits_and_says_so_and_another_key_does_not(place):
         order.append("first")
     thread.join(30)
     assert order == ["another", "first", "second"]
+
+
+def test_a_ledger_that_is_named_by_a_link_has_the_same_locks(tmp_path):
+    Ledger(sqlite_url(tmp_path))
+    file = make_url(sqlite_url(tmp_path)).database
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link.sqlite").symlink_to(file)
+    link, waits = f"sqlite:///{tmp_path}/elsewhere/link.sqlite", threading.Event()
+
+    def second():
+        with alone("key", link, waits.set):
+            pass
+
+    with alone("key", sqlite_url(tmp_path), lambda: None):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(30)
+    thread.join(30)
 
 
 @pytest.mark.parametrize("place", ["file", "server"], indirect=True)
