@@ -162,7 +162,7 @@ def _marked(start: bytes) -> str | None:
         if start.startswith(mark):
             return encoding
     nulls = [byte == 0 for byte in start[:4]]
-    shapes = {
+    shapes: dict[tuple[bool, ...], str] = {
         (False, True, True, True): "utf-32-le",
         (True, True, True, False): "utf-32-be",
         (False, True, False, True): "utf-16-le",
