@@ -59,6 +59,13 @@ def test_warnings_pass_and_errors_do_not(folder):
     assert "gout" not in result.output
 
 
+@pytest.mark.parametrize("name", ["public", "releases"])
+def test_a_dataset_is_not_named_like_a_folder_of_the_installation(folder, name):
+    result = run("check", write(folder, name=name))
+    assert result.exit_code == 2
+    assert f"name: expected a name other than {name!r}" in result.output
+
+
 def test_an_unknown_method_or_setting_is_an_error(folder):
     result = run(
         "check", write(folder, methods=[{"method": "mean_uniform", "settings": {"zz": 1}}])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, Problem, suggest
 
-RESERVED_NAME = "public"
-"""First part of the keys of all public bases."""
+RESERVED_NAMES = ("public", "releases")
+"""First part of the keys of all public bases, and folder of all stored releases."""
 
 RESERVED_FOLDER = "shared"
 """Part of the keys of what all methods of a cohort share."""
@@ -55,21 +55,21 @@ def message_of(error: Exception) -> str:
 
 def _reserved_names(spec: PrivateDatasetSpec) -> list[Problem]:
     """Names that other parts of the asset graph have: keys and folders would coincide."""
-    given = {"name": (spec.name, RESERVED_NAME)}
+    given = {"name": (spec.name, RESERVED_NAMES)}
     given |= {
-        f"methods.{index}.name": (method.key, RESERVED_FOLDER)
+        f"methods.{index}.name": (method.key, (RESERVED_FOLDER,))
         for index, method in enumerate(spec.methods)
     }
     return [
         Problem(
             file="",
             field=field,
-            expected=f"a name other than {reserved!r}",
+            expected=f"a name other than {name!r}",
             got=repr(name),
-            remedy="Choose another name: this one is taken in the asset graph.",
+            remedy="Choose another name: this one is taken by another part of the installation.",
         )
         for field, (name, reserved) in given.items()
-        if name == reserved
+        if name in reserved
     ]
 
 
