@@ -145,9 +145,13 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     request = stage_request(spec, last, last.plan.stages[0], release="1", inputs=made_from)
     ledger.reserve(request, plan.budget, plan.releases)
     assert pending_releases(spec, {asset}, "", ledger) == []
-    assert pending_releases(spec, {asset}, "a new name", ledger) != []
+    (named,) = pending_releases(spec, {asset}, "a new name", ledger)
     edited = spec_with(methods=[{"method": "mean_uniform", "settings": {"temperature": 0.9}}])
-    assert pending_releases(edited, {asset}, "", ledger) != []
+    (again,) = pending_releases(edited, {asset}, "", ledger)
+    assert (named.again, again.again) == (False, True)
+    console = Console(record=True, width=200)
+    confirmation.show_pending(edited, [again], ledger, console)
+    assert f"{asset}: this name was paid for before" in console.export_text()
 
 
 def test_a_release_of_another_name_pays_for_none_without_a_name(declared):

@@ -26,11 +26,13 @@ class PendingRelease:
         asset: Key of the asset, as in the ledger.
         epsilon: ε of the release alone; None where it has none.
         rows: Rows the plan expects, at least; None where they follow from a released histogram.
+        again: Whether the same name was paid for before, from another declaration or other inputs.
     """
 
     asset: str
     epsilon: float | None
     rows: int | None
+    again: bool = False
 
 
 def pending_releases(
@@ -65,7 +67,8 @@ def pending_releases(
     for each in plan.releases:  # In the order in which they are made.
         if each.asset in selected and not is_paid(each.asset):
             price, expected = _price(each, plan.budget), rows.get(each.asset)
-            pending.append(PendingRelease(each.asset, price, expected))
+            again = any(e.asset == each.asset and e.release == name for e in entries)
+            pending.append(PendingRelease(each.asset, price, expected, again))
     return pending
 
 
@@ -81,6 +84,12 @@ def show_pending(
         rows = "after the histogram" if each.rows is None else f"{each.rows} or more"
         table.add_row(each.asset, rounded_up(each.epsilon, ".4g"), rows)
     console.print(table)
+    for each in pending:
+        if each.again:
+            console.print(
+                f"{each.asset}: this name was paid for before, from another declaration or other "
+                "inputs. It is paid again: restore the file to reuse what is there."
+            )
     left = spec.budget.epsilon if spend.remaining_epsilon is None else spend.remaining_epsilon
     console.print(
         f"Budget: ε = {declared(spec.budget.epsilon)} at δ = {declared(spec.budget.delta)}; "
