@@ -31,8 +31,6 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, Reservation
-from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint as VerifiedLedger
-from dpsynth_assets.privacy.ledger.witness import Witness
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.public_base import PublicBase
@@ -46,6 +44,7 @@ from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.opened_ledger import opened_ledger
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.read_records import ReadRecords
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
@@ -215,9 +214,7 @@ def _refuse_repeated(field_name: str, arguments: Iterable[str], fields: Iterable
 
 def _own_ledger() -> Ledger:
     """Opens the ledger of this installation, as its assets do."""
-    url = home().ledger_url
-    checkpoint = VerifiedLedger(home().root / "ledger", url)
-    return Ledger(url, checkpoint=checkpoint, witness=Witness(home().witness))
+    return opened_ledger(home().ledger_url)
 
 
 @dataclass(kw_only=True)

@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.ledger import (
     Witness,
     sqlite_path,
 )
+from dpsynth_assets.resources.opened_ledger import unknown_releases
 
 Because = Annotated[str, typer.Option("--because", help="Why; kept in the ledger, so public.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -48,6 +49,12 @@ def restore(
             f"{len(entries)} entries without it. Find a newer copy, or put this one in place by "
             "hand and record the loss with `dpsynth ledger accept`."
         )
+    if seen is None and (unknown := unknown_releases(entries)):
+        raise PrivacyError(
+            f"Expected a copy with the charges of all stored releases, got one without those of "
+            f"{unknown}. Find a newer copy, or put this one in place by hand and record the loss "
+            "with `dpsynth ledger accept`."
+        )
     _refuse_newer(place, url, held)
     if not yes:
         typer.confirm(f"Replace {place} by {backup}, {len(entries)} entries?", abort=True)
@@ -65,23 +72,26 @@ def accept(because: Because, yes: Yes = False) -> None:
     _require_reason(because)
     url, witness = home().ledger_url, Witness(home().witness)
     seen = witness.load()
-    if seen is None:
+    ledger = Ledger(url)
+    entries = ledger.entries()
+    unknown = unknown_releases(entries)
+    held = {entry.seq: entry.hash for entry in entries}
+    if seen is None and not unknown:
         raise PrivacyError(
             "Expected a ledger that this installation has seen before, got none: nothing is "
             "missing, and nothing needs to be accepted."
         )
-    ledger = Ledger(url)
-    entries = ledger.entries()
-    if {entry.seq: entry.hash for entry in entries}.get(seen.seq) == seen.hash:
+    if seen is not None and held.get(seen.seq) == seen.hash:
         raise PrivacyError(
             f"Expected a ledger without entry {seen.seq}, got one that holds it: nothing is "
             "missing, and nothing needs to be accepted."
         )
-    unknown = _unknown_releases(entries)
-    typer.echo(
-        f"This installation has seen entry {seen.seq}; the ledger holds {len(entries)} entries "
-        f"without it. {unknown} stored release(s) were paid for by charges that it does not hold."
-    )
+    if seen is not None:
+        typer.echo(
+            f"This installation has seen entry {seen.seq}; the ledger holds {len(entries)} entries "
+            "without it."
+        )
+    typer.echo(f"{unknown} stored release(s) were paid for by charges that it does not hold.")
     if not yes:
         typer.confirm("Go on without them? What they charged is then counted nowhere.", abort=True)
     entry = _recorded(url, witness, seen, "accept", because)
@@ -143,13 +153,3 @@ def _recorded(
     Checkpoint(home().root / "ledger", url).remove()
     witness.replace(Seen(entry.seq, entry.hash, entry.recorded_at))
     return entry
-
-
-def _unknown_releases(entries: list[LedgerEntry]) -> int:
-    """How many stored releases name a charge that the ledger does not hold."""
-    known = {entry.reservation for entry in entries}
-    folder = home().releases
-    if not folder.exists():
-        return 0
-    names = {each.name for each in folder.iterdir() if not each.name.startswith(".")}
-    return len(names - known)

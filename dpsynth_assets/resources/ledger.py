@@ -6,7 +6,8 @@ import dagster as dg
 from pydantic import PrivateAttr
 
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, Witness
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.resources.opened_ledger import opened_ledger
 
 
 class PrivacyLedger(dg.ConfigurableResource):
@@ -29,9 +30,4 @@ class PrivacyLedger(dg.ConfigurableResource):
 
     def open(self) -> Ledger:
         """Connects to the ledger; creates it when it does not exist."""
-        url = self._url or home().ledger_url
-        return Ledger(
-            url,
-            checkpoint=Checkpoint(home().root / "ledger", url),
-            witness=Witness(home().witness),
-        )
+        return opened_ledger(self._url or home().ledger_url)

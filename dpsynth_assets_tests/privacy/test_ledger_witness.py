@@ -133,6 +133,27 @@ def test_a_loss_is_accepted_by_a_person_alone_and_for_good(place):
     assert PrivacyLedger().open().verify().ok
 
 
+@pytest.mark.parametrize("kept", [0, 2])
+def test_stored_releases_witness_where_the_witness_is_lost_too(place, tmp_path, kept):
+    """Deleted with the witness, or restored on another machine from an older copy."""
+    for number in ("1", "2"):
+        (reservation,) = charge(number).entries()[-1:]
+        (tmp_path / "artifacts" / "releases" / reservation.reservation).mkdir(parents=True)
+        if number == "1":
+            copy = shutil.copy(place, tmp_path / "copy.sqlite")
+    shutil.rmtree(place.parent)
+    shutil.rmtree(tmp_path / "witness")
+    if kept:
+        place.parent.mkdir()
+        shutil.copy(copy, place)
+    assert "without those of 1" in lost() if kept else "without those of 2" in lost()
+    assert place.exists() == bool(kept)
+    refused = command("restore", copy, "--because", "the disk was lost", "--yes")
+    assert (refused.exit_code, "Find a newer copy" in refused.output) == (2, True)
+    assert command("accept", "--because", "no newer copy exists", "--yes").exit_code == 0
+    assert charge("3").verify().ok
+
+
 def test_nothing_is_accepted_where_nothing_is_missing(place):
     charge("1")
     refused = command("accept", "--because", "to be sure", "--yes")
