@@ -1,4 +1,4 @@
-"""The ledger as this installation opens it: with its witness, its checkpoint, its stored releases."""
+"""The ledger as this installation opens it: with witness, checkpoint and stored releases."""
 
 from collections.abc import Iterable
 from pathlib import Path
