@@ -35,9 +35,10 @@ class PrivatePredictionConfig(MethodConfig):
     The paper charges k = 2 as k = 1, which no rule of its own justifies: a removed record would
     change a whole logit vector, not take one away, at four times the ρ (errata B-000.1). Two rules
     here make one record toggle one context for every k. `batching: hashed` drops contexts unless
-    each slot holds exactly one record, which a share of e^-k does: at k = 2 a batch holds 14 % of s
-    contexts, and since the denominator stays s its mean is as much flatter. `batching: slots` fills
-    every context, for zero-out neighbours whose places are public.
+    each slot holds exactly one record. For full batches (s x k records expected) a share of e^-k
+    does: at k = 2 such a batch holds 14 % of s contexts, and since the denominator stays s its mean
+    is as much flatter. `batching: slots` fills every context, for zero-out neighbours whose places
+    are public.
     """
 
     expected_batch_size: int = Field(
@@ -56,7 +57,7 @@ class PrivatePredictionConfig(MethodConfig):
         description=(
             "Private records in one context (k, records); a batch of s contexts is cut from s x k "
             "records. With k >= 2 and batching: hashed a context counts only if each of its k "
-            "slots received exactly one record, which a share of about e^-k does."
+            "slots received exactly one record, which a share of about e^-k does for full batches."
         ),
     )
     clip_bound: float = Field(
