@@ -55,7 +55,7 @@ def message_of(error: Exception) -> str:
 
 def _reserved_names(spec: PrivateDatasetSpec) -> list[Problem]:
     """Names that other parts of the asset graph have: keys and folders would coincide."""
-    given = {"name": (spec.name, RESERVED_NAMES)}
+    given: dict[str, tuple[str, tuple[str, ...]]] = {"name": (spec.name, RESERVED_NAMES)}
     given |= {
         f"methods.{index}.name": (method.key, (RESERVED_FOLDER,))
         for index, method in enumerate(spec.methods)
