@@ -1,10 +1,13 @@
 """`dpsynth run` materialises what its selection names, and asks before it pays."""
 
+from types import SimpleNamespace
+
 import dagster as dg
 import pytest
 import typer
 from rich.console import Console
 
+from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.cli import confirmation, run as run_module
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
@@ -13,6 +16,7 @@ from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.tags import RELEASE
 from dpsynth_assets_tests.assets.test_schedules import spec_with
 
 KEYS = {
@@ -80,6 +84,13 @@ def test_a_malformed_selection_is_one_line(selection, graph):
 )
 def test_a_selection_of_nothing_is_refused(selection, graph):
     assert "selects none" in refusal(selection, graph)
+
+
+@pytest.mark.parametrize("selection", ["", " "])
+def test_an_empty_selection_is_not_the_whole_cohort(monkeypatch, selection):
+    monkeypatch.setattr(run_module, "_materialise", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(typer.BadParameter, match="got an empty one"):
+        run_module.run("tickets", select=selection, yes=True)
 
 
 @pytest.mark.parametrize("selection", ["*", 'key:"tickets/*"', '+key:"*/corpus"'])
@@ -206,3 +217,21 @@ def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, mo
         monkeypatch.setattr(planning, "plan_dataset", lambda *_, plan=plan: plan)
         pending = pending_releases(spec, {request.asset}, "", ledger)
         assert [each.asset for each in pending] == asked
+
+
+@pytest.mark.parametrize("name", ["r1 ", " r1", "r\u200b1", "r1\n", "\u00a0"])
+def test_a_name_that_looks_like_another_is_refused(name):
+    with pytest.raises(typer.BadParameter, match="another name is another release") as raised:
+        run_module.run("letters", release=name)
+    assert raised.value.message.isprintable()
+    context = SimpleNamespace(run=SimpleNamespace(tags={RELEASE: name}))
+    with pytest.raises(dg.Failure, match="invisible"):
+        release_name(context, ReleaseConfig())
+    with pytest.raises(dg.Failure, match="invisible"):
+        release_name(context, ReleaseConfig(release=name))
+
+
+def test_other_names_are_taken():
+    context = SimpleNamespace(run=SimpleNamespace(tags={}))
+    for name in ("2026-12-01T03:00", "Frühling 2", "1"):
+        assert release_name(context, ReleaseConfig(release=name)) == name

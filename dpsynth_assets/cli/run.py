@@ -22,9 +22,9 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 def run(
     cohort: Annotated[str, typer.Argument(help="Name of a declared private dataset.")],
     select: Annotated[
-        str,
+        str | None,
         typer.Option(help="Dagster asset selection; default: the cohort and what it is built on."),
-    ] = "",
+    ] = None,
     release: Annotated[
         str,
         typer.Option(help="Name of a new release: draws afresh and pays. Default: reuse or first."),
@@ -38,9 +38,15 @@ def run(
 
     Shows what would be paid for and asks, unless everything selected was paid for before.
     """
+    _expect_name(release)
+    if select is not None and not select.strip():  # As of a script whose variable is not set.
+        raise typer.BadParameter(
+            "Expected an asset selection after --select, got an empty one. Leave --select out for "
+            "the whole cohort."
+        )
     spec = find_cohort(cohort, to_spend=True)
     console = Console(stderr=True)
-    succeeded = _materialise(spec, select, release, console, yes=yes)
+    succeeded = _materialise(spec, select or "", release, console, yes=yes)
     summary = summarise(spec)
     if as_json:
         typer.echo(json.dumps({"succeeded": succeeded, **summary}, indent=2))
@@ -48,6 +54,13 @@ def run(
         print_summary(summary, Console(width=max(100, Console().width)))
     if not succeeded:
         raise typer.Exit(1)
+
+
+def _expect_name(release: str) -> None:
+    from dpsynth_assets.assets.launch import name_problem
+
+    if (problem := name_problem(release)) is not None:
+        raise typer.BadParameter(problem)
 
 
 def _materialise(
