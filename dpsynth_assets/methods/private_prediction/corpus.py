@@ -25,6 +25,7 @@ from dpsynth_assets.methods.private_prediction.passes import (
     parts_of,
     run_passes,
 )
+from dpsynth_assets.methods.private_prediction.preconditions import check_slack
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
@@ -62,7 +63,9 @@ class GenerationTask:
     @cached_property
     def decoder(self) -> Any:
         """What decodes prompts."""
-        return decoder_of(self.terms, self.public.language_model)
+        decoder = decoder_of(self.terms, self.public.language_model)
+        check_slack(self.config, decoder)  # No caller may draw with rounding that is not charged.
+        return decoder
 
     @cached_property
     def rules(self) -> GenerationRules:

@@ -16,6 +16,7 @@ from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInp
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
 from dpsynth_assets.methods.private_prediction.decoding import decoder_of
+from dpsynth_assets.methods.private_prediction.preconditions import check_slack
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
@@ -54,7 +55,9 @@ class FewShotTask:
     @cached_property
     def decoder(self) -> Any:
         """What decodes prompts."""
-        return decoder_of(self.terms, self.public.language_model)
+        decoder = decoder_of(self.terms, self.public.language_model)
+        check_slack(self.config, decoder)  # No caller may draw with rounding that is not charged.
+        return decoder
 
 
 @dataclass(frozen=True, kw_only=True)
