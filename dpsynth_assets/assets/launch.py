@@ -38,8 +38,25 @@ class CorpusConfig(ReleaseConfig):
 
 
 def release_name(context: dg.AssetExecutionContext, config: ReleaseConfig) -> str:
-    """The release a run asks for: Launchpad, then run tag, then the first release."""
-    return config.release or context.run.tags.get(RELEASE, "") or DEFAULT_RELEASE
+    """The release a run asks for: Launchpad, then run tag, then the first release.
+
+    Raises:
+        dg.Failure: The name cannot be told from another one by looking at it.
+    """
+    name = config.release or context.run.tags.get(RELEASE, "") or DEFAULT_RELEASE
+    if (problem := name_problem(name)) is not None:
+        raise dg.Failure(description=problem, allow_retries=False)
+    return name
+
+
+def name_problem(name: str) -> str | None:
+    """Says why a release cannot be called so: a name that looks like a paid one would pay again."""
+    if name == name.strip() and name.isprintable():
+        return None
+    return (
+        "Expected a name of a release without blanks at its ends and without invisible "
+        f"characters, got {name!a}. Write the name again: another name is another release."
+    )
 
 
 def release_seed(release: str) -> int:
