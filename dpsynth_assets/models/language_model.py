@@ -114,6 +114,10 @@ class LanguageModel:
         encoding = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
         return list(encoding["input_ids"])
 
+    def text_ids(self, text: str) -> list[int]:
+        """Tokens of a text after a prompt: all of it, since no prompt of this format begins it."""
+        return self.encode(text)
+
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokens of many texts, as `encode` gives them, in one call of the tokenizer."""
         if not texts:

@@ -160,7 +160,8 @@ class PromptedModel:
         frame = self._frame(label_text, len(examples))
         ids = list(frame[0])
         for text, literal in zip(examples, frame[1:], strict=True):
-            ids += self._text_ids(text)[:max_example_tokens]
+            own = text.lstrip() if self.ends_with_line else text
+            ids += self._text_ids(own)[:max_example_tokens]
             ids += literal
         return ids
 
@@ -168,6 +169,10 @@ class PromptedModel:
     def ends_with_line(self) -> bool:
         """Says whether the end of a line ends a text."""
         return self._templates.ends_with_line
+
+    def text_ids(self, text: str) -> list[int]:
+        """Tokens of a text after a prompt, which ends with the declared start: without it."""
+        return self._text_ids(text.strip().removeprefix(self._templates.text_start))
 
     def document_ids(self, text: str) -> list[int]:
         """Tokens of a text that answers a prompt: the text, its closing, the end token.
@@ -197,6 +202,7 @@ class PromptedModel:
 
     def _text_ids(self, text: str) -> list[int]:
         if self._templates.ends_with_line:
+            blank = " " if text[:1].isspace() else ""  # stands between the declared start and it
             text = " ".join(text.split())
         return [token for token in self._inner.encode(text) if token not in self._barred]
 

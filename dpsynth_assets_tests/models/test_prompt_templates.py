@@ -176,6 +176,27 @@ def test_a_public_text_is_a_whole_document_of_the_models_own_format(model):
     assert public_prompt(written, "Care") == expected
 
 
+def test_a_text_that_is_read_again_has_its_start_once(model):
+    """Or each variation of a text would open with one start more."""
+    written = prompted(model, FENCES)
+    text = '{"title": "A"}'
+    assert written.text_ids(text) == model.encode(' "A"}')
+    for _ in range(2):
+        text, complete = written.read_text([*written.text_ids(text), written.end_token_id])
+        assert (text, complete) == ('{"title": "A"}', True)
+    half = written.text_ids(text)[:2]
+    assert written.read_text(half)[0].count('{"title":') == 1
+
+
+def test_a_text_of_one_line_keeps_the_blank_after_its_start(model):
+    """A document would else teach the model to write its start and the next word as one."""
+    letters = PromptTemplates(text_start="Hello,", response_start='"', text_end='"', end="\n")
+    written = prompted(model, letters)
+    ids = written.document_ids("Hello, is\nit open?")
+    assert ids == [*model.encode(' is it open?"'), written.end_token_id]
+    assert written.read_text(ids) == ("Hello, is it open?", True)
+
+
 def test_a_written_text_gets_its_start_and_loses_its_end(model):
     written = prompted(model, FENCES)
     ids = model.encode(' "A"}\n```\n')

@@ -65,7 +65,7 @@ class CausalInfiller:
         model, count = self._writer.language_model, self._config.infilling_proposals
         gaps = [
             open_gap(
-                model.encode(text)[: self._config.max_new_tokens],
+                model.text_ids(text)[: self._config.max_new_tokens],
                 share,
                 np.random.default_rng([seed, row]),
                 self._config.max_new_tokens,

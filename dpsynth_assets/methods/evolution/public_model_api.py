@@ -77,7 +77,7 @@ class PublicModelApi:
 
     def _beginning(self, text: str, anew: float) -> list[int]:
         """First tokens of a text; room is left for one new token."""
-        ids = self.language_model.encode(text)[: self._config.max_new_tokens]
+        ids = self.language_model.text_ids(text)[: self._config.max_new_tokens]
         return ids[: min(math.floor(len(ids) * max(0.0, 1.0 - anew)), len(ids) - 1)] if ids else []
 
     def _continued(

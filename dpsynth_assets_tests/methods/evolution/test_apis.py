@@ -18,6 +18,7 @@ from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
+from dpsynth_assets.models.prompt_templates import PromptTemplates, prompted
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
 
 RANDOM = {"message_template": [{"content": "a {category} review, {stars} stars"}]}
@@ -184,6 +185,15 @@ def model(tmp_path_factory):
 def model_api(model, **changes):
     texts = dict(zip(LABELS, TERMS.label_texts, strict=True))
     return PublicModelApi(model, texts, make_config(max_new_tokens=24, **changes))
+
+
+def test_a_declared_start_of_texts_stays_one_start_through_variations(model):
+    start = "Good morning,"
+    api = model_api(prompted(model, PromptTemplates(text_start=start)))
+    texts = api.random(LABELS, seed=1)
+    for seed in range(3):
+        texts = api.vary(texts, LABELS, degree=0.3, seed=seed)
+    assert [text.count(start) for text in texts] == [1, 1]
 
 
 def test_the_public_model_varies_the_end_of_a_text_and_keeps_its_beginning(model):
