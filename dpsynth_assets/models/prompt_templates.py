@@ -203,7 +203,7 @@ class PromptedModel:
     def _text_ids(self, text: str) -> list[int]:
         if self._templates.ends_with_line:
             blank = " " if text[:1].isspace() else ""  # stands between the declared start and it
-            text = " ".join(text.split())
+            text = blank + " ".join(text.split())
         return [token for token in self._inner.encode(text) if token not in self._barred]
 
     def _frame(self, label_text: str, examples: int) -> list[list[int]]:
