@@ -86,6 +86,11 @@ def _reference_settings(plan: DatasetPlan) -> Any:
     return get_method("mean_uniform").config_type()
 
 
+def _examples(plan: DatasetPlan) -> int:
+    """Records in a prompt of the ceiling: as many as the most examples that a method shows."""
+    return max((each.method.examples_in_prompt for each in plan.methods), default=1)
+
+
 def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
         **_common(
@@ -154,7 +159,8 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         op_tags=GPU_OP_TAGS,
         code_version=version_of("non-private", SPARE, *_written_by(spec)),
         description=(
-            "The ceiling, ε = ∞: the same model with one real record in its prompt. It copies "
+            f"The ceiling, ε = ∞: the same model with {_examples(plan)} of the real records in its "
+            "prompt, as many as the methods show examples at most. It copies "
             "private text, stays in the owner-only store, and nothing released depends on it."
         ),
     )
@@ -177,6 +183,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
             PublicInputs(language_model=model),
             _documents(spec),
             progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
+            _examples(plan),
         )
         corpus: SyntheticCorpus = release.value
         rows = corpus.rows.head(spec.evaluation.reference_rows)

@@ -316,6 +316,11 @@ class Method(Staged[ConfigT]):
     attacks: ClassVar[tuple[Attack, ...]] = ()
     """Attacks it can be put to: `reconstruct` and `audit_median` run them."""
 
+    @property
+    def examples_in_prompt(self) -> int:
+        """Texts that stand in a prompt as examples: the ceiling gets as many real records."""
+        return 1
+
     @classmethod
     def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
         """Chooses settings by declared facts, where the dataset file names none.

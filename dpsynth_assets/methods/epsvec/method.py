@@ -103,6 +103,11 @@ class EpsVec(Method[EpsVecConfig]):
         return frozenset(needed)
 
     @property
+    def examples_in_prompt(self) -> int:
+        """Fixed shots of a prompt."""
+        return self.config.shots if self.config.use_fixed_shots else 1
+
+    @property
     def writing_inputs(self) -> frozenset[str]:
         """Artifacts that the judge of written rows reads."""
         rejection = self.config.rejection

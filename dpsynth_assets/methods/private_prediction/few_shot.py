@@ -149,6 +149,11 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         return chance
 
     @property
+    def examples_in_prompt(self) -> int:
+        """Records of a subset."""
+        return self.config.examples_per_subset
+
+    @property
     def _steps(self) -> int:
         return self.config.documents_per_label * self.config.max_document_tokens
 

@@ -136,6 +136,11 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         )
 
     @property
+    def examples_in_prompt(self) -> int:
+        """Records of a context."""
+        return self.config.examples_per_context
+
+    @property
     def uses_histogram(self) -> bool:
         """Whether the number of batches comes from the released cluster histogram."""
         return self.declared.uses_histogram

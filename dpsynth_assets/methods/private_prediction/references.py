@@ -60,8 +60,18 @@ def generate_non_private(
     public: PublicInputs,
     documents: int,
     progress: ProgressCallback,
+    examples: int = 1,
 ) -> Release[SyntheticCorpus]:
-    """Samples each document from one real record: the ceiling, with no privacy at all.
+    """Samples each document after real records of one label: the ceiling, with no privacy at all.
+
+    Args:
+        config: Lengths, and how many of the likeliest tokens are drawn from.
+        terms: Declared labels.
+        private: The records.
+        public: Language model and seed.
+        documents: Number of documents before blank ones are dropped.
+        progress: Told the share done.
+        examples: Records in a prompt; fewer where a label has fewer.
 
     Returns:
         A corpus of guarantee NONE. Internal: its rows may repeat private text.
@@ -73,12 +83,21 @@ def generate_non_private(
     draw = np.random.default_rng(public.seed)
     chosen = draw.choice(known, size=documents, replace=documents > len(known)).tolist()
     texts = private.records["text"]
+    of_label = {label: np.flatnonzero(labels == label) for label in set(labels[known].tolist())}
+
+    def shown(row: int) -> list[str]:
+        """Texts of a record and of others with its label."""
+        others = of_label[int(labels[row])]
+        others = others[others != row]
+        further = draw.choice(others, size=min(examples - 1, len(others)), replace=False)
+        return [texts[place] for place in (*further.tolist(), row)]
+
     corpus = _sample(
         config,
         terms,
         public,
         [int(labels[row]) for row in chosen],
-        [[texts[row]] for row in chosen],
+        [shown(row) for row in chosen],
         progress,
     )
     return Release(value=corpus, cost=Cost(guarantee=GuaranteeType.NONE))
@@ -93,7 +112,8 @@ def _sample(
     progress: ProgressCallback,
 ) -> SyntheticCorpus:
     model = public.language_model
-    columns = prompt_columns(model, terms.label_texts, 1, config.max_example_tokens)
+    most = max(1, *map(len, examples)) if examples else 1
+    columns = prompt_columns(model, terms.label_texts, most, config.max_example_tokens)
     written = [
         model.prompt_ids(terms.label_texts[label], list(texts), config.max_example_tokens)
         for label, texts in zip(labels, examples, strict=True)
