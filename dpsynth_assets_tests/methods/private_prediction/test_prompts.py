@@ -16,6 +16,7 @@ def declare(**changes):
         "source": {"path": "movies.parquet"},
         "budget": {"epsilon": 4, "delta": 1e-6},
         "methods": [{"method": "mean_uniform"}],
+        "public_data": "elsewhere",  # A base with a domain would give default prompts.
     }
     return PrivateDatasetSpec.model_validate(base | changes)
 
