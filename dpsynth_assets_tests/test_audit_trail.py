@@ -392,6 +392,9 @@ def test_a_cohort_that_cannot_be_audited_fails_its_check_and_keeps_no_other_from
 
     monkeypatch.setattr(audit_trail_asset, "audit_trail", unreadable)
     told, cursor = audit_now(installation)
-    assert told == ("Audited zoo. Could not audit letters (OSError): dpsynth audit NAME says why.")
+    assert told == (
+        "Audited zoo. Could not audit letters (OSError: store of Zaphod): "
+        "dpsynth audit NAME says why."
+    )
     assert set(json.loads(cursor)) == {"letters", "zoo"}
     assert live_result(installation) == [False]

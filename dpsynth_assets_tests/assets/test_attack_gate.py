@@ -46,6 +46,7 @@ def declared(method="mean_uniform", **changes):
         "public_facts": {"labels": {"label": ["a", "b"]}},
         "budget": {"epsilon": 60.0, "delta": 1e-6, "accepts_ex_post": True, "rounds": 4},
         "methods": [{"method": method, "settings": SETTINGS}],
+        "public_data": "elsewhere",  # Settings do not depend on the demo's model.
     }
     spec = letters(**(fields | changes))
     return spec, plan_dataset(spec)
