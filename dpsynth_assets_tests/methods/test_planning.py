@@ -22,6 +22,7 @@ def spec(accountant="zcdp", epsilon=10.0, methods=None, **changes):
     declared = {
         "name": "letters",
         "source": {"path": "nowhere.jsonl"},
+        "public_data": "elsewhere",  # No language model declared: the fields' own defaults hold.
         "budget": {
             "epsilon": epsilon,
             "delta": 1e-6,

@@ -198,6 +198,7 @@ def test_the_price_of_a_plan_is_reproduced_by_its_public_settings(tmp_path, monk
         {
             "name": "letters",
             "source": {"path": "nowhere.jsonl"},
+            "public_data": "elsewhere",  # No language model: the fields' own defaults hold.
             "budget": {"epsilon": 20.0, "delta": 1e-6},
             "cluster_histogram": {},
             "methods": [
