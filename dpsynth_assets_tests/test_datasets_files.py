@@ -135,6 +135,29 @@ def test_folders_are_loaded_whole_and_foreign_components_passed_over(tmp_path, m
     assert kinds == {PrivateDatasetSpec, PublicDataSpec}
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "dpsynth_assets.components.PrivateDatasett",
+        "dpsynth_assets.components.Nothing",
+        "dpsynth_asset.components.PublicData",
+        "dpsynth-assets.components.PrivateDataset",
+    ],
+)
+def test_a_misspelt_component_is_a_problem_of_its_folder_and_not_passed_over(tmp_path, kind):
+    write(tmp_path / "a.yaml", ATTRIBUTES, kind)
+    with pytest.raises(DatasetFileError, match="a dataset component"):
+        load_dataset_files([tmp_path])
+
+
+def test_attributes_without_a_type_are_a_problem_and_other_documents_are_passed_over(tmp_path):
+    (tmp_path / "settings.yaml").write_text("replicas: 2\n", encoding="utf-8")
+    assert load_dataset_files([tmp_path]) == []
+    (tmp_path / "a.yaml").write_text("attributes: {name: reviews}\n", encoding="utf-8")
+    with pytest.raises(DatasetFileError, match="a dataset component, got none"):
+        load_dataset_files([tmp_path])
+
+
 def test_two_datasets_may_not_share_a_name(tmp_path):
     write(tmp_path / "a.yaml", ATTRIBUTES)
     write(tmp_path / "b.yaml", ATTRIBUTES)

@@ -4,6 +4,7 @@ A file is a Dagster component: `type: dpsynth_assets.components.PrivateDataset` 
 and `attributes:`. `{{ env.NAME }}` in a string is read from the environment.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -208,7 +209,8 @@ def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[Dataset
     known = list(COMPONENTS)
     kind = document.get("type") if isinstance(document, Mapping) else None
     if not isinstance(kind, str) or kind not in COMPONENTS:
-        return [] if foreign_ok else [_wrong_type(path, kind, known)]
+        passed_over = foreign_ok and _is_foreign(document, kind)
+        return [] if passed_over else [_wrong_type(path, kind, known)]
     model = COMPONENTS[kind]
     attributes = document.get("attributes") or {}
     try:
@@ -221,6 +223,15 @@ def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[Dataset
     except ValidationError as error:
         return list(problems_of(error, path, model, rendered))
     return [DatasetFile(path=path, spec=resolve_paths(spec, path))]
+
+
+def _is_foreign(document: Any, kind: Any) -> bool:
+    """Says whether a document is another component's, and not one of ours with a misspelt type."""
+    if kind is None:
+        return not (isinstance(document, Mapping) and "attributes" in document)
+    package = __name__.partition(".")[0]
+    ours = str(kind).partition(".")[0] == package
+    return not ours and not difflib.get_close_matches(str(kind), COMPONENTS, n=1, cutoff=0.8)
 
 
 def _wrong_type(path: Path, kind: Any, known: list[str]) -> Problem:

@@ -1,5 +1,6 @@
 """Files for their owner alone: mode 0600, whole or absent, encrypted where a key is set."""
 
+import fcntl
 import io
 import os
 import shutil
@@ -137,18 +138,20 @@ class OwnerOnlyFiles:
 def plain_folder() -> Path:
     """A new folder of mode 0700 for plain files: in memory where the system has such a disk.
 
-    Its name says which process made it, so that `abandoned_plain_folders` finds what a killed one
-    left behind.
+    This process holds a lock on it until it ends, however it ends, so that
+    `abandoned_plain_folders` finds what a killed one left behind. Another container that shares the
+    disk sees the lock, but not the process.
     """
-    prefix = f"{_PREFIX}{os.getpid()}-"
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=plain_place()))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=plain_place()))
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # Open as long as the process lives.
+    return folder
 
 
 def abandoned_plain_folders() -> list[Path]:
     """Plain folders of this user whose process is gone."""
-    left = plain_place().glob(f"{_PREFIX}*-*")
+    left = plain_place().glob(f"{_PREFIX}*")
     mine = [path for path in left if path.lstat().st_uid == os.geteuid()]
-    return [path for path in mine if not _is_running(path.name.removeprefix(_PREFIX))]
+    return [path for path in mine if path.is_dir() and not _is_in_use(path)]
 
 
 def plain_place() -> Path:
@@ -156,17 +159,15 @@ def plain_place() -> Path:
     return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
-def _is_running(name: str) -> bool:
-    process = name.partition("-")[0]
-    if not process.isdigit():
-        return True  # Not one of ours.
+def _is_in_use(folder: Path) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _made_parent(path: Path) -> Path:

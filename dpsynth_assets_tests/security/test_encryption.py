@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
@@ -177,14 +180,19 @@ def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):
 
 
 def test_plain_folders_of_killed_processes_are_found_and_those_of_running_ones_left():
-    mine = plain_folder()
-    assert mine.stat().st_mode & 0o777 == 0o700
-    gone = mine.with_name(mine.name.replace(str(os.getpid()), "4194305"))
-    mine.rename(gone)
-    try:
-        assert gone in abandoned_plain_folders()
-    finally:
-        gone.rmdir()
+    script = (
+        "import os, signal; from dpsynth_assets.resources.owner_only import plain_folder;"
+        "print(plain_folder(), flush=True); input(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        folder = Path(other.stdout.readline().strip())
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert folder not in abandoned_plain_folders()
+        other.communicate("\n", timeout=60)
+    assert folder in abandoned_plain_folders()
+    folder.rmdir()
     running = plain_folder()
     assert running not in abandoned_plain_folders()
     running.rmdir()
