@@ -487,13 +487,14 @@ class _Scratch:
         """Folder of the last checkpoint of this process."""
         return self._saved if self._saved.is_dir() else None
 
-    def scratch(self) -> Path:
-        """Empties the folder for the next checkpoint, or for the stage's files."""
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """The same folder, emptied and filled."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
+        write(self._folder)
         return self._folder
 
-    def save(self, scratch: Path) -> None:
-        """Makes `scratch` the last checkpoint."""
+    def save(self, folder: Path) -> None:
+        """Makes a filled folder the last checkpoint."""
         shutil.rmtree(self._saved, ignore_errors=True)
-        scratch.rename(self._saved)
+        folder.rename(self._saved)

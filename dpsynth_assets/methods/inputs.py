@@ -42,11 +42,16 @@ class Checkpoint(Protocol):
     def saved(self) -> Path | None:
         """Folder of the last saved checkpoint; None at the first start."""
 
-    def scratch(self) -> Path:
-        """Returns an empty owner-only folder for the next checkpoint, or for the stage's files."""
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """Makes an owner-only folder of the next checkpoint, or of the stage's files.
 
-    def save(self, scratch: Path) -> None:
-        """Makes `scratch` the last checkpoint: whole or not at all, on disk when this returns."""
+        Args:
+            write: Puts the files into an empty folder. Called again, on an empty folder, once there
+                is room on a disk that was full: it must not change what it writes.
+        """
+
+    def save(self, folder: Path) -> None:
+        """Makes a filled folder the last checkpoint: whole or not at all, on disk at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,11 @@
 """Passes and checkpoints of a release that is paid for and not finished."""
 
 import atexit
+import errno
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,11 @@ from dpsynth_assets.releases.waiting import once_there_is_room
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, plain_folder
 from dpsynth_assets.resources.sealing import sealing_key
 from dpsynth_assets.storage.whole_folders import flush
+
+_LEAST_ROOM = 1 << 20
+"""A disk with fewer bytes than this is full."""
+
+_PAID = "A checkpoint of a release that is paid for cannot be kept."
 
 _plain_folders: dict[Path, Path] = {}
 """Where this process keeps the plain files of an encrypted checkpoint: folder -> plain folder."""
@@ -91,18 +99,33 @@ class StoredCheckpoint(Unfinished):
             return None
         return self._files.open_folder(self._folder / f"{numbers[-1]}", self._emptied("saved"))
 
-    def scratch(self) -> Path:
-        """An empty folder of mode 0700 for the next checkpoint or for the release's files."""
-        folder = self._emptied("scratch")
-        folder.mkdir(mode=0o700, parents=True)
-        return folder
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """A folder of mode 0700 that `write` fills, waiting for room.
 
-    def save(self, scratch: Path) -> None:
-        """Makes `scratch` the last checkpoint; it is on disk, whole, when this returns."""
+        It holds the next checkpoint, or the files of the release.
+        """
+        return once_there_is_room(lambda: self._filled(write), _PAID)
+
+    def save(self, folder: Path) -> None:
+        """Makes a filled folder the last checkpoint, waiting for room; on disk at the end."""
         earlier = self._numbers()
-        self._files.store_folder(scratch, self._folder / f"{earlier[-1] + 1 if earlier else 1}")
+        target = self._folder / f"{earlier[-1] + 1 if earlier else 1}"
+        once_there_is_room(lambda: self._files.store_folder(folder, target), _PAID)
         for number in earlier:
             shutil.rmtree(self._folder / f"{number}", ignore_errors=True)
+
+    def _filled(self, write: Callable[[Path], object]) -> Path:
+        folder = self._emptied("scratch")
+        folder.mkdir(mode=0o700, parents=True)
+        try:
+            write(folder)
+        except BaseException as error:
+            full = _is_full(folder, error)
+            shutil.rmtree(folder, ignore_errors=True)  # Half a checkpoint takes room from others.
+            if full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+            raise
+        return folder
 
     def _numbers(self) -> list[int]:
         if not self._folder.is_dir():
@@ -117,6 +140,13 @@ class StoredCheckpoint(Unfinished):
             base = _plain_folders[self._folder]
         shutil.rmtree(base / name, ignore_errors=True)
         return base / name
+
+
+def _is_full(folder: Path, error: BaseException) -> bool:
+    """Says whether a disk had no room; libraries that write tensors raise kinds of their own."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, Exception) and shutil.disk_usage(folder).free < _LEAST_ROOM
 
 
 @atexit.register

@@ -192,10 +192,9 @@ def test_a_checkpoint_appears_whole_and_replaces_the_one_before(sensitive):
     assert kept.begun
     assert kept.saved is None
     for step in (1, 2):
-        scratch = kept.scratch()
-        (scratch / "step.json").write_text(str(step))
+        filled = kept.filled(lambda folder, step=step: (folder / "step.json").write_text(str(step)))
         before = kept.saved
-        kept.save(scratch)
+        kept.save(filled)
         assert (kept.saved / "step.json").read_text() == str(step)
         assert before is None or not before.exists()
     assert stat.S_IMODE((kept.saved / "step.json").stat().st_mode) == 0o600
@@ -206,9 +205,9 @@ def test_a_checkpoint_appears_whole_and_replaces_the_one_before(sensitive):
 def test_an_unsaved_scratch_folder_is_no_checkpoint(sensitive):
     kept = sensitive.checkpoint("tickets", SimpleNamespace(id="r3"))
     kept.begin()
-    (kept.scratch() / "half.json").write_text("1")
+    kept.filled(lambda folder: (folder / "half.json").write_text("1"))
     assert sensitive.checkpoint("tickets", SimpleNamespace(id="r3")).saved is None
-    assert list(kept.scratch().iterdir()) == []
+    assert list(kept.filled(lambda folder: None).iterdir()) == []
 
 
 def test_files_of_a_release_are_part_of_its_digest(tmp_path):

@@ -1,12 +1,21 @@
 """A full disk and a read-only ledger, on file systems of their own: refused, or waited for."""
 
+import base64
+import errno
 import os
 import shutil
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from dpsynth_assets.releases import waiting
+from dpsynth_assets.resources import owner_only
+from dpsynth_assets.resources.sealing import KEY_VARIABLE
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.faults.cohort import BEFORE, DRAWN, MARKED, NOT_STORED, RESERVED, STORED
 from dpsynth_assets_tests.faults.conftest import House, until
 
@@ -177,6 +186,56 @@ def test_sigterm_ends_a_run_that_waits_for_room_and_the_next_one_uses_its_charge
     ballast.unlink()
     assert one_disk.run()["success"]
     one_disk.assert_whole(charges=1, released=1)
+
+
+def in_safetensors(folder):
+    """Half a file before what cannot be written: its library's errors are of its own kind."""
+    (folder / "state.json").write_text("{}")
+    save_file({"weights": torch.zeros(4 << 20)}, folder / "tensors.safetensors")
+
+
+def in_python(folder):
+    (folder / "half").write_bytes(bytes(1 << 10))
+    (folder / "tensors").write_bytes(bytes(16 << 20))
+
+
+@pytest.mark.parametrize("write", [in_safetensors, in_python])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_checkpoint_waits_for_room_and_leaves_the_one_before(
+    write, sealed, small_disk, monkeypatch
+):
+    if sealed:
+        monkeypatch.setenv(KEY_VARIABLE, base64.b64encode(bytes(range(32))).decode())
+        monkeypatch.setattr(owner_only, "MEMORY", small_disk)
+    kept = SensitiveStore.at(str(small_disk / "sensitive")).checkpoint(
+        "letters", SimpleNamespace(id="r1")
+    )
+    kept.begin()
+    kept.save(kept.filled(lambda folder: (folder / "state.json").write_text("first")))
+    ballast, told = fill(small_disk), []
+
+    def free_the_disk(message):
+        told.append(message)
+        assert (kept.saved / "state.json").read_text() == "first"
+        ballast.unlink()
+
+    monkeypatch.setattr(waiting, "say", free_the_disk)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.01)
+    with ballast.open("r+b") as file:
+        file.truncate(ballast.stat().st_size - (1 << 20))
+    kept.save(kept.filled(write))
+    assert [os.strerror(errno.ENOSPC) in line for line in told] == [True]
+    assert len(list(kept.saved.iterdir())) == 2
+    kept.remove()
+
+
+def test_a_checkpoint_that_fails_for_another_reason_is_not_waited_for(small_disk):
+    kept = SensitiveStore.at(str(small_disk / "sensitive")).checkpoint(
+        "letters", SimpleNamespace(id="r1")
+    )
+    kept.begin()
+    with pytest.raises(TypeError):
+        kept.filled(lambda folder: (folder / "state.json").write_text(1))
 
 
 def test_a_read_only_ledger_refuses_before_anything_private_is_read(house, small_disk):

@@ -451,7 +451,7 @@ def test_a_checkpoint_is_plain_numbers_and_json(folders):
 
 def test_a_torn_checkpoint_is_never_the_last_one(folders, tmp_path):
     fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), settings(), folders)
-    (folders.scratch() / "state.json").write_text("{")
+    folders.filled(lambda folder: (folder / "state.json").write_text("{"))
     assert CheckpointFolders(tmp_path / "run").saved == folders.saved
 
 

@@ -161,14 +161,18 @@ def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):
     kept = sealed.checkpoint("letters", RESERVATION)
     kept.begin()
     for step in (1, 2):
-        scratch = kept.scratch()
-        assert not scratch.is_relative_to(sealed.base)
-        (scratch / "deep").mkdir()
-        (scratch / "deep" / "state.json").write_text(f"{TEXTS[0]} {step}")
-        kept.save(scratch)
-        assert not scratch.exists()
+        content = f"{TEXTS[0]} {step}"
+
+        def write(folder, content=content):
+            (folder / "deep").mkdir()
+            (folder / "deep" / "state.json").write_text(content)
+
+        filled = kept.filled(write)
+        assert not filled.is_relative_to(sealed.base)
+        kept.save(filled)
+        assert not filled.exists()
         again = sealed.checkpoint("letters", RESERVATION)
-        assert (again.saved / "deep" / "state.json").read_text() == f"{TEXTS[0]} {step}"
+        assert (again.saved / "deep" / "state.json").read_text() == content
     on_disk = [path for path in files(sealed) if "passes" in path.parts]
     assert [path.parent.parent.name for path in on_disk] == ["2"]
     assert TEXTS[0].encode() not in on_disk[0].read_bytes()

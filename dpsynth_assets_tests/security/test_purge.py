@@ -23,9 +23,8 @@ OPEN, DONE = SimpleNamespace(id="open"), SimpleNamespace(id="done")
 def used(store):
     for reservation in (OPEN, DONE):
         store.checkpoint("letters", reservation).begin()
-        scratch = store.checkpoint("letters", reservation).scratch()
-        (scratch / "state.json").write_text("{}")
-        store.checkpoint("letters", reservation).save(scratch)
+        kept = store.checkpoint("letters", reservation)
+        kept.save(kept.filled(lambda folder: (folder / "state.json").write_text("{}")))
     store.contributions("letters").note("done", RECORDS)
     store.write_records("memos", "source", RECORDS)
     return store

@@ -97,8 +97,7 @@ class StageWork:
             raise ValueError("Expected the text embedder of the public base, got none.")
         embeddings = self.public.text_embedder.embed(pool["text"].to_list(), public=True)
         release = release_shots(histogram, private, pool, embeddings, self.terms.labels)
-        folder = checkpoint.scratch()
-        release.value.save(folder)
+        folder = checkpoint.filled(release.value.save)
         facts = {
             "candidates": pool.height,
             "ranked_by": "noisy histogram",
@@ -115,9 +114,8 @@ class StageWork:
     ) -> Release[StageRelease]:
         """Releases the directions to steer along; see `vectors.release_vectors`."""
         release = release_vectors(self._vector_task(noise), private, progress)
-        folder = checkpoint.scratch()
         vectors = release.value
-        vectors.save(folder)
+        folder = checkpoint.filled(vectors.save)
         facts = {
             "model": vectors.model,
             "layers": list(vectors.layers),

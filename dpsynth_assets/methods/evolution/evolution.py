@@ -155,9 +155,7 @@ class Evolution:
     def _keep(
         self, state: EvolutionState, identity: Mapping[str, Any], checkpoint: Checkpoint
     ) -> EvolutionState:
-        folder = checkpoint.scratch()
-        state.save(folder, identity)
-        checkpoint.save(folder)
+        checkpoint.save(checkpoint.filled(lambda folder: state.save(folder, identity)))
         return state
 
     def _first(self, progress: ProgressCallback) -> EvolutionState:

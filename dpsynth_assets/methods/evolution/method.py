@@ -106,8 +106,7 @@ class EvolutionMethod(Method[EvolutionT]):
             seed=public.seed,
         )
         state = evolution.run(vote, identity=identity, checkpoint=checkpoint, progress=progress)
-        folder = checkpoint.scratch()
-        write_generations(folder, state.generations)
+        folder = checkpoint.filled(lambda files: write_generations(files, state.generations))
         facts = {**generation_facts(state.generations), "labels": list(self.terms.labels)}
         return StageRelease(facts=facts, files=folder)
 

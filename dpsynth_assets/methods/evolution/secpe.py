@@ -1,7 +1,7 @@
 """SecPE: a population evolves under the votes of clusters that were released once."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -174,8 +174,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         clusters = public_clusters(self.config, self.terms, public)
         progress(0.3, f"drawing noise for {len(clusters.counts)} clusters")
         released = stage.mechanism.release(clusters, private)
-        folder = checkpoint.scratch()
-        released.save(folder)
+        folder = checkpoint.filled(released.save)
         made = StageRelease(
             facts=_cluster_facts(released, stage.mechanism),
             files=folder,
@@ -214,13 +213,14 @@ class Unkept:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "step"
 
-    def scratch(self) -> Path:
-        """The same folder, emptied."""
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """The same folder, emptied and filled."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
+        write(self._folder)
         return self._folder
 
-    def save(self, scratch: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Keeps nothing."""
 
 

@@ -122,8 +122,8 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         else:
             start, examples = self._classifier_start(private), self._labelled(private)
         trained = self.train(stage, start, examples, checkpoint, progress)
-        folder = checkpoint.scratch()
-        self._save(start.model, folder)
+        model = start.model if self.config.lora_rank is None else merge_adapters(start.model)
+        folder = checkpoint.filled(lambda files: self._save(model, files))
         facts = {"task": self.config.task, **trained.value}
         return Release(value=StageRelease(facts=facts, files=folder), cost=trained.cost)
 
@@ -181,8 +181,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
             if label in index and text.strip()
         ]
 
-    def _save(self, model: Any, folder: Path) -> None:
-        trained = model if self.config.lora_rank is None else merge_adapters(model)
+    def _save(self, trained: Any, folder: Path) -> None:
         if self.config.task == "next_word":
             save_next_word_model(trained, next_word_settings(self.config), folder)
         else:

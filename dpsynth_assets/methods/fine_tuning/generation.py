@@ -22,7 +22,7 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     fresh_generator,
     public_pairs,
     public_texts,
-    save_generator,
+    take_trained,
     trainable,
     trial_pairs,
 )
@@ -149,8 +149,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         )
         private_examples = encode_pairs(generator, training_pairs(private, known), longest)
         trained = self.train(stage, start, private_examples, checkpoint, progress)
-        folder = checkpoint.scratch()
-        save_generator(generator, start.model, self.config.lora_rank, folder)
+        take_trained(generator, start.model, self.config.lora_rank)
+        folder = checkpoint.filled(generator.save)
         return Release(value=StageRelease(facts=trained.value, files=folder), cost=trained.cost)
 
     def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:

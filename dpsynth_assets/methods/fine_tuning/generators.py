@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,13 +91,10 @@ def trainable(model: Any, config: PrivateTrainingConfig) -> Any:
     return adapted
 
 
-def save_generator(
-    generator: ConditionalGenerator, model: Any, lora_rank: int | None, folder: Path
-) -> None:
-    """Writes the trained generator as one that loads like any other; adapters are folded in."""
+def take_trained(generator: ConditionalGenerator, model: Any, lora_rank: int | None) -> None:
+    """Puts the trained model into the generator, adapters folded in: saved, it loads like any."""
     trained = model if lora_rank is None else merge_adapters(model)
     generator.__dict__["model"] = trained.requires_grad_(False).eval()
-    generator.save(folder)
 
 
 def encode_pairs(

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -32,11 +32,11 @@ class RunCheckpoint(Protocol):
     def saved(self) -> Path | None:
         """Folder of the last saved checkpoint."""
 
-    def scratch(self) -> Path:
-        """An empty owner-only folder."""
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """An owner-only folder, after `write` has put files into it."""
 
-    def save(self, scratch: Path) -> None:
-        """Makes `scratch` the last checkpoint, whole or not at all."""
+    def save(self, folder: Path) -> None:
+        """Makes a filled folder the last checkpoint, whole or not at all."""
 
 
 class Kept(NamedTuple):
@@ -70,7 +70,6 @@ class RunState:
         """Saves the state after `kept.step` steps."""
         from safetensors.torch import save_file
 
-        folder = checkpoint.scratch()
         tensors = {}
         for name, parameter in self._trained().items():
             tensors[f"model.{name}"] = parameter.detach().cpu().contiguous()
@@ -78,10 +77,14 @@ class RunState:
                 if moment in self.optimizer.state[parameter]:
                     value = self.optimizer.state[parameter][moment]
                     tensors[f"{moment}.{name}"] = value.cpu().contiguous()
-        save_file(tensors, folder / TENSORS_FILE)
         state = {"format": FORMAT, **kept._asdict(), "charge": dict(self.charge)}
-        (folder / STATE_FILE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-        checkpoint.save(folder)
+        content = json.dumps(state, indent=2) + "\n"
+
+        def write(folder: Path) -> None:
+            save_file(tensors, folder / TENSORS_FILE)
+            (folder / STATE_FILE).write_text(content, encoding="utf-8")
+
+        checkpoint.save(checkpoint.filled(write))
 
     def load(self, checkpoint: RunCheckpoint) -> Kept:
         """Reads the last checkpoint back; at the first start there is none, and no step done.
@@ -163,17 +166,19 @@ class CheckpointFolders:
         found = sorted(each for each in self._folder.iterdir() if each.name.startswith("saved-"))
         return found[-1] if found else None
 
-    def scratch(self) -> Path:
-        """A fresh folder."""
-        return Path(tempfile.mkdtemp(prefix="scratch-", dir=self._folder))
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """A fresh folder with what `write` puts there."""
+        folder = Path(tempfile.mkdtemp(prefix="scratch-", dir=self._folder))
+        write(folder)
+        return folder
 
-    def save(self, scratch: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Renames it, after which older ones are removed."""
         last = self.saved
         number = 0 if last is None else int(last.name.removeprefix("saved-")) + 1
-        for file in [*scratch.iterdir(), scratch]:
+        for file in [*folder.iterdir(), folder]:
             _flush(file)
-        scratch.rename(self._folder / f"saved-{number:09d}")
+        folder.rename(self._folder / f"saved-{number:09d}")
         _flush(self._folder)
         for each in self._folder.iterdir():
             if each.name != f"saved-{number:09d}":

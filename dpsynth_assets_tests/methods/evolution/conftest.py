@@ -74,17 +74,18 @@ class Checkpoints:
         found = sorted(path for path in self.folder.iterdir() if path.name.startswith("saved"))
         return found[-1] if found else None
 
-    def scratch(self):
+    def filled(self, write):
         place = self.folder / f"scratch{len(list(self.folder.iterdir()))}-{self.saves}"
         place.mkdir()
+        write(place)
         return place
 
-    def save(self, scratch):
+    def save(self, folder):
         self.saves += 1
         if self.saves == self.dies_at:
             raise KeyboardInterrupt
         number = len([path for path in self.folder.iterdir() if path.name.startswith("saved")])
-        scratch.rename(self.folder / f"saved{number:03d}")
+        folder.rename(self.folder / f"saved{number:03d}")
 
 
 def make_records(counts, labels=("x", "y")):
