@@ -5,13 +5,16 @@ here compares with that decimal exactly: ε, δ, ρ, μ and posteriors are never
 left of a budget, a capacity or a level of noise is never above it. All arithmetic is decimal.
 """
 
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from math import isfinite
 
 MISSING = "–"
 """Written for a number that does not exist."""
 
 _EXACT = Context(prec=1_200)  # every float has fewer digits, at any number of decimals used here
 _GENERAL_DIGITS = 6  # what the format "g" means without a precision
+_SHOWN_DIGITS = 3  # significant ones, of an ε that a person reads
 
 
 def rounded_up(value: float | None, form: str = "g") -> str:
@@ -39,6 +42,20 @@ def rounded_down(value: float | None, form: str = "g") -> str:
     return _written(value, form, ROUND_FLOOR)
 
 
+def epsilon_up(value: float | None) -> str:
+    """Writes what was or may be spent, ε or a posterior, as every page and command shows it.
+
+    Returns:
+        Three significant digits, and at least two decimals: 0.0474, 1.1, 9.74, 14.96.
+    """
+    return _shown(value, rounded_up)
+
+
+def epsilon_down(value: float | None) -> str:
+    """Writes what is left of a budget as every page and command shows it; see `epsilon_up`."""
+    return _shown(value, rounded_down)
+
+
 def declared(value: float | None) -> str:
     """Writes a declared constant as it was declared: the shortest decimal that reads back as it."""
     if value is None:
@@ -57,6 +74,12 @@ def digits_that_differ(total: float, bound: float) -> int:
         if limit == limit.quantize(step, context=_EXACT) and above - limit >= step / 2:
             return digits
     return 17
+
+
+def _shown(value: float | None, rounded: Callable[[float | None, str], str]) -> str:
+    if value is None or not isfinite(value) or abs(value) < 1:
+        return rounded(value, f".{_SHOWN_DIGITS}g")
+    return _without_zeros(rounded(value, f".{_SHOWN_DIGITS - 1}f"))
 
 
 def _written(value: float | None, form: str, rounding: str) -> str:

@@ -1,38 +1,45 @@
 """The audit trail as one self-contained page: verdict, spends, files, and how to check it."""
 
-from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
-from dpsynth_assets.report.audit_trail import AuditTrail
+import json
+from typing import Any
+
+from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up, rounded_up
+from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
 from dpsynth_assets.report.pages import (
     Block,
+    Cell,
     Facts,
+    FoldedFacts,
     Heading,
     Notice,
     Paragraph,
     TableBlock,
+    Tile,
+    Tiles,
     to_html,
 )
 
 _SHORT = 12
+_CHECK = (
+    "Run `dpsynth ledger verify --head` with the head above on a copy of the ledger; compare each "
+    "file with `sha256sum`; recompute every ε from the events with `dpsynth account`. Cumulative ε "
+    "is composed from events and is never a sum of single values. What is spent is rounded up on "
+    "this page and what is left rounded down; the CSV and JSON beside it hold all digits."
+)
 
 
 def audit_page(trail: AuditTrail) -> str:
-    """Writes the trail as HTML without scripts, addresses or pictures from elsewhere."""
+    """Writes the trail as HTML without addresses or pictures from elsewhere."""
     title = f"Audit trail of {trail.cohort}"
-    blocks: list[Block] = [Heading(title, 1), *_verdict(trail), _facts(trail)]
-    blocks += [Heading("Every spend", 2), _spends(trail)]
+    blocks: list[Block] = [Heading(title, 1), *_verdict(trail), _summary(trail)]
+    blocks += [Facts((("Head of the ledger", trail.ledger_head),))]
+    blocks += [Heading("Every spend", 2), *_spends(trail)]
     blocks += [Heading("What each spend was asked for", 2), _requests(trail)]
-    blocks += [Heading("Released files, back to what was charged", 2), _files(trail)]
+    blocks += [Heading("Released files, back to what was charged", 2), *_files(trail)]
     if trail.decisions:
         blocks += [Heading("Decisions that read private text", 2), *_decisions(trail)]
     blocks += [Heading("How to check this page", 2), Paragraph(_CHECK)]
     return to_html(title, blocks)
-
-
-_CHECK = (
-    "Run `dpsynth ledger verify --head` with the head above on a copy of the ledger; compare each "
-    "file with `sha256sum`; recompute every ε from the events with `dpsynth account`. Cumulative ε "
-    "is composed from events and is never a sum of single values."
-)
 
 
 def _verdict(trail: AuditTrail) -> list[Block]:
@@ -42,102 +49,159 @@ def _verdict(trail: AuditTrail) -> list[Block]:
         header=("comparison", "subject", "finding"),
         rows=tuple((f.kind, f.subject, f.message) for f in trail.findings),
         numeric=(False, False, False),
+        caption="Disagreements between the records",
     )
     return [Notice(f"{len(trail.findings)} disagreements were found."), table]
 
 
-def _facts(trail: AuditTrail) -> Facts:
-    items = [
-        ("Ledger entries", str(trail.ledger_entries)),
-        ("Head of the ledger", trail.ledger_head),
-        ("Charges of this cohort", str(len(trail.spends))),
+def _summary(trail: AuditTrail) -> Tiles:
+    tiles = [
+        Tile("Records", "agree" if trail.agrees else "disagree", f"{len(trail.findings)} findings"),
+        Tile(
+            "Charges of this cohort", str(len(trail.spends)), f"of {trail.ledger_entries} entries"
+        ),
+        Tile("Released files", str(len(trail.files))),
     ]
-    if trail.spends:
-        last = trail.spends[-1]
-        items += [
-            ("ε guaranteed", rounded_up(last.epsilon_guaranteed, ".4f")),
-            (
-                "ε spent so far (odometer reading, a diagnostic)",
-                rounded_up(last.epsilon_cumulative, ".4f"),
-            ),
-            ("ε remaining", rounded_down(last.epsilon_remaining, ".4f")),
-            ("δ", rounded_up(last.delta)),
+    for last in _last_by_cohort(trail):
+        of_delta = f"δ = {rounded_up(last.delta)}, {last.cohort}"
+        reading = "reading of the odometer, a diagnostic"
+        tiles += [
+            Tile("ε guaranteed", epsilon_up(last.epsilon_guaranteed), of_delta),
+            Tile("ε spent so far", epsilon_up(last.epsilon_cumulative), reading),
+            Tile("ε left", epsilon_down(last.epsilon_remaining), last.cohort),
         ]
-    return Facts(tuple(items))
+    return Tiles(tuple(tiles))
 
 
-def _spends(trail: AuditTrail) -> TableBlock:
-    header = ("entry", "when (UTC)", "run", "asset", "release", "mechanism", "guarantee", "state")
-    numbers = ("ε alone", "ε so far (reading)", "ε guaranteed", "ε left")
+def _last_by_cohort(trail: AuditTrail) -> list[Spend]:
+    return list({spend.cohort: spend for spend in trail.spends}.values())
+
+
+def _spends(trail: AuditTrail) -> list[Block]:
+    header = (
+        "entry", "mechanism", "release", "ε alone", "ε so far (reading)", "ε guaranteed", "ε left",
+        "guarantee", "state", "asset", "when (UTC)", "run",
+    )  # fmt: skip
     rows = tuple(
         (
             str(s.seq),
-            s.recorded_at[:19],
-            s.run_id[:8],
-            s.asset,
-            s.release,
             s.mechanism,
+            s.release,
+            epsilon_up(s.epsilon_alone),
+            epsilon_up(s.epsilon_cumulative),
+            epsilon_up(s.epsilon_guaranteed),
+            epsilon_down(s.epsilon_remaining),
             s.guarantee,
             s.state,
-            rounded_up(s.epsilon_alone, ".4f"),
-            rounded_up(s.epsilon_cumulative, ".4f"),
-            rounded_up(s.epsilon_guaranteed, ".4f"),
-            rounded_down(s.epsilon_remaining, ".4f"),
+            s.asset,
+            s.recorded_at[:19].replace("T", " "),
+            s.run_id[:8],
         )
         for s in trail.spends
     )
-    numeric = (True, *([False] * (len(header) - 1)), *([True] * len(numbers)))
-    return TableBlock(header=(*header, *numbers), rows=rows, numeric=numeric)
+    numeric = tuple(name == "entry" or name.startswith("ε") for name in header)
+    table = TableBlock(header, rows, numeric, caption="Charges, oldest first")
+    return [*_told_of_spends(trail), table]
+
+
+def _told_of_spends(trail: AuditTrail) -> list[Block]:
+    told: list[Block] = [
+        Paragraph(
+            f"After entry {last.seq}, ε = {epsilon_up(last.epsilon_guaranteed)} is guaranteed of "
+            f"everything that {last.cohort} was charged, and ε = "
+            f"{epsilon_down(last.epsilon_remaining)} is left."
+        )
+        for last in _last_by_cohort(trail)
+    ]
+    without = [str(spend.seq) for spend in trail.spends if spend.state != RELEASED_STATE]
+    if without:
+        told.append(Paragraph(f"Charged without a stored release: entries {', '.join(without)}."))
+    return told
 
 
 def _requests(trail: AuditTrail) -> TableBlock:
-    header = ("entry", "code", "data", "event", "parameters", "stored release", "entry hash")
-    rows = tuple(
+    header = ("entry", "mechanism", "parameters", "event", "code", "data", "stored release",
+              "entry hash")  # fmt: skip
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
             str(s.seq),
+            s.mechanism,
+            _folded("parameters", s.parameters),
+            _folded(_event_name(s), s.event),
             s.code_version,
             s.data_version,
-            s.event,
-            s.parameters,
             s.artifact_digest[:_SHORT],
             s.entry_hash[:_SHORT],
         )
         for s in trail.spends
     )
-    return TableBlock(header=header, rows=rows, numeric=(True, *([False] * 6)))
+    numeric = (True, *([False] * (len(header) - 1)))
+    return TableBlock(header, rows, numeric, caption="Parameters, events and versions by charge")
+
+
+def _event_name(spend: Spend) -> str:
+    return str(json.loads(spend.event).get("type", "event")) if spend.event else "none"
+
+
+def _folded(name: str, canonical: str) -> Cell:
+    """Puts canonical JSON behind a fold, one value a line."""
+    values = json.loads(canonical) if canonical else None
+    if not isinstance(values, dict):
+        return canonical or "—"
+    return FoldedFacts(f"{name} ({len(values)})", tuple(_lines(values)))
+
+
+def _lines(values: dict[str, Any], before: str = "") -> list[tuple[str, str]]:
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            lines += _lines(value, f"{before}{name}.")
+        else:
+            lines.append(
+                (f"{before}{name}", value if isinstance(value, str) else json.dumps(value))
+            )
+    return lines
 
 
 def _decisions(trail: AuditTrail) -> list[Block]:
-    header = ("entry", "when (UTC)", "run", "candidate", "check", "number", "outcome", "texts")
+    header = ("entry", "check", "number", "outcome", "candidate", "when (UTC)", "run", "texts")
     rows = tuple(
         (
             str(d.seq),
-            d.recorded_at[:19],
-            d.run_id[:8],
-            d.asset,
             d.check,
             str(d.count),
             d.outcome,
+            d.asset,
+            d.recorded_at[:19].replace("T", " "),
+            d.run_id[:8],
             d.candidate[:_SHORT],
         )
         for d in trail.decisions
     )
-    numeric = (True, False, False, False, False, True, False, False)
+    numeric = (True, False, True, False, False, False, False, False)
     words = "Each is an exact answer about private text, outside of every ε on this page."
-    return [Paragraph(words), TableBlock(header=header, rows=rows, numeric=numeric)]
+    table = TableBlock(header, rows, numeric, caption="Decisions to publish, oldest first")
+    return [Paragraph(words), table]
 
 
-def _files(trail: AuditTrail) -> TableBlock:
-    header = ("file", "SHA-256", "materialised by", "run", "charges behind it", "finding")
+def _files(trail: AuditTrail) -> list[Block]:
+    header = ("file", "charges behind it", "finding", "materialised by", "run", "SHA-256")
     rows = tuple(
         (
             f.path,
-            f.sha256,
-            f.asset,
-            f.run_id[:8],
             ", ".join(map(str, f.entries)),
             f.problem or "known",
+            f.asset,
+            f.run_id[:8],
+            f.sha256,
         )
         for f in trail.files
     )
-    return TableBlock(header=header, rows=rows, numeric=(False,) * 6)
+    found = sum(bool(f.problem) for f in trail.files)
+    told = (
+        f"{found} of {len(trail.files)} files have a finding."
+        if found
+        else f"The charges behind all {len(trail.files)} files are known."
+    )
+    table = TableBlock(header, rows, (False,) * 6, caption="Released files with their charges")
+    return [*([Paragraph(told)] if trail.files else []), table]

@@ -1,19 +1,22 @@
 """A page as a list of blocks, written as Markdown or as self-contained HTML.
 
-The HTML holds its style and pictures in itself, names no address on any network, forbids scripts
-by its content policy, and follows the reader's choice of a light or a dark page.
+The HTML holds its style, its script and its pictures in itself, names no address on any network,
+lets no other script run by its content policy, and follows the reader's choice of a light or a
+dark page. It is as wide as the screen; without scripts everything but sorting works.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from dpsynth_assets.report.page_style import POLICY, SCRIPT, STYLE
 from dpsynth_assets.report.plots import data_uri, to_markdown as picture_to_markdown
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of level 1 to 3."""
+    """A heading of level 1 to 3; those of level 2 make the page's contents."""
 
     text: str
     level: int
@@ -42,13 +45,26 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class TableBlock:
-    """A table; `numeric` aligns a column to the right, `of_texts` leaves room for running text."""
+class Gallery:
+    """Pictures beside each other: two in a line where there is room."""
 
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: tuple[bool, ...]
-    of_texts: bool = False
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One value of a summary, with its name and a line on it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What a page says first, in a few values."""
+
+    items: tuple[Tile, ...]
 
 
 @dataclass(frozen=True)
@@ -58,81 +74,162 @@ class Facts:
     items: tuple[tuple[str, str], ...]
 
 
-Block = Heading | Notice | Paragraph | Picture | TableBlock | Facts
+@dataclass(frozen=True)
+class FoldedFacts:
+    """A cell of a table: a few words, and behind them facts that open on demand."""
 
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c1e21; --page: #ffffff; --soft: #f3f5f7;
-  --line: #d5dae0; --quiet: #5b6570; --alert: #9b2c00; --alert-page: #fff1e8; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e8eb; --page: #15181c; --soft: #1f2429;
-  --line: #39414a; --quiet: #a3adb8; --alert: #ffb38a; --alert-page: #3a1e10; } }
-body { margin: 0 auto; max-width: 68rem; padding: 1.5rem; color: var(--text);
-  background: var(--page); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; } h3 { font-size: 1rem; }
-.notice { border: 2px solid var(--alert); border-radius: 6px; padding: .7rem 1rem;
-  color: var(--alert); background: var(--alert-page); font-weight: 600; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; }
-th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
-  vertical-align: top; overflow-wrap: break-word; }
-th { background: var(--soft); } tbody tr:hover { background: var(--soft); }
-.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-.texts td + td { min-width: 15rem; white-space: pre-line; line-height: 1.4; }
-figure { margin: 1rem 0; } figcaption { color: var(--quiet); font-size: .88rem; }
-img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }
-dl { display: grid; grid-template-columns: minmax(10rem, max-content) 1fr; gap: .15rem 1rem;
-  font-size: .88rem; } dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
-"""
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    summary: str
+    items: tuple[tuple[str, str], ...]
+
+
+Cell = str | FoldedFacts
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """A table whose first column names its rows and stays in sight.
+
+    Attributes:
+        header: Titles of the columns.
+        rows: Cells.
+        numeric: Columns that are aligned to the right and sorted by number.
+        of_texts: Whether cells hold running text, which gets room and is not sorted.
+        caption: What the table shows; it names the table for readers who do not see it.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numeric: tuple[bool, ...]
+    of_texts: bool = False
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that open on demand."""
+
+    summary: str
+    blocks: tuple["Block", ...]
+
+
+Block = Heading | Notice | Paragraph | Picture | Gallery | Tiles | Facts | TableBlock | Fold
+
+_DIGEST = re.compile(r"[0-9a-f]{40,}")
+_CODE = re.compile(r"`([^`]+)`")
+_BREAKS = re.compile(r"([/_])(?=\S)")
+_TOGETHER = re.compile(r"(?<=±) | (?=%)| (?=to\b)|(?<=\bto) ")
 _MARKDOWN_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"} | {"\n": " ", "\r": " "})
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
     """Writes a whole HTML document; every text is escaped."""
-    body = "\n".join(_html_block(block) for block in blocks)
+    sections = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
+    places = iter(range(1, len(sections) + 1))
+    body = "\n".join(_html_block(block, places) for block in blocks)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f'{_contents(sections)}<main id="content">\n{body}\n</main>\n'
+        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
+
+
+def _contents(sections: Sequence[str]) -> str:
+    links = "".join(
+        f'<li><a href="#part-{place}">{escape(text)}</a></li>'
+        for place, text in enumerate(sections, start=1)
+    )
+    skip = '<a class="skip" href="#content">Skip to the content</a>\n'
+    return f'{skip}<nav aria-label="Contents"><ul>{links}</ul></nav>\n' if links else ""
+
+
+def _html_block(block: Block, places: Iterator[int]) -> str:
+    match block:
+        case Heading(text, level):
+            place = f' id="part-{next(places)}"' if level == 2 else ""
+            return f"<h{level}{place}>{escape(text)}</h{level}>"
+        case Notice(text):
+            return f'<p class="notice" role="note">{escape(text)}</p>'
+        case Paragraph(text):
+            shown = _CODE.sub(r"<code>\1</code>", escape(text))
+            return f"<p>{shown}</p>"
+        case Picture(title, png):
+            caption = escape(title)
+            image = f'<img src="{data_uri(png)}" alt="{caption}">'
+            return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+        case Gallery(pictures):
+            shown = "\n".join(_html_block(picture, places) for picture in pictures)
+            return f'<div class="gallery">\n{shown}\n</div>'
+        case Tiles(items):
+            return f'<dl class="tiles">{"".join(map(_html_tile, items))}</dl>'
+        case TableBlock():
+            return _html_table(block)
+        case Facts(items):
+            return _html_facts(items)
+        case Fold(summary, blocks):
+            inside = "\n".join(_html_block(each, places) for each in blocks)
+            return f"<details><summary>{escape(summary)}</summary>\n{inside}\n</details>"
+
+
+def _html_tile(tile: Tile) -> str:
+    note = f"<dd>{escape(tile.note)}</dd>" if tile.note else ""
+    return f"<div><dt>{escape(tile.name)}</dt><dd>{escape(tile.value)}</dd>{note}</div>"
+
+
+def _html_facts(items: Sequence[tuple[str, str]]) -> str:
+    lines = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in items)
+    return f'<dl class="facts">{"".join(lines)}</dl>'
+
+
+def _html_table(table: TableBlock) -> str:
+    kind = ' class="texts"' if table.of_texts else ""
+    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    name = escape(table.caption or table.header[0])
+    # A box that scrolls must be reachable by the keyboard, and then needs a name.
+    return (
+        f'<div class="wide" role="region" tabindex="0" aria-label="{name}">'
+        f"<table{kind}>{caption}{''.join(_html_rows(table))}</table></div>"
+    )
+
+
+def _html_rows(table: TableBlock) -> Iterator[str]:
+    titles = zip(table.numeric, table.header, strict=True)
+    cells = "".join(
+        f'<th scope="col"{_class(numeric)}>{escape(text)}</th>' for numeric, text in titles
+    )
+    yield f"<thead><tr>{cells}</tr></thead><tbody>"
+    for row in table.rows:
+        cells = "".join(
+            _html_cell(cell, numeric, place == 0, of_text=table.of_texts)
+            for place, (numeric, cell) in enumerate(zip(table.numeric, row, strict=True))
+        )
+        yield f"<tr>{cells}</tr>"
+    yield "</tbody>"
+
+
+def _html_cell(cell: Cell, numeric: bool, first: bool, *, of_text: bool) -> str:
+    tag = 'th scope="row"' if first else "td"
+    if isinstance(cell, FoldedFacts):
+        facts = _html_facts(cell.items)
+        shown = f"<details><summary>{escape(cell.summary)}</summary>{facts}</details>"
+        return f"<{tag}>{shown}</{tag[:2]}>"
+    text = escape(_TOGETHER.sub("\N{NO-BREAK SPACE}", cell) if numeric else cell)
+    style = _class(numeric)
+    if not (of_text or numeric):
+        style = ' class="digest"' if _DIGEST.fullmatch(cell) else style
+        text = _BREAKS.sub(r"\1<wbr>", text)
+    return f"<{tag}{style}>{text}</{tag[:2]}>"
+
+
+def _class(numeric: bool) -> str:
+    return ' class="number"' if numeric else ""
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
     """Writes Markdown; characters that mean markup are escaped."""
     return "\n\n".join(_markdown_block(block) for block in blocks) + "\n"
-
-
-def _html_block(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"<h{level}>{escape(text)}</h{level}>"
-        case Notice(text):
-            return f'<p class="notice" role="note">{escape(text)}</p>'
-        case Paragraph(text):
-            return f"<p>{escape(text)}</p>"
-        case Picture(title, png):
-            caption = escape(title)
-            image = f'<img src="{data_uri(png)}" alt="{caption}">'
-            return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-        case TableBlock():
-            kind = ' class="texts"' if block.of_texts else ""
-            return f'<div class="wide"><table{kind}>{"".join(_html_rows(block))}</table></div>'
-        case Facts(items):
-            lines = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in items)
-            return f"<dl>{''.join(lines)}</dl>"
-
-
-def _html_rows(table: TableBlock) -> Iterator[str]:
-    classes = [' class="number"' if numeric else "" for numeric in table.numeric]
-    titles = zip(classes, table.header, strict=True)
-    cells = "".join(f"<th{style}>{escape(text)}</th>" for style, text in titles)
-    yield f"<thead><tr>{cells}</tr></thead><tbody>"
-    for row in table.rows:
-        values = zip(classes, row, strict=True)
-        cells = "".join(f"<td{style}>{escape(text)}</td>" for style, text in values)
-        yield f"<tr>{cells}</tr>"
-    yield "</tbody>"
 
 
 def _markdown_block(block: Block) -> str:
@@ -145,17 +242,32 @@ def _markdown_block(block: Block) -> str:
             return _plain(text)
         case Picture(title, png):
             return f"{picture_to_markdown(png, title)}\n*{_plain(title)}*"
+        case Gallery(pictures):
+            return "\n\n".join(map(_markdown_block, pictures))
+        case Tiles(items):
+            return "\n".join(
+                f"- {_plain(tile.name)}: {_plain(f'{tile.value} {tile.note}'.strip())}"
+                for tile in items
+            )
         case TableBlock():
             return "\n".join(_markdown_rows(block))
         case Facts(items):
             return "\n".join(f"- {_plain(name)}: {_plain(value)}" for name, value in items)
+        case Fold(summary, blocks):
+            return f"{_plain(summary)}\n\n{to_markdown(blocks).rstrip()}"
 
 
 def _markdown_rows(table: TableBlock) -> Iterator[str]:
     yield f"| {' | '.join(_plain(text) for text in table.header)} |"
     yield f"|{'|'.join('---:' if numeric else '---' for numeric in table.numeric)}|"
     for row in table.rows:
-        yield f"| {' | '.join(_plain(text) for text in row)} |"
+        yield f"| {' | '.join(map(_markdown_cell, row))} |"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    if isinstance(cell, FoldedFacts):
+        return _plain("; ".join(f"{name}: {value}" for name, value in cell.items))
+    return _plain(cell)
 
 
 def _plain(text: str) -> str:

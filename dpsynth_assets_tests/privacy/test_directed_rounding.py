@@ -9,6 +9,8 @@ from hypothesis import given, strategies as st
 from dpsynth_assets.privacy.directed_rounding import (
     declared,
     digits_that_differ,
+    epsilon_down,
+    epsilon_up,
     rounded_down,
     rounded_up,
 )
@@ -82,3 +84,30 @@ def test_digits_show_an_excess() -> None:
 def test_an_unknown_format_is_named() -> None:
     with pytest.raises(ValueError, match=r"got '4d'"):
         rounded_up(1.0, "4d")
+
+
+@given(value=NUMBERS)
+def test_an_epsilon_as_pages_show_it_bounds_the_number(value: float) -> None:
+    exact = Decimal(repr(value))
+    assert Decimal(epsilon_down(value)) <= exact <= Decimal(epsilon_up(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    [
+        (9.730785, "9.74", "9.73"),
+        (14.9507, "14.96", "14.95"),
+        (0.04731, "0.0474", "0.0473"),
+        (0.99991, "1", "0.999"),
+        (1.1, "1.1", "1.1"),
+        (4.0, "4", "4"),
+        (123.4, "123.4", "123.4"),
+        (0.0, "0", "0"),
+        (math.inf, "inf", "inf"),
+        (None, "–", "–"),
+    ],
+)
+def test_an_epsilon_has_three_significant_digits_and_two_decimals(
+    value: float | None, up: str, down: str
+) -> None:
+    assert (epsilon_up(value), epsilon_down(value)) == (up, down)

@@ -1,0 +1,145 @@
+"""Pages that people read: semantic HTML, one script of their own, enough contrast."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from itertools import pairwise, product
+
+import pytest
+
+from dpsynth_assets.report.page_style import DARK, LIGHT
+from dpsynth_assets.report.pages import (
+    Facts,
+    Fold,
+    FoldedFacts,
+    Gallery,
+    Heading,
+    Paragraph,
+    Picture,
+    TableBlock,
+    Tile,
+    Tiles,
+    to_html,
+    to_markdown,
+)
+
+HOSTILE = "<script>alert(1)</script>"
+TABLE = TableBlock(
+    header=("corpus", "MAUVE", "parameters"),
+    rows=(
+        ("mean_clustered", "0.61 ± 0.02", FoldedFacts("parameters (1)", (("k", HOSTILE),))),
+        ("aug_pe", "—", "—"),
+    ),
+    numeric=(False, True, False),
+    caption="Scores",
+)
+BLOCKS = [
+    Heading("A page", 1),
+    Tiles((Tile("ε left", "4.2", "of 15"),)),
+    Heading("Scores & more", 2),
+    TABLE,
+    Gallery((Picture("Lengths", b"png"),)),
+    Heading("How", 2),
+    Fold("Settings", (Facts((("seed", "1"),)), Paragraph("Run `dpsynth audit`."))),
+]
+
+
+class _Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def of(self, *tags):
+        return [attributes for tag, attributes in self.found if tag in tags]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return to_html("A page", BLOCKS)
+
+
+@pytest.fixture(scope="module")
+def seen(page):
+    parsed = _Page()
+    parsed.feed(page)
+    return parsed
+
+
+def test_a_page_names_its_language_its_title_and_its_landmarks(seen):
+    assert seen.of("html") == [{"lang": "en"}]
+    assert len(seen.of("title")) == len(seen.of("main")) == len(seen.of("h1")) == 1
+    assert seen.of("nav") == [{"aria-label": "Contents"}]
+
+
+def test_every_entry_of_the_contents_leads_to_a_heading(seen):
+    leads = [link["href"].removeprefix("#") for link in seen.of("a")]
+    headings = [heading["id"] for heading in seen.of("h2")]
+    assert leads == ["content", *headings]
+    assert len(set(headings)) == 2
+
+
+def test_headings_never_skip_a_level(seen):
+    levels = [int(tag[1]) for tag, _ in seen.found if re.fullmatch("h[1-6]", tag)]
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_every_table_has_a_caption_and_every_head_its_scope(seen):
+    assert len(seen.of("caption")) == len(seen.of("table")) == 1
+    assert [head["scope"] for head in seen.of("th")] == ["col"] * 3 + ["row"] * 2
+
+
+def test_what_scrolls_is_reached_by_the_keyboard_and_has_a_name(seen):
+    (box,) = [each for each in seen.of("div") if each.get("class") == "wide"]
+    assert (box["role"], box["tabindex"], box["aria-label"]) == ("region", "0", "Scores")
+
+
+def test_every_picture_has_a_text(seen):
+    assert all(picture["alt"] for picture in seen.of("img"))
+
+
+def test_the_policy_lets_the_pages_own_script_run_and_no_other(page):
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'Security-Policy" content="([^"]*)"', page)
+    assert [part for part in policy.split("; ") if part.startswith("script-src")] == [
+        f"script-src 'sha256-{digest}'"
+    ]
+    assert policy.startswith("default-src 'none'")
+    assert HOSTILE not in page
+
+
+def test_facts_behind_a_fold_are_in_both_forms(page):
+    assert "<details><summary>parameters (1)</summary>" in page
+    assert "k: \\<script\\>alert(1)\\</script\\>" in to_markdown(BLOCKS)
+    assert "<code>dpsynth audit</code>" in page
+
+
+def test_long_names_may_break_and_numbers_with_their_spread_may_not(page):
+    assert "mean_<wbr>clustered" in page
+    assert "0.61 ±\N{NO-BREAK SPACE}0.02" in page
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(palette):
+    pairs = [*product(("text", "quiet", "link"), ("page", "soft")), ("alert", "alert-page")]
+    for text, behind in pairs:
+        assert _contrast(palette[text], palette[behind]) >= 4.5, (text, behind)
+
+
+def _contrast(one, other):
+    """Contrast ratio of two colours.
+
+    **Source** Web Content Accessibility Guidelines 2.2, "contrast ratio" and "relative luminance".
+    """
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color):
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
