@@ -70,7 +70,35 @@ def test_samples_of_many_corpora_stand_in_several_tables_and_long_texts_are_cut(
     assert sample_blocks({"none": []}) == []
 
 
-def test_verdicts_stand_below_the_table_and_the_gap_with_its_interval():
+def test_every_label_has_a_sample_and_those_beyond_the_table_stand_behind_a_fold():
+    samples = {"corpus": [(f"label {i:02}", f"text {i}") for i in range(14)]}
+    *_, table, fold = sample_blocks(samples)
+    (further,) = fold.blocks
+    assert [row[0] for row in (*table.rows, *further.rows)] == [f"label {i:02}" for i in range(14)]
+    assert len(further.rows) == 4
+
+
+def test_the_summary_is_of_corpora_and_not_of_real_data_or_references():
+    floor = {**TABLE[1], "name": "public only", "role": "floor", "mauve": 0.99}
+    page = _report_of([*TABLE, floor])
+    assert "- Corpora: 1 " in page
+    assert "- Highest MAUVE: 0.610 mean" in page
+
+
+def test_copying_stands_beside_what_held_out_records_repeat():
+    page = _report_of([TABLE[0], {**TABLE[1], "verbatim_share": 0.0, "near_duplicate_share": 0.25}])
+    assert (
+        "span of a source record, at most in a corpus: none; of held-out real records 1.0 %" in page
+    )
+    assert "at most in a corpus: 25.0 % (mean" in page
+    assert "No canary was found." in page
+
+
+def _report_of(table):
+    return render_report(table, CONTEXT, {}, {}).markdown
+
+
+def test_verdicts_stand_with_the_table_and_the_gap_with_its_interval():
     row = {**TABLE[1], "gap_closed_mauve_low": 0.51, "gap_closed_mauve_high": 0.98}
     page = render_report([row], CONTEXT, {}, {}, ["undecided: <a> and b"])
     assert "75 % (51 to 98)" in page.html.replace("\N{NO-BREAK SPACE}", " ")

@@ -42,6 +42,7 @@ class ScoredModel:
         """Its row in the report's table: there are no rows of text to score."""
         return {
             "name": f"{self.name} model",
+            "role": "model",
             "guarantee": self.guarantee,
             "epsilon": self.epsilon,
             "delta": self.delta,

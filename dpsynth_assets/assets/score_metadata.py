@@ -11,9 +11,8 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.metrics.comparison import METRICS
-from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.report import plots
-from dpsynth_assets.report.render import format_cell
+from dpsynth_assets.report.cells import format_cell
 
 
 def score_metadata(
@@ -49,7 +48,6 @@ _SHOWN = (
     "name", "guarantee", "epsilon", "rows",
     *(f"{prefix}{metric}" for metric in METRICS for prefix in ("", "gap_closed_")),
 )  # fmt: skip
-_SCORES = {name for metric in METRICS for name in (metric, f"gap_closed_{metric}")}
 
 
 def _score_table(table: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
@@ -62,6 +60,4 @@ def _cell(column: str, row: Mapping[str, Any]) -> str:
     value = row.get(column)
     if value is None:
         return "—"
-    if column == "epsilon" and not isinstance(value, str):
-        return rounded_up(value, ".4g")
-    return format_cell(column, value, row) if column in _SCORES else str(value)
+    return format_cell(column, value, row)

@@ -23,6 +23,7 @@ from dpsynth_assets.metrics.evaluation import (
     evaluate_corpora,
     real_scores,
 )
+from dpsynth_assets.metrics.leaders import ceiling_sentences, leading_sentence
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
@@ -170,7 +171,7 @@ def write_report(
     pictures = shown | prediction_pictures(spec.name)  # private ones: for the report alone
     context = _context(spec, plan, ledger, embedder_name)
     context["evaluation"] = evaluation_settings(spec, corpora).to_json()
-    told = [compared_rows_sentence(spec, corpora), *_verdicts(scored)]
+    told = [*_verdicts(scored), compared_rows_sentence(spec, corpora)]
     samples = {
         corpus.name: list(corpus.rows.select("label", "text").iter_rows())
         for corpus in corpora
@@ -207,6 +208,7 @@ def report_table(
     rows = []
     for entry in scored:
         row = {**entry.scores.to_json(), **_guarantee(entry.corpus)}
+        row["role"] = entry.corpus.role if entry.corpus else "real data"
         row["scored_rows"] = entry.scores.rows
         row["rows"] = entry.corpus.rows.height if entry.corpus else None
         if entry.corpus is not None and entry.corpus.role == "corpus":
@@ -240,7 +242,14 @@ def _verdicts(scored: Sequence[Scored]) -> list[str]:
     """Which corpora differ, references included; real data is no corpus."""
     corpora = {s.corpus.name: s.scores.estimates for s in scored if s.corpus}
     names = {s.corpus.role: s.corpus.name for s in scored if s.corpus}
-    told = verdicts(corpora, names.get("floor"), names.get("ceiling"))
+    private = [s.corpus.name for s in scored if s.corpus and s.corpus.role == "corpus"]
+    floor, ceiling = names.get("floor"), names.get("ceiling")
+    first = leading_sentence(private, corpora, floor, ceiling)
+    told = [
+        *([first] if first else []),
+        *ceiling_sentences(private, corpora, ceiling),
+        *verdicts(corpora, floor, ceiling),
+    ]
     return [*told, interval_rule("rows")] if told else []
 
 

@@ -242,7 +242,7 @@ def _write_report(
 
 
 def _print_table(table: list[CorpusScores], told: list[str], output: Path | None) -> None:
-    from dpsynth_assets.report.render import format_cell
+    from dpsynth_assets.report.cells import format_cell
 
     console = Console()
     shown = Table("score", "synthetic", "real data", title="Internal: scored against real text")

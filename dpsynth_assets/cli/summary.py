@@ -56,7 +56,7 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
 
 
 def _table(summary: dict[str, Any]) -> Table:
-    from dpsynth_assets.report.render import format_cell
+    from dpsynth_assets.report.cells import format_cell
 
     table = Table(title=f"Synthetic corpora of {summary['cohort']} and their references")
     columns = ("method", "guarantee", "ε", "δ", "rows", *_SCORES.values(), "seconds")

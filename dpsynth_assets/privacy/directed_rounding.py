@@ -46,7 +46,7 @@ def epsilon_up(value: float | None) -> str:
     """Writes what was or may be spent, ε or a posterior, as every page and command shows it.
 
     Returns:
-        Three significant digits, and at least two decimals: 0.0474, 1.1, 9.74, 14.96.
+        Three significant digits, and at least two decimals: 0.0474, 1.10, 4, 14.96.
     """
     return _shown(value, rounded_up)
 
@@ -79,7 +79,7 @@ def digits_that_differ(total: float, bound: float) -> int:
 def _shown(value: float | None, rounded: Callable[[float | None, str], str]) -> str:
     if value is None or not isfinite(value) or abs(value) < 1:
         return rounded(value, f".{_SHOWN_DIGITS}g")
-    return _without_zeros(rounded(value, f".{_SHOWN_DIGITS - 1}f"))
+    return rounded(value, f".{_SHOWN_DIGITS - 1}f").removesuffix(".00")
 
 
 def _written(value: float | None, form: str, rounding: str) -> str:

@@ -53,6 +53,7 @@ tbody th, thead th:first-child { position: sticky; left: 0; z-index: 1; }
 tbody th { background: var(--page); font-weight: 600; }
 tbody tr:hover > * { background: var(--soft); }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
+.whole { white-space: nowrap; }
 .digest { overflow-wrap: anywhere; min-width: 9rem; font-family: ui-monospace, monospace; }
 .texts td { min-width: 14rem; white-space: pre-line; }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer;
@@ -63,7 +64,7 @@ th[aria-sort=descending] button::after { content: " ▼"; }
 details { margin: .6rem 0; } td details { margin: 0; min-width: 8rem; }
 summary { cursor: pointer; color: var(--link); }
 .gallery { display: grid; gap: 1rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); }
 figure { margin: 0; } figcaption { color: var(--quiet); font-size: .88rem; }
 img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }
 .facts { display: grid; grid-template-columns: fit-content(22rem) 1fr; gap: .15rem 1rem;

@@ -216,7 +216,7 @@ def _html_cell(cell: Cell, numeric: bool, first: bool, *, of_text: bool) -> str:
         shown = f"<details><summary>{escape(cell.summary)}</summary>{facts}</details>"
         return f"<{tag}>{shown}</{tag[:2]}>"
     text = escape(_TOGETHER.sub("\N{NO-BREAK SPACE}", cell) if numeric else cell)
-    style = _class(numeric)
+    style = ' class="number whole"' if numeric and " " not in cell else _class(numeric)
     if not (of_text or numeric):
         style = ' class="digest"' if _DIGEST.fullmatch(cell) else style
         text = _BREAKS.sub(r"\1<wbr>", text)

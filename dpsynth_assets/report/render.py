@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.report import prediction_plots
+from dpsynth_assets.report.cells import format_cell
 from dpsynth_assets.report.pages import (
     Block,
     Facts,
+    Fold,
+    Gallery,
     Heading,
     Notice,
     Paragraph,
@@ -22,6 +25,7 @@ from dpsynth_assets.report.pages import (
     to_html,
     to_markdown,
 )
+from dpsynth_assets.report.report_summary import copying_sentences, summary
 from dpsynth_assets.report.samples import Samples, sample_blocks
 
 BANNER = (
@@ -33,9 +37,6 @@ COLUMNS = (
     ("guarantee", "guarantee"),
     ("epsilon", "ε"),
     ("ex_post_epsilon", "ex-post ε"),
-    ("delta", "δ"),
-    ("rows", "rows"),
-    ("scored_rows", "rows scored"),
     ("mauve", "MAUVE"),
     ("gap_closed_mauve", "MAUVE gap closed"),
     ("energy_distance", "energy distance"),
@@ -44,6 +45,9 @@ COLUMNS = (
     ("accuracy", "accuracy"),
     ("gap_closed_accuracy", "accuracy gap closed"),
     ("next_word_accuracy", "next-word accuracy"),
+    ("delta", "δ"),
+    ("rows", "rows"),
+    ("scored_rows", "rows scored"),
     ("seconds", "seconds"),
 )
 TEXT_COLUMNS = (
@@ -81,16 +85,6 @@ READING = (
     "reach, and how much held-out records overlap with source records without any copying. A row "
     "named `… model` is a model trained privately on the records themselves: it has no text."
 )
-_PERCENT = {
-    "gap_closed_mauve", "gap_closed_energy_distance", "gap_closed_accuracy",
-    "verbatim_share", "near_duplicate_share",
-}  # fmt: skip
-_DECIMALS = {
-    "mauve": 3, "accuracy": 3, "energy_distance": 4, "next_word_accuracy": 3,
-    "next_word_perplexity": 1, "mean_words": 1, "seconds": 0, "length_distance": 1,
-}  # fmt: skip
-_BOUNDS = {"epsilon", "ex_post_epsilon", "delta"}
-"""Columns that bound what a release tells: written rounded up."""
 _NUMBER_COLUMNS = {key for key, _ in (*COLUMNS, *TEXT_COLUMNS)} - {"name", "guarantee"}
 
 
@@ -118,62 +112,41 @@ def render_report(
             flattened, `notes` becomes paragraphs.
         plots: PNG pictures by name.
         samples: (label, text) rows of corpora that may be shown, by corpus.
-        verdicts: Sentences below the table: on how many rows, who is better, what is undecided.
+        verdicts: Sentences above the table: on how many rows, who is better, what is undecided.
     """
     title = f"Evaluation of {context.get('cohort', 'a cohort')}"
+    pictures = tuple(Picture(PICTURE_TITLES.get(name, name), png) for name, png in plots.items())
     blocks: list[Block] = [
         Heading(title, 1),
         Notice(BANNER),
+        summary(table, context),
         Heading("Scores", 2),
-        _table(table, COLUMNS),
         *(Paragraph(sentence) for sentence in verdicts),
-        Paragraph(READING),
-        *(Picture(PICTURE_TITLES.get(name, name), png) for name, png in plots.items()),
+        _table(table, COLUMNS, "Scores of each corpus, of references and of real data"),
+        Fold("How to read these scores", (Paragraph(READING),)),
+        *([Heading("Pictures", 2), Gallery(pictures)] if pictures else []),
         Heading("Text and copying", 2),
-        _table(table, TEXT_COLUMNS),
+        *(Paragraph(sentence) for sentence in copying_sentences(table)),
+        _table(table, TEXT_COLUMNS, "Text of each corpus, and what it repeats"),
         *sample_blocks(samples),
         Heading("How this was measured", 2),
-        Facts(tuple(_facts(context))),
+        *_measured(context),
         *(Paragraph(note) for note in _notes(context)),
     ]
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
 
 
-def format_cell(key: str, value: Any, row: Mapping[str, Any] | None = None) -> str:
-    """Shows one value of the table: shares in percent, None as a dash.
-
-    Args:
-        key: Its column.
-        value: The value.
-        row: The row it stands in, whose `<key>_std` is shown as ±, and whose `<key>_low` and
-            `<key>_high` as an interval.
-    """
-    if value is None:
-        return "—"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if key in _BOUNDS:
-        return rounded_up(value, ".3g")
-    row = row or {}
-    if key in _PERCENT:
-        return _percent(key, value, row)
-    if isinstance(value, int):
-        return f"{value:,}"
-    spread = row.get(f"{key}_std")
-    form = f".{_DECIMALS[key]}f" if key in _DECIMALS else ".3g"
-    return f"{value:{form}}" if spread is None else f"{value:{form}} ± {spread:{form}}"
+def _measured(context: Mapping[str, Any]) -> list[Block]:
+    """Facts of the cohort, and settings of the evaluation behind a fold."""
+    settings = {key: value for key, value in context.items() if isinstance(value, Mapping)}
+    others = {key: value for key, value in context.items() if key not in settings}
+    fold = Fold("Settings of the evaluation", (Facts(tuple(_facts(settings))),))
+    return [Facts(tuple(_facts(others))), *([fold] if settings else [])]
 
 
-def _percent(key: str, value: float, row: Mapping[str, Any]) -> str:
-    if not key.startswith("gap"):
-        return f"{100 * value:.1f} %"
-    low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
-    if low is None or high is None:
-        return f"{100 * value:.0f} %"
-    return f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-
-
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> TableBlock:
+def _table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], caption: str
+) -> TableBlock:
     """Takes the columns for which any row has a value."""
     shown = [
         (key, title) for key, title in columns if any(row.get(key) is not None for row in rows)
@@ -182,6 +155,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]
         header=tuple(title for _, title in shown),
         rows=tuple(tuple(format_cell(key, row.get(key), row) for key, _ in shown) for row in rows),
         numeric=tuple(key in _NUMBER_COLUMNS for key, _ in shown),
+        caption=caption,
     )
 
 
@@ -201,7 +175,9 @@ def _fact(name: str, value: Any) -> str:
         return ", ".join(str(item) for item in value)
     if isinstance(value, float) and "budget" in name:
         return declared(value)
-    if isinstance(value, float) and name.endswith(("epsilon", "delta", "posterior")):
+    if isinstance(value, float) and name.endswith(("epsilon", "posterior")):
+        return epsilon_up(value)
+    if isinstance(value, float) and name.endswith("delta"):
         return rounded_up(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 

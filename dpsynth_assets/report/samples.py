@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 
-from dpsynth_assets.report.pages import Block, Heading, Paragraph, TableBlock
+from dpsynth_assets.report.pages import Block, Fold, Heading, Paragraph, TableBlock
 
 SAMPLE_ROWS = 10
+"""Lines of a table; labels that have no line among them stand behind a fold."""
 CORPORA_BESIDE = 4
 """Corpora in one table; further ones stand in a table below, with the same labels."""
 SAMPLE_CHARACTERS = 600
@@ -15,25 +16,41 @@ Samples = Mapping[str, Sequence[tuple[str, str]]]
 
 
 def sample_blocks(samples: Samples) -> list[Block]:
-    """Writes tables of `SAMPLE_ROWS` rows a corpus, a column a corpus, a label a line."""
+    """Writes tables with a column a corpus and a label a line, every label at least once."""
     shown = {name: rows for name, rows in samples.items() if rows}
     if not shown:
         return []
-    lines = list(aligned_samples(shown))
     names = list(shown)
+    labels = {label for rows in shown.values() for label, _ in rows}
+    lines = list(aligned_samples(shown, max(SAMPLE_ROWS, len(labels))))
     blocks: list[Block] = [
         Heading("Samples of synthetic text", 2),
         Paragraph(
-            f"The first rows of each corpus by label, {SAMPLE_ROWS} in all; a dash stands where a "
-            "corpus has no further row of that label. Texts that go on are cut."
+            "The first rows of each corpus by label, every label at least once; a dash stands "
+            "where a corpus has no further row of that label. Texts that go on are cut."
         ),
     ]
     for start in range(0, len(names), CORPORA_BESIDE):
         beside = slice(start, start + CORPORA_BESIDE)
-        header = ("label", *names[beside])
-        rows = tuple((label or "—", *texts[beside]) for label, texts in lines)
-        blocks.append(TableBlock(header, rows, (False,) * len(header), of_texts=True))
+        blocks += _tables(names[beside], [(label, texts[beside]) for label, texts in lines])
     return blocks
+
+
+def _tables(names: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Block]:
+    """A table of `SAMPLE_ROWS` lines, and behind a fold one of the labels that are left."""
+    first, rest = lines[:SAMPLE_ROWS], lines[SAMPLE_ROWS:]
+    yield _table(names, first, f"Samples of {', '.join(names)}")
+    if rest:
+        further = _table(names, rest, f"Further samples of {', '.join(names)}")
+        yield Fold(f"Samples of {len(rest)} further labels", (further,))
+
+
+def _table(
+    names: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]], caption: str
+) -> TableBlock:
+    header = ("label", *names)
+    rows = tuple((label or "—", *texts) for label, texts in lines)
+    return TableBlock(header, rows, (False,) * len(header), of_texts=True, caption=caption)
 
 
 def aligned_samples(

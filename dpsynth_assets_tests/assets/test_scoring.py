@@ -139,7 +139,8 @@ def test_the_report_says_what_is_decided_and_shows_no_row_of_the_ceiling(spec, c
     metadata = write_report(spec, plan_dataset(spec), scored, ledger, "embedder", corpora)
     folder = tmp_path / "home" / "reports" / spec.name
     told = json.loads((folder / "metrics.json").read_text())["verdicts"]
-    assert told[0].startswith("Every corpus is scored on 130 rows")
+    assert told[0].startswith("Of the private corpora, ")
+    assert told[-1].startswith("Every corpus is scored on 130 rows")
     assert any(line.startswith("By energy distance: ") and "than floor" in line for line in told)
     assert "By energy distance: " in metadata["dpsynth/verdicts"].value
     for name in ("report.html", "report.md"):
