@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 10000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: setup demo test test-vllm ui auditors check lint types bench pictures where clean-demo
+.PHONY: setup demo test test-vllm ui auditors check lint types bench docs pictures where clean-demo
 
 setup: $(STAMP)
 
@@ -53,6 +53,9 @@ types:
 
 bench: setup  ## side-by-side measurements; see docs/benchmarks.md
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: setup  ## the documentation as a site with search: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
 
 pictures: setup  ## the pictures of docs/tour.md, from a walk through the web UI (needs chromium, node)
 	$(BIN)/python -m dpsynth_assets_tests.web.pictures docs/pictures \
