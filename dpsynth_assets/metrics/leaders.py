@@ -95,7 +95,8 @@ def _share(
 
 
 def _beside_others(metric: str, best: str, own: Mapping[str, Estimates]) -> str:
-    beaten, open_to = [], []
+    beaten: list[str] = []
+    open_to: list[str] = []
     for name, scores in own.items():
         if name != best and metric in scores:
             found = compare(metric, (best, own[best][metric]), (name, scores[metric]))

@@ -124,7 +124,7 @@ def render_report(
         *(Paragraph(sentence) for sentence in verdicts),
         _table(table, COLUMNS, "Scores of each corpus, of references and of real data"),
         Fold("How to read these scores", (Paragraph(READING),)),
-        *([Heading("Pictures", 2), Gallery(pictures)] if pictures else []),
+        *_pictures(pictures),
         Heading("Text and copying", 2),
         *(Paragraph(sentence) for sentence in copying_sentences(table)),
         _table(table, TEXT_COLUMNS, "Text of each corpus, and what it repeats"),
@@ -134,6 +134,10 @@ def render_report(
         *(Paragraph(note) for note in _notes(context)),
     ]
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
+
+
+def _pictures(pictures: tuple[Picture, ...]) -> list[Block]:
+    return [Heading("Pictures", 2), Gallery(pictures)] if pictures else []
 
 
 def _measured(context: Mapping[str, Any]) -> list[Block]:
