@@ -11,7 +11,12 @@ import dagster as dg
 
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import (
+    declared,
+    epsilon_down,
+    epsilon_up,
+    rounded_up,
+)
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
@@ -208,13 +213,13 @@ def in_words(
     """
     held = f"not (ε, δ)-DP; its guarantee is {guarantee}"
     if epsilon is not None:
-        held = f"({rounded_up(epsilon, '.2f')}, {rounded_up(delta)})-DP for {unit}, inputs included"
+        held = f"({epsilon_up(epsilon)}, {rounded_up(delta)})-DP for {unit}, inputs included"
     return {
         "dpsynth/in_words": held,
         "dpsynth/budget": (
-            f"ε = {rounded_up(spent, '.2f')} of {declared(budget)} spent, "
-            f"{rounded_down(remaining, '.2f')} left; "
-            f"guaranteed: ε = {rounded_up(guaranteed, '.2f')}"
+            f"ε = {epsilon_up(spent)} of {declared(budget)} spent, "
+            f"{epsilon_down(remaining)} left; "
+            f"guaranteed: ε = {epsilon_up(guaranteed)}"
         ),
     }
 

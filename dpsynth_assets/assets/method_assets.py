@@ -7,7 +7,7 @@ from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_of, code_references
 from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
-from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
 
@@ -25,17 +25,22 @@ def part_asset(
     }
 
 
+def named(planned: PlannedMethod) -> str:
+    """Title of a method and its paper, linked."""
+    paper = planned.method.paper
+    if planned.method.arxiv:
+        paper = f"[{paper}](https://arxiv.org/abs/{planned.method.arxiv})"
+    return f"{planned.method.title} ({paper})"
+
+
 def described(planned: PlannedMethod) -> str:
     """Title, paper and price of a method, as the web UI shows them."""
     plan, kind = planned.plan, planned.method
-    paper = kind.paper
-    if kind.arxiv:
-        paper = f"[{paper}](https://arxiv.org/abs/{kind.arxiv})"
-    method = f"{kind.title} ({paper})."
+    method = f"{named(planned)}."
     if plan.refusal is not None:
         return f"{method} Refuses: {plan.refusal}"
     if plan.epsilon is not None and kind.spends:
-        cost = rounded_up(plan.epsilon, ".3g")
+        cost = epsilon_up(plan.epsilon)
         spend = f"Drawing it charges ε = {cost}, counted alone; drawn once, it is kept."
     elif not kind.spends:
         spend = "Charges nothing itself: it builds on other releases."

@@ -12,6 +12,8 @@ import polars as pl
 
 from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.assets.audit_trail import written_files
+from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
+from dpsynth_assets.assets.method_assets import named
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.metadata import in_words
@@ -28,9 +30,6 @@ from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.storage.whole_folders import digest_of, replaced_whole, upload
 
 PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
-
-SAMPLES = 5
-"""Rows of a corpus that its page in the web UI shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ def publish_corpus(
         rows.write_parquet(folder / "data" / released_rows_path("", "").name)
         (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
         (folder / CARD_FILE).write_text(card)
-    metadata = _metadata(final, rows, label)
+    metadata = _metadata(spec, planned, rows, label)
     address = publish_copy(final)
     if address is not None:
         metadata["dpsynth/published"] = dg.MetadataValue.url(address)
@@ -149,18 +148,15 @@ def published_rows(
     return frame.select("text", *columns, "id", *kept)
 
 
-def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[str, Any]:
-    # Spread over the corpus, whose rows stand label by label.
-    samples = rows.gather_every(max(1, rows.height // SAMPLES)).head(SAMPLES).to_dicts()
-    names = [name for name in rows.columns if name not in (*PROVENANCE, "id")]
-    table = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    table += [
-        "| " + " | ".join(str(row[n]).replace("|", "/").replace("\n", " ") for n in names) + " |"
-        for row in samples
-    ]
+def _metadata(
+    spec: PrivateDatasetSpec, planned: PlannedMethod, rows: pl.DataFrame, label: dict[str, Any]
+) -> dict[str, Any]:
+    """Method, guarantee and rows first; then numbers, files and the whole label."""
+    folder = released_folder(spec.name, planned.folder)
     guarantee, cohort = label["guarantee"], label["cohort"]
     remaining = cohort["remaining_epsilon"]
-    metadata: dict[str, Any] = in_words(
+    metadata: dict[str, Any] = {"dpsynth/method": dg.MetadataValue.md(named(planned))}
+    metadata |= in_words(
         guarantee["type"],
         guarantee.get("epsilon"),
         delta=cohort["delta"],
@@ -170,7 +166,10 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         guaranteed=cohort["epsilon_guaranteed"],
         remaining=remaining,
     )
-    metadata["dpsynth/guarantee"] = guarantee["type"]
+    metadata |= {
+        "dpsynth/guarantee": guarantee["type"],
+        "dpsynth/samples": sample_table(rows, spec.columns.labels),
+    }
     if "epsilon" in guarantee:
         metadata |= {
             "dpsynth/epsilon": float(guarantee["epsilon"]),
@@ -193,7 +192,7 @@ def _metadata(folder: Path, rows: pl.DataFrame, label: dict[str, Any]) -> dict[s
         "dpsynth/folder": dg.MetadataValue.path(str(folder)),
         "dpsynth/ledger_reservation": label["subject"]["reservation"],
         **written_files(folder),
-        "dpsynth/samples": dg.MetadataValue.md("\n".join(table)),
         "dpsynth/privacy_label": dg.MetadataValue.json(label),
         "dagster/row_count": rows.height,
+        **column_schema(rows, spec.columns.labels),
     }

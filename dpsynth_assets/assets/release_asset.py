@@ -18,6 +18,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import ReleaseConfig, release_name, release_seed
@@ -35,7 +36,7 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, Plan
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
@@ -323,7 +324,7 @@ class _StageRun:
         rows = stored.rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
         return dg.Output(
             rows,
-            metadata={**metadata, "dagster/row_count": rows.height},
+            metadata={**metadata, "dagster/row_count": rows.height, **column_schema(rows)},
             data_version=version,
         )
 
@@ -334,6 +335,4 @@ def _drawn(made: StageRelease, cost: Cost) -> Drawn:
 
 def _budget_line(book: Ledger, plan: DatasetPlan) -> str:
     spend = book.spend(plan.terms.ledger_account, plan.budget)
-    return (
-        f"budget ε {rounded_up(spend.epsilon, '.2f')} of {declared(plan.budget.epsilon)} reserved"
-    )
+    return f"budget ε {epsilon_up(spend.epsilon)} of {declared(plan.budget.epsilon)} reserved"

@@ -38,7 +38,7 @@ def stage_pictures(
     if isinstance(stage.mechanism, ClusterCounting):
         return {
             "dpsynth/noise_scale": stage.mechanism.histogram.scale,
-            "dpsynth/plot": _cluster_plot(stored.facts),
+            **_cluster_plot(stored.facts),
         }
     if isinstance(stage.mechanism, TopicCounting):
         keywords = models.topic_model(public["topic_model"]).keywords
@@ -71,12 +71,15 @@ def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataVal
     }
 
 
-def _cluster_plot(facts: Mapping[str, Any]) -> dg.MetadataValue:
-    """Draws noisy counts of the kept clusters, a bar group for each label."""
+def _cluster_plot(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
+    """Draws noisy counts of the kept clusters, a bar group for each label; a single bar is none."""
     from dpsynth_assets.report.plots import histogram_plot, to_markdown
 
     groups = {str(label or "all"): counts for label, counts in _by_label(facts)}
-    return dg.MetadataValue.md(to_markdown(histogram_plot(groups), "noisy cluster counts"))
+    if sum(map(len, groups.values())) < 2:
+        return {}
+    plot = to_markdown(histogram_plot(groups), "noisy cluster counts")
+    return {"dpsynth/plot": dg.MetadataValue.md(plot)}
 
 
 def _topic_pictures(

@@ -9,9 +9,10 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
-from dpsynth_assets.assets.method_assets import described, part_asset
+from dpsynth_assets.assets.method_assets import described, named, part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.assets.released_values import (
@@ -99,7 +100,12 @@ def written_corpus(
         )
         return dg.Output(
             rows,
-            metadata={**spend, **shown_facts(stored), "dagster/row_count": rows.height},
+            metadata={
+                **spend,
+                **shown_facts(stored),
+                "dagster/row_count": rows.height,
+                **column_schema(rows),
+            },
             data_version=dg.DataVersion(stored.digest),
         )
 
@@ -211,7 +217,7 @@ def _description(planned: PlannedMethod) -> str:
     if planned.plan.refusal is not None:
         return described(planned)
     return (
-        f"{planned.method.title} ({planned.method.paper}). Written from what its stages released: "
+        f"{named(planned)}. Written from what its stages released: "
         "charges nothing, whatever the number of rows."
     )
 

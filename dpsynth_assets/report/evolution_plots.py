@@ -49,10 +49,11 @@ def evolution_pictures(
     pictures = {
         "votes_by_rank": votes_by_rank_plot(generations, noise_std),
         "votes_by_label": votes_by_label_plot(generations, labels, noise_std),
-        "votes_entropy": round_plot({"entropy": entropies}, "bits"),
-        "survivors_by_birth": survivors_by_birth_plot(generations),
     }
-    if distances is not None:
+    if len(entropies) > 1:  # Of one round, nothing is drawn against rounds.
+        pictures["votes_entropy"] = round_plot({"entropy": entropies}, "bits")
+        pictures["survivors_by_birth"] = survivors_by_birth_plot(generations)
+    if distances is not None and len(distances) > 1:
         pictures["frechet_distance"] = round_plot({"survivors": distances}, "Fréchet distance")
     return pictures
 

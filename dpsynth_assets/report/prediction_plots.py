@@ -138,7 +138,7 @@ def internal_pictures(
 def released_pictures(
     corpora: Mapping[str, tuple[Mapping[str, Any], "pl.DataFrame"]],
 ) -> dict[str, bytes]:
-    """Pictures of released numbers.
+    """Pictures of released numbers; none of a single point.
 
     Args:
         corpora: Released facts and rows of each corpus by name.
@@ -151,6 +151,7 @@ def released_pictures(
         pictures["private_tokens"] = private_share_plot(counted)
     for kind in ("tokens", "documents"):
         shown = {name: values[kind] for name, values in batches.items() if values}
+        shown = {name: values for name, values in shown.items() if len(values) > 1}
         if shown:
             pictures[f"{kind}_per_batch"] = cumulative_plot(shown, f"{kind} a batch", "batches")
     return pictures

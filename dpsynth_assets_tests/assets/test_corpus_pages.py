@@ -1,0 +1,68 @@
+"""The page of a corpus in the web UI: its columns, rows of every label, its own method."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets import corpus_metadata
+from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
+from dpsynth_assets.assets.published import PROVENANCE
+from dpsynth_assets.definitions import defs
+from dpsynth_assets.metadata import with_paper_links
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.report import evolution_plots, prediction_plots
+
+ROWS = pl.DataFrame({
+    "text": [f"text {i}" for i in range(12)],
+    "topic of call": ["loans"] * 10 + ["cards", None],
+    "id": [f"letters-mean-{i}" for i in range(12)],
+})  # fmt: skip
+
+
+def test_every_column_of_a_corpus_is_described():
+    columns = column_schema(ROWS, ["topic of call"])["dagster/column_schema"].columns
+    assert [(c.name, c.type) for c in columns] == [(n, "string") for n in ROWS.columns]
+    assert "topic of call" in columns[1].description
+    assert all(column.description for column in columns)
+    assert {"text", "id", "reservation", *PROVENANCE} <= set(corpus_metadata.MEANINGS)
+
+
+def test_rows_of_every_label_stand_in_a_table_with_labels_first():
+    table = sample_table(ROWS, ["topic of call"])
+    assert [column.name for column in table.schema.columns] == ["topic of call", "text"]
+    shown = [record.data for record in table.records]
+    assert [row["topic of call"] for row in shown] == ["loans", "cards", "—", "loans", "loans"]
+    assert shown[3]["text"] == "text 1"
+
+
+@pytest.mark.parametrize(("rows", "shown"), [(0, 0), (3, 3), (12, 5)])
+def test_a_small_corpus_is_shown_whole(rows, shown):
+    assert len(sample_table(ROWS.head(rows), []).records) == shown
+
+
+def test_many_labels_and_long_texts_are_cut():
+    many = pl.DataFrame({"text": ["word " * 500] * 60, "label": [str(i) for i in range(60)]})
+    records = sample_table(many, ["label"]).records
+    assert len(records) == corpus_metadata.MOST_SAMPLES
+    assert all(len(r.data["text"]) <= corpus_metadata.SAMPLE_CHARACTERS for r in records)
+
+
+def test_every_corpus_is_described_by_its_own_method():
+    graph = defs().resolve_asset_graph()
+    for key in graph.get_all_asset_keys():
+        if key.path[-1] == "corpus" and key.path[1] in REGISTRY:
+            title = with_paper_links(REGISTRY[key.path[1]].title)
+            assert graph.get(key).description.startswith(title), key
+
+
+def test_nothing_is_drawn_of_a_single_point():
+    rows = pl.DataFrame({"text": ["a", "b"], "batch": [0, 0], "n_tokens": [3, 4]})
+    assert prediction_plots.released_pictures({"mean": ({}, rows)}) == {}
+    generations = pl.DataFrame({
+        "iteration": [0, 0], "label": [0, 0], "votes": [4.0, 1.0], "survived": [1, 0],
+        "born": [0, 0],
+    })  # fmt: skip
+    made = evolution_plots.evolution_pictures(
+        generations, ["a"], np.array([1.0]), distances=np.array([2.0])
+    )
+    assert set(made) == {"votes_by_rank", "votes_by_label"}
