@@ -167,6 +167,29 @@ def test_a_statement_leads_to_the_charges_it_covers(installation):
     assert statement.problem == ""
 
 
+def test_a_statement_without_a_head_names_the_last_entry_and_only_where_it_is_withheld(
+    installation,
+):
+    path = home().released / "letters" / "privacy_statement.md"
+    path.write_text("all of it")
+
+    def report_and_find(last):
+        shown = {"dpsynth/ledger_entries": last}
+        installation.report("letters/audit/privacy_statement", **shown, **written_files(path))
+        return next(f for f in installation.trail().files if f.path.endswith("statement.md"))
+
+    last = len(installation.ledger.entries())
+    assert report_and_find(last).problem == "no ledger entry stands for it"
+    ex_post = request("letters/median/corpus", None, guarantee=GuaranteeType.EX_POST)
+    reservation = installation.ledger.reserve(ex_post, TERMS)
+    installation.ledger.commit(
+        reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=0.5
+    )
+    assert report_and_find(last).problem == "no ledger entry stands for it"
+    statement = report_and_find(len(installation.ledger.entries()))
+    assert (statement.entry, statement.problem) == (last + 2, "")
+
+
 def test_a_released_file_of_unknown_hash_is_reported(installation):
     folder = home().released / "letters" / "mean"
     (folder / "README.md").write_text("card, edited")

@@ -149,6 +149,20 @@ def test_an_ex_post_release_states_no_epsilon_and_no_bound(ledger):
     assert any("Ex-post" in sentence for sentence in whole["not_summed"])
 
 
+def test_the_statement_of_a_cohort_with_ex_post_releases_does_not_contradict_itself(ledger):
+    terms = make_terms(accepts_ex_post=True)
+    request = make_request(guarantee=GuaranteeType.EX_POST, event=None)
+    ledger.commit(ledger.reserve(request, terms), artifact_digest="d", artifact_uri="u")
+    release(ledger, terms, asset="tickets/dp/corpus")
+    label = cohort_label(ledger.entries(), "tickets")
+    text = privacy_statement(label, {"releases": [], "ledger_ok": True})
+    assert "no (ε, δ)-DP guarantee" in text
+    with_epsilon = [line for line in text.splitlines() if "ε =" in line or "as (ε, δ)" in line]
+    assert len(with_epsilon) >= 4
+    guarantees = [line for line in with_epsilon if "(ε = " not in line and "Spent" not in line]
+    assert all("alone" in line for line in guarantees)
+
+
 def test_rows_chosen_from_an_ex_post_corpus_are_ex_post_whatever_was_charged_for_them(ledger):
     terms = make_terms(accepts_ex_post=True)
     histogram = release(

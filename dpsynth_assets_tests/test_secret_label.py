@@ -11,7 +11,8 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease, SecretTerms
 from dpsynth_assets.privacy.ledger.chain import sealed
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets.report.cards import _guarantee_lines, dataset_card
+from dpsynth_assets.report.cards import dataset_card
+from dpsynth_assets.report.guarantee_lines import guarantee_lines
 from dpsynth_assets.report.label import cohort_label, corpus_label
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -118,7 +119,7 @@ def test_a_dp_corpus_of_records_with_declared_secrets_states_what_it_tells_of_th
     paid = ledger.reserve(make_request(event=RECORDS), terms, plan)
     if of == "cohort":
         label = cohort_label(ledger.entries(), "tickets")
-        written = "\n".join(_guarantee_lines(label))
+        written = "\n".join(guarantee_lines(label))
     else:
         label = corpus_label(ledger.entries(), paid.id)
         written = dataset_card(label, columns=["text"], rows=3)

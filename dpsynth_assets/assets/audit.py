@@ -173,7 +173,9 @@ def _privacy_statement(
                 "dpsynth/epsilon_remaining": float(cohort["remaining_epsilon"]),
                 "dpsynth/delta": float(cohort["delta"]),
                 "dpsynth/cohort_guarantee": cohort["guarantee"],
-                "dpsynth/ledger_head": book.head(),
+                "dpsynth/ledger_entries": cohort["as_of_entry"],
+                # Withheld where it seals what was computed from private data without noise.
+                **({"dpsynth/ledger_head": head} if (head := cohort["ledger_head"]) else {}),
             }
         )
 

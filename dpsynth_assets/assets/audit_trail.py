@@ -134,12 +134,17 @@ def _claims(record: dg.EventLogRecord) -> Materialised:
         guarantee=_text(values.get("dpsynth/guarantee")) if "dpsynth/reused" in values else None,
         epsilon=float(epsilon) if isinstance(epsilon, int | float) else None,
         ledger_head=_text(values.get("dpsynth/ledger_head")),
+        ledger_entries=_number(values.get("dpsynth/ledger_entries")),
         files=_object(values.get(FILES)) or {},
     )
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _object(value: Any) -> dict[str, Any] | None:

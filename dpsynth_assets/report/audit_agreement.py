@@ -15,6 +15,7 @@ from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, FileLineage, Finding, Spend
+from dpsynth_assets.report.label import seals_private_value
 
 TO_EVENT_LOG, TO_LEDGER = "ledger -> event log", "event log -> ledger"
 STORE, FILE, CHAIN = "stored release", "released file", "ledger chain"
@@ -32,7 +33,8 @@ class Materialised:
         event: Accounting event it shows; None where it shows none.
         guarantee: Guarantee it shows; None where it shows none.
         epsilon: ε it shows; None where it shows none.
-        ledger_head: Last ledger entry it covers, for a statement.
+        ledger_head: Hash of the last ledger entry it covers, for a statement that may show it.
+        ledger_entries: Number of the last ledger entry it covers, for a statement; None otherwise.
         files: File below the released folder -> SHA-256.
     """
 
@@ -44,6 +46,7 @@ class Materialised:
     guarantee: str | None = None
     epsilon: float | None = None
     ledger_head: str | None = None
+    ledger_entries: int | None = None
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -155,13 +158,24 @@ def file_lineage(
     }
     charges = {entry.reservation: entry for entry in entries if entry.kind == RESERVE}
     heads = {entry.hash: entry.seq for entry in entries}
+    withheld = _entries_without_public_head(entries)
     digests: dict[str, str] = {}
     for cohort in cohorts:
         digests |= file_digests(released / cohort, released)
     return tuple(
-        _lineage(path, digest, known.get((path, digest)), charges, heads)
+        _lineage(path, digest, known.get((path, digest)), charges, (heads, withheld))
         for path, digest in digests.items()
     )
+
+
+def _entries_without_public_head(entries: Iterable[LedgerEntry]) -> frozenset[int]:
+    """Numbers of the entries whose hash a statement withholds, so that it names the number."""
+    private, found = False, set[int]()
+    for entry in entries:
+        private = private or seals_private_value(entry)
+        if private:
+            found.add(entry.seq)
+    return frozenset(found)
 
 
 def _lineage(
@@ -169,7 +183,7 @@ def _lineage(
     digest: str,
     event: Materialised | None,
     charges: Mapping[str, LedgerEntry],
-    heads: Mapping[str, int],
+    seals: tuple[Mapping[str, int], frozenset[int]],
 ) -> FileLineage:
     if event is None:
         problem = (
@@ -178,7 +192,10 @@ def _lineage(
         return FileLineage(path=path, sha256=digest, problem=problem)
     behind = charges_behind(event.reservation, charges)
     charge = charges.get(event.reservation or "")
+    heads, withheld = seals
     covered = heads.get(event.ledger_head or "")
+    if covered is None and event.ledger_entries in withheld:
+        covered = event.ledger_entries
     if charge is None and covered is not None:
         behind = {entry.seq for entry in charges.values() if entry.seq <= covered}
     return FileLineage(

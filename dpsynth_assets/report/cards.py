@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.report.guarantee_lines import guarantee_lines
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
 
 
@@ -40,7 +41,7 @@ def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int)
             "",
             "## What is guaranteed",
             "",
-            *_guarantee_lines(label),
+            *guarantee_lines(label),
             f"- Method: {label['method']['title']}{paper}.",
             f"- The whole cohort when this was published: {cohort_line(label['cohort'])}",
             "",
@@ -63,7 +64,7 @@ def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str
         [
             f"# Privacy statement of cohort {label['subject']['cohort']}",
             "",
-            *_guarantee_lines(label),
+            *guarantee_lines(label),
             f"- The whole cohort: {cohort_line(label['cohort'])}",
             f"- Ledger: {label['cohort']['as_of_entry']} entries, chain {verified}, "
             f"{_head(label['cohort'])}.",
@@ -99,8 +100,8 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
     if cohort["guarantee"] == "dp":
         return total
     return (
-        f"{total} It also made releases of another kind, which no DP total covers: as a whole it "
-        f"has {cohort['guarantee']}."
+        f"(ε, δ)-DP as a whole: {cohort['guarantee']}, since it also made releases of another "
+        f"kind, which no DP total covers. Its DP releases seen alone: {total}"
     )
 
 
@@ -115,106 +116,6 @@ def _size_category(rows: int) -> str:
         if rows < bound:
             return name
     return "100K<n<1M"
-
-
-def _guarantee_lines(label: Mapping[str, Any]) -> list[str]:
-    guarantee = label["guarantee"]
-    lines = [f"- Guarantee: {guarantee['definition']}."]
-    if "epsilon" in guarantee:
-        lines += _epsilon_lines(label)
-    if "posterior" in guarantee:
-        lines += _secret_lines(guarantee, label.get("detectors", ()))
-    return [
-        *lines,
-        *_curve_lines(guarantee.get("spent", guarantee)),
-        f"- Privacy unit: {label['privacy_unit']}.",
-        f"- Neighbouring relation: {label['neighboring_relation']}: "
-        f"{label['neighboring_relation_definition']}.",
-        f"- Random numbers: {label['random_numbers']}.",
-    ]
-
-
-def _epsilon_lines(label: Mapping[str, Any]) -> list[str]:
-    """ε and δ with what they rest on; for a cohort, what was spent beside what is guaranteed."""
-    guarantee = label["guarantee"]
-    whole = label["subject"]["kind"] == "cohort"
-    covered = "everything charged to the cohort" if whole else "this release and those it builds on"
-    lines = [
-        f"- ε = {rounded_up(guarantee['epsilon'], '.4g')} at δ = {rounded_up(guarantee['delta'])} "
-        f"for {covered} ({guarantee['accountant']} accounting)."
-    ]
-    if "basis" in guarantee:
-        lines.append(f"- Basis of this ε: {guarantee['basis']}.")
-    if "delta_is_doubled" in guarantee:
-        lines.append(f"- This δ is {guarantee['delta_is_doubled']}.")
-    if "spent" in guarantee:
-        spent = guarantee["spent"]
-        lines.append(
-            f"- Spent so far: ε = {rounded_up(spent['epsilon'], '.4g')} of "
-            f"{declared(guarantee['budget_epsilon'])}, {spent['is']}."
-        )
-    return lines
-
-
-def _curve_lines(curve: Mapping[str, Any]) -> list[str]:
-    """(ε, δ) at other points, and μ."""
-    lines = []
-    if "privacy_profile" in curve:
-        points = ", ".join(
-            f"({declared(point['epsilon'])}, {rounded_up(point['delta'], '.1e')})"
-            for point in curve["privacy_profile"]
-            if point["delta"] < 1
-        )
-        which = "What was spent" if "is" in curve else "The same"
-        lines.append(f"- {which}, as (ε, δ) along the privacy profile: {points}.")
-    if "gaussian_dp_mu" in curve:
-        mu = rounded_up(curve["gaussian_dp_mu"], ".4g")
-        lines.append(f"- As Gaussian DP: μ = {mu}.")
-    return lines
-
-
-_ADJACENCY = {
-    "add-remove": "one dataset lacks every record that holds the secret",
-    "replace-one": "the records that hold the secret have other content",
-}
-
-
-def _secret_lines(
-    guarantee: Mapping[str, Any], detectors: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """(p, r) apart from every ε, and beside it what the detectors miss."""
-    adjacency = [name for name in [guarantee["secret_adjacency"]] if name in _ADJACENCY]
-    kinds = guarantee["kinds"] or [{"kind": "all", "promised": None, **guarantee}]
-    return [
-        f"- DP guarantee: {guarantee['dp_guarantee']}. The (p, r) below is no ε, and no ε follows "
-        "from it.",
-        *(_bound_line(kind, guarantee["occurrences"]) for kind in kinds),
-        *([f"- Neighbours of a secret: {_ADJACENCY[name]}." for name in adjacency]),
-        *(_recall_line(result) for result in detectors),
-    ]
-
-
-def _bound_line(kind: Mapping[str, Any], occurrences: int) -> str:
-    promised = "" if kind["promised"] is None else f" (promised: {declared(kind['promised'])})"
-    return (
-        f"- Secrets of kind {kind['kind']}: one that is named with probability "
-        f"{declared(kind['prior'])} before is named with at most "
-        f"{rounded_up(kind['posterior'], '.3g')} after "
-        f"everything charged here{promised}, if at most {kind.get('max_records', occurrences)} "
-        "records hold it."
-    )
-
-
-def _recall_line(result: Mapping[str, Any]) -> str:
-    kind, detector = result["kind"], result["detector"]
-    if result["recall"] is None:
-        return f"- Detector of {kind} ({detector}): recall not measured. {result['note']}"
-    return (
-        f"- Detector of {kind} ({detector}): found {result['found']} of {result['planted']} "
-        f"planted secrets, recall {rounded_down(result['recall'], '.3f')}, at least "
-        f"{rounded_down(result['recall_at_least'], '.3f')} "
-        f"with 95% confidence on text like the public one. {result['note']}"
-    )
 
 
 def _label_sections(label: Mapping[str, Any], *, depth: str) -> list[str]:

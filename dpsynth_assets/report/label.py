@@ -223,9 +223,12 @@ def public_head(entries: Sequence[LedgerEntry]) -> str | None:
     is the answer of a gate that read private text. They are functions of private data without
     noise, and a hash of them would let a guess be checked.
     """
-    if any(e.ex_post_epsilon is not None or e.kind == DECISION for e in entries):
-        return None
-    return entries[-1].hash
+    return None if any(map(seals_private_value, entries)) else entries[-1].hash
+
+
+def seals_private_value(entry: LedgerEntry) -> bool:
+    """Says whether the hash of an entry depends on a private value without noise."""
+    return entry.ex_post_epsilon is not None or entry.kind == DECISION
 
 
 def _account(entries: Sequence[LedgerEntry], cohort: str) -> CohortAccount:

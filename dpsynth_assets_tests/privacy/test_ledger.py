@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
@@ -126,7 +127,11 @@ def test_the_refusal_says_what_is_asked_and_what_is_left(ledger):
     with pytest.raises(BudgetExceededError) as refusal:
         ledger.reserve(make_request(release="2"), make_terms(epsilon=6.0))
     told = ledger.preview(make_request(release="2"), make_terms(epsilon=6.0))
-    assert f"requested ε={rounded_up(told.requested_epsilon, '.2f')}" in str(refusal.value)
+    alone = epsilon_of_fixed([make_request().event], 1e-6, "zcdp")
+    both = f"ε={rounded_up(alone, '.2f')} alone, adds ε={rounded_up(told.requested_epsilon, '.2f')}"
+    assert f"{both} to the total" in str(refusal.value)
+    assert "budget.rounds" in str(refusal.value)
+    assert "used again for nothing" in str(refusal.value)
     assert f"remaining ε={rounded_down(told.remaining_epsilon, '.2f')} of 6.00 (δ=1e-06)" in str(
         refusal.value
     )

@@ -16,7 +16,7 @@ from dpsynth_assets.privacy.events import Event, event_from_json, is_post_proces
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.allowances import month_epsilon, over_allowance
-from dpsynth_assets.privacy.ledger.charges import FilterSum
+from dpsynth_assets.privacy.ledger.charges import FilterSum, epsilon_alone
 from dpsynth_assets.privacy.ledger.conditions import (
     Plan,
     check_guarantee,
@@ -263,12 +263,18 @@ def _overspend(
         if compared > total
         else ""
     )
+    alone = math.inf  # Of a total beyond floats.
+    if math.isfinite(total):
+        alone = epsilon_alone(request.event_json or "", terms.delta, terms.accountant)
     return (
         f"Publishing {request.asset} would overspend cohort {request.cohort!r}: "
-        f"requested ε={rounded_up(asked, form)}, remaining ε={rounded_down(left, form)} of "
+        f"ε={rounded_up(alone, form)} alone, adds ε={rounded_up(asked, form)} to the total, "
+        f"remaining ε={rounded_down(left, form)} of "
         f"{rounded_down(terms.epsilon, form)} (δ={declared(terms.delta)}); the total would be "
-        f"ε={rounded_up(total, form)}{order}. "
-        "Lower its budget_share or raise budget.epsilon in the dataset file."
+        f"ε={rounded_up(total, form)}{order}. Nothing was charged, and what was released stays: "
+        "it is used again for nothing under the name it was released by. For another release, "
+        "lower its budget_share or raise budget.epsilon in the dataset file; budget.rounds, "
+        "declared before the first release, shares ε among as many rounds as are to be run."
     )
 
 
