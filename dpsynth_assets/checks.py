@@ -21,6 +21,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import compared
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -28,13 +29,12 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, GateQuestion, Ledger
 from dpsynth_assets.privacy.ledger.terms import digest
 from dpsynth_assets.releases.sealed import candidate_problem, sealed_release
 from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.report.gate_conditions import PAID_FOR, Condition, gate_conditions
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import DECIDING_GATE
-
-PAID_FOR = "rows_are_what_was_paid_for"
 
 GATE: dict[str, str] = {
     "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
@@ -75,6 +75,11 @@ class Candidate:
     asset: str
     store: StoredReleases
 
+    @property
+    def texts(self) -> list[str]:
+        """Its texts; none where it has no column of them."""
+        return self.rows["text"].to_list() if "text" in self.rows.columns else []
+
     def problem(self, account: str, ledger: Ledger) -> str | None:
         """Says why the rows are not what was paid for; None where they are."""
         return candidate_problem(self.rows, self.asset, account, ledger, self.store)
@@ -83,6 +88,20 @@ class Candidate:
 def deciding_checks(spec: PrivateDatasetSpec) -> tuple[str, ...]:
     """Checks that compare with private text and that the dataset file lets decide; mostly none."""
     return (NO_COPIED_SPAN,) if spec.release_gate.copied_spans == "block" else ()
+
+
+def evaluate_conditions(
+    spec: PrivateDatasetSpec, budget: BudgetTerms, candidate: Candidate, ledger: Ledger
+) -> dict[str, Condition]:
+    """Conditions that read no private record, by the name of their check."""
+    return gate_conditions(
+        spent=ledger.spend(spec.account, budget).epsilon,
+        budget=budget.epsilon,
+        chain_problems=ledger.verify().problems,
+        not_paid_for=candidate.problem(spec.account, ledger),
+        texts=candidate.texts,
+        has_canary=_has_canary(spec, candidate.texts),
+    )
 
 
 def evaluate_gate(
@@ -116,15 +135,9 @@ def evaluate_gate(
     ledger: post-processing. Every answer of a deciding check is exact, outside (ε, δ), and in the
     ledger before this function returns it.
     """
-    rows = candidate.rows
-    texts = rows["text"].to_list() if "text" in rows.columns else []
-    outcome = {
-        "budget_kept": ledger.spend(spec.account, budget).epsilon <= budget.epsilon,
-        "ledger_chain_valid": ledger.verify().ok,
-        PAID_FOR: candidate.problem(spec.account, ledger) is None,
-        "corpus_not_empty": any(text.strip() for text in texts),
-        "no_canary": not _has_canary(spec, texts),
-    }
+    rows, texts = candidate.rows, candidate.texts
+    conditions = evaluate_conditions(spec, budget, candidate, ledger)
+    outcome = {name: condition.holds for name, condition in conditions.items()}
     for name in deciding:
         if not all(outcome.values()):
             outcome[name] = False  # Nothing is asked for a candidate that is held back anyway.
@@ -202,7 +215,11 @@ def corpus_checks(
     candidate_key: dg.AssetKey,
     public_corpus_key: dg.AssetKey,
 ) -> list[dg.AssetChecksDefinition]:
-    """Blocking checks of one candidate corpus; each shows pass or fail and nothing else."""
+    """Blocking checks of one candidate corpus.
+
+    Those that read no private record show what they expect beside what they found; one that
+    compares with private text shows pass or fail and nothing else.
+    """
     asked = deciding_checks(spec)
     deciding = [_deciding_gate(spec, budget, candidate_key, public_corpus_key)] if asked else []
     return [_gate(spec, budget, candidate_key), *deciding]
@@ -226,9 +243,14 @@ def _gate(
     ) -> Iterator[dg.AssetCheckResult]:
         with public_section(f"The release gate of {spec.name}"):
             paid = Candidate(candidate, asset, release_store)
-            outcome = evaluate_gate(spec, budget, paid, None, ledger.open())
-        for name, passed in outcome.items():
-            yield dg.AssetCheckResult(check_name=name, asset_key=candidate_key, passed=passed)
+            conditions = evaluate_conditions(spec, budget, paid, ledger.open())
+        for name, condition in conditions.items():
+            yield dg.AssetCheckResult(
+                check_name=name,
+                asset_key=candidate_key,
+                passed=condition.holds,
+                metadata=condition.shown(),
+            )
 
     return gate
 
@@ -314,6 +336,9 @@ def card_check(
             return None if rows is None else published(rows)
 
         problems += [] if problems else rows_problem(folder, expected)
-        return dg.AssetCheckResult(passed=not problems, metadata={"problems": problems})
+        return dg.AssetCheckResult(
+            passed=not problems,
+            metadata=compared("rows, label and card as the ledger sealed them", problems),
+        )
 
     return card_equals_ledger

@@ -54,6 +54,17 @@ def as_shown(spec: dg.AssetSpec) -> dg.AssetSpec:
     )
 
 
+def compared(expected: str, problems: Sequence[str]) -> dict[str, Any]:
+    """Metadata of a check: what it expects beside what it found, a line a problem.
+
+    Args:
+        expected: What holds where nothing is wrong.
+        problems: What was found instead; empty if nothing is wrong.
+    """
+    observed = "\n\n".join(problems) if problems else "as expected"
+    return {"expected": expected, "observed": dg.MetadataValue.md(observed)}
+
+
 def with_paper_links(description: str) -> str:
     """Turns each citation of a description into a Markdown link to its paper."""
     return _CITATION.sub(

@@ -15,6 +15,7 @@ from dpsynth_assets.assets.attacks import attack_keys
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.metadata import compared
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import LABEL_FILE
@@ -52,7 +53,10 @@ def _withstood(
         if not candidate.is_empty():
             reservation = str(candidate["reservation"][0])
             refused = refusal(attacks_on_release(ledger.open().entries(), reservation))
-        return dg.AssetCheckResult(passed=refused is None, metadata={"refuted": refused or ""})
+        return dg.AssetCheckResult(
+            passed=refused is None,
+            metadata=compared("no attack that refutes the claim", [refused] if refused else []),
+        )
 
     return attacks_withstood
 
@@ -76,7 +80,7 @@ def _up_to_date(
         return dg.AssetCheckResult(
             passed=not stale,
             severity=dg.AssetCheckSeverity.WARN,
-            metadata={"found_since": ", ".join(stale)},
+            metadata=compared("every attack on record stands in the label", stale),
         )
 
     return label_has_latest_attacks

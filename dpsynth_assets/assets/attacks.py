@@ -19,7 +19,7 @@ from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import code_references
+from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.methods.attack_runs import (
     DOCUMENTS,
     Reconstruction,
@@ -50,6 +50,12 @@ RECONSTRUCTION, MEDIAN = "reconstruction_test", "median_audit"
 _ARTIFACTS = {Attack.RECONSTRUCTION: RECONSTRUCTION, Attack.MEDIAN_AUDIT: MEDIAN}
 WITHIN_CLAIM, NO_COPYING, HAS_POWER = "within_claim", "no_key_reconstructed", "test_has_power"
 NEVER_EXCEEDED = "gamma_never_exceeded"
+_EXPECTED = {
+    WITHIN_CLAIM: "every attack within what is claimed",
+    NO_COPYING: "no planted key written",
+    HAS_POWER: "a test that would see copying, of every method",
+    NEVER_EXCEEDED: "no log-probability changed by more than its γ",
+}
 
 
 def attack_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -176,7 +182,7 @@ def _check(
         check_name=name,
         passed=not failed,
         severity=severity,
-        metadata={"failed": ", ".join(failed)},
+        metadata=compared(_EXPECTED[name], failed),
     )
 
 

@@ -277,7 +277,7 @@ def test_the_check_of_the_candidate_says_what_publishing_says(ledger, tmp_path, 
     record(plan, passed=False)
     refused = withstood(candidate(entry), ledger=resource)
     assert not refused.passed
-    assert refused.metadata["refuted"].value == refusal(attacks_on(entry))
+    assert refused.metadata["observed"].value == refusal(attacks_on(entry))
 
 
 def test_a_label_that_is_older_than_an_attack_is_named_until_it_is_published_again(
@@ -294,7 +294,7 @@ def test_a_label_that_is_older_than_an_attack_is_named_until_it_is_published_aga
     stale = up_to_date(ledger=resource)
     assert not stale.passed
     assert stale.severity is dg.AssetCheckSeverity.WARN
-    assert RECONSTRUCTIONS[0] in stale.metadata["found_since"].value
+    assert RECONSTRUCTIONS[0] in stale.metadata["observed"].value
     published(spec, plan, ledger, entry)
     assert up_to_date(ledger=resource).passed
 

@@ -10,10 +10,17 @@ import types
 import polars as pl
 import pytest
 
-from dpsynth_assets.checks import GATE, NO_COPIED_SPAN, PAID_FOR, Candidate, evaluate_gate
+from dpsynth_assets.checks import (
+    GATE,
+    NO_COPIED_SPAN,
+    Candidate,
+    evaluate_conditions,
+    evaluate_gate,
+)
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.report.gate_conditions import PAID_FOR
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 OTHERS = [f"an ordinary letter number {i} about trains and delays in the city" for i in range(60)]
@@ -124,6 +131,16 @@ def test_the_gate_still_holds_back_what_it_can_see_without_a_record(spec, ledger
     assert set(held) == {"corpus_not_empty", "no_canary", PAID_FOR}
     assert held.count(PAID_FOR) == 1
     assert NO_COPIED_SPAN not in GATE
+
+
+def test_what_a_check_shows_quotes_no_row_and_no_canary(spec, ledger, charged):
+    for rows in charged:
+        conditions = evaluate_conditions(spec, TERMS, rows, ledger)
+        assert set(conditions) == set(GATE)
+        shown = " ".join(text for c in conditions.values() for text in c.shown().values())
+        assert all(condition.expected and condition.observed for condition in conditions.values())
+        assert CANARY.lower() not in shown.lower()
+        assert not any(text in shown for text in rows.texts if len(text) > 4)
 
 
 def test_a_gate_that_decides_by_private_text_is_noticed(spec, tmp_path):

@@ -165,7 +165,7 @@ def test_a_release_beyond_the_budget_is_refused_before_private_data_is_read(hous
     assert "remaining" in reasons[0]
 
 
-def test_gate_checks_of_every_candidate_passed_and_show_nothing_but_the_outcome(house):
+def test_gate_checks_of_every_candidate_passed_and_show_expected_beside_observed(house):
     checks = [
         event.asset_check_evaluation_data
         for event in house.result.all_events
@@ -174,7 +174,10 @@ def test_gate_checks_of_every_candidate_passed_and_show_nothing_but_the_outcome(
     candidates = [check for check in checks if check.asset_key.path[-1] == "candidate_corpus"]
     gate = [check for check in candidates if check.check_name in GATE]
     assert len(gate) == len(GATE) * len(METHODS)
-    assert all(check.passed and not check.metadata for check in gate)
+    assert all(check.passed for check in gate)
+    assert all(set(check.metadata) == {"expected", "observed"} for check in gate)
+    shown = {text.value for check in gate for text in check.metadata.values()}
+    assert not any(CANARY in text or SECRET in text for text in shown)
 
 
 def test_every_card_and_the_statement_equal_the_ledger(house):
