@@ -13,7 +13,7 @@ from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import code_references
+from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
@@ -109,7 +109,7 @@ def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
         from dpsynth_assets.attacks.audits import latest_results
 
         failed = [result.name for result in latest_results(home().audits) if not result.passed]
-        return dg.AssetCheckResult(passed=not failed, metadata={"failed": ", ".join(failed)})
+        return dg.AssetCheckResult(passed=not failed, metadata=compared("no failed audit", failed))
 
     return mechanisms_pass_their_audits
 
@@ -205,8 +205,10 @@ def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.Ass
     def ledger_chain_valid(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """Every ledger entry hashes to what the next entry recorded."""
         report = ledger.open().verify()
+        problems = [str(problem) for problem in report.problems]
+        shown = compared("every entry hashes to what the next one recorded", problems)
         return dg.AssetCheckResult(
-            passed=report.ok, metadata={"entries": report.entries, "head": report.head}
+            passed=report.ok, metadata={**shown, "entries": report.entries, "head": report.head}
         )
 
     @dg.asset_check(asset=key, name="statement_equals_ledger", blocking=True)
@@ -214,7 +216,8 @@ def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.Ass
     def statement_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """The published label and statement say what the ledger says."""
         problems = statement_problems(home().released / spec.name, ledger.open().entries())
-        return dg.AssetCheckResult(passed=not problems, metadata={"problems": problems})
+        shown = compared("label and statement as the ledger says", problems)
+        return dg.AssetCheckResult(passed=not problems, metadata=shown)
 
     return [ledger_chain_valid, statement_equals_ledger]
 
