@@ -5,6 +5,18 @@ from typing import Any, Final
 PRIVACY: Final = "dpsynth/privacy"
 MECHANISM: Final = "dpsynth/mechanism"
 RELEASE: Final = "dpsynth/release"
+COHORT: Final = "dpsynth/cohort"
+"""Tag of a run: the cohorts whose releases it asks for, in order of their names."""
+
+EPSILON: Final = "dpsynth/epsilon"
+"""Tag of a run: ε of all releases that it pays for, composed by themselves; "0" for none.
+
+It is no part of any account: what they add to a cohort's total is in the ledger.
+"""
+
+LAUNCHED_BY: Final = "dpsynth/launched_by"
+"""Tag of a run: who asked for it, by the operating system's name, where that is known."""
+
 DECIDING_GATE: Final = "dpsynth/deciding_gate"
 """Tag of an asset, or metadata of a check, that decides about a release by reading private text.
 

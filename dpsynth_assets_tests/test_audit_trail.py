@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.assets import audit_trail as audit_trail_asset
 from dpsynth_assets.assets.audit_trail import AGREES, audit_trail, write_trail, written_files
+from dpsynth_assets.assets.launched_by import launched_by
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.defs import sensors
 from dpsynth_assets.paths import home
@@ -22,9 +23,12 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, GateQuestion, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_table import spend_table
 from dpsynth_assets.report.audit_trail import to_csv, to_json
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.tags import LAUNCHED_BY
 
+RUN = "0d9f3c1e-5a77-4b1e-9a53-6a1f0a1b2c3d"
 TERMS = BudgetTerms(
     epsilon=8.0,
     delta=1e-6,
@@ -143,6 +147,49 @@ def test_every_spend_is_told_whole(installation):
     assert second.epsilon_cumulative + second.epsilon_remaining == pytest.approx(8.0)
     assert second.state == "released"
     assert second.recorded_at > first.recorded_at
+
+
+def test_the_table_of_spends_answers_five_questions_of_each(installation):
+    installation.instance.create_run_for_job(
+        dg.GraphDefinition(name="corpora").to_job(),
+        run_id=RUN,
+        tags={LAUNCHED_BY: "ada, dpsynth run"},
+    )
+    inputs = {"inputs": {"cluster_histogram": installation.histogram}}
+    again = request(CORPUS, CORPUS_EVENT, release="2|[x](y)", run_id=RUN, parameters=inputs)
+    installation.ledger.reserve(again, TERMS)
+    trail = installation.trail()
+    first, second, third = trail.spends
+    assert first.epsilon_added == pytest.approx(first.epsilon_cumulative)
+    assert third.epsilon_added >= third.epsilon_cumulative - second.epsilon_cumulative > 0
+    assert third.epsilon_alone > third.epsilon_added  # ρ adds up, ε does not.
+    assert (first.builds_on, second.builds_on, third.builds_on) == ((), (1,), (1,))
+    assert (second.launched_by, third.launched_by) == ("not recorded", "ada, dpsynth run")
+    lines = spend_table(trail).strip().splitlines()
+    assert len(lines) == 2 + 3
+    assert f"[{RUN[:8]}](/runs/{RUN})" in lines[-1]
+    assert "(/assets/letters/mean/candidate\\_corpus)" not in lines[-1]
+    assert "](/assets/letters/mean/candidate_corpus)" in lines[-1]
+    assert "nobody: charged, nothing stored" in lines[-1]
+    assert "2\\|\\[x\\](y)" in lines[-1]
+    assert "released (dp)" in lines[-2]
+    assert {line.count(" | ") for line in lines if "---" not in line} == {10}
+
+
+@pytest.mark.parametrize(
+    ("tags", "who"),
+    [
+        (
+            {"dagster/schedule_name": "regenerate_letters_schedule"},
+            "schedule regenerate_letters",
+        ),
+        ({"dagster/sensor_name": "follow_releases"}, "sensor follow_releases"),
+        ({"user": "ada@example.org", "dagster/backfill": "b"}, "ada@example.org"),
+        ({}, "web UI or API, person not recorded"),
+    ],
+)
+def test_who_launched_a_run_is_told_as_far_as_it_is_known(tags, who):
+    assert launched_by(tags).startswith(who)
 
 
 def test_a_file_leads_to_its_materialisation_its_charge_and_every_charge_behind_it(installation):

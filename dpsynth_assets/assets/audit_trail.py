@@ -1,7 +1,8 @@
 """The audit trail as an asset: what the event log claims, beside what the ledger has sealed."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import dagster as dg
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
 from dpsynth_assets.assets.keys import AUDIT, dataset_key
+from dpsynth_assets.assets.launched_by import launchers
+from dpsynth_assets.assets.materialised import FILES, materialised
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.paths import home
@@ -27,7 +30,9 @@ from dpsynth_assets.report.audit_agreement import (
     unmaterialised,
 )
 from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_table import LEVELS, corpora_links, spend_table, spent_in_words
 from dpsynth_assets.report.audit_trail import (
+    NOT_RECORDED,
     RELEASED_STATE,
     AuditTrail,
     Finding,
@@ -46,10 +51,6 @@ from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 AUDIT_TRAIL = "audit_trail"
 AGREES = "ledger_agrees_with_event_log"
-FILES = "dpsynth/files"
-"""Metadata of a materialisation that wrote released files: path -> SHA-256."""
-
-_PAGE = 200
 
 
 def written_files(*paths: Path) -> dict[str, Any]:
@@ -81,6 +82,10 @@ def audit_trail(
     names = {cohort, *(entry.cohort for entry in entries)}
     names |= {entry.asset.partition("/")[0] for entry in entries}
     spends = spends_of(ledger, entries)
+    asked_by = launchers(instance, sorted({spend.run_id for spend in spends if spend.run_id}))
+    spends = tuple(
+        replace(spend, launched_by=asked_by.get(spend.run_id, NOT_RECORDED)) for spend in spends
+    )
     events = list(materialised(instance, names))
     files = file_lineage(home().released, sorted(names), everything, events)
     chain = ledger.verify()
@@ -101,54 +106,6 @@ def audit_trail(
         findings=tuple(findings),
         decisions=decisions_of(entries),
     )
-
-
-def materialised(instance: dg.DagsterInstance, cohorts: Collection[str]) -> Iterator[Materialised]:
-    """Every materialisation of some cohorts' assets that the event log still holds."""
-    for key in sorted(instance.all_asset_keys()):
-        if key.path[0] not in cohorts:
-            continue
-        cursor: str | None = None
-        while True:
-            page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
-            for record in page.records:
-                yield _claims(record)
-            if not page.has_more:
-                break
-            cursor = page.cursor
-
-
-def _claims(record: dg.EventLogRecord) -> Materialised:
-    written = record.asset_materialization
-    metadata = {} if written is None else written.metadata
-    values = {name: value.value for name, value in metadata.items()}
-    key = record.asset_key
-    epsilon = values.get("dpsynth/epsilon")
-    return Materialised(
-        asset="" if key is None else "/".join(key.path),
-        run_id=record.run_id,
-        storage_id=record.storage_id,
-        reservation=_text(values.get("dpsynth/ledger_reservation")),
-        event=_object(values.get("dpsynth/accounting_event")),
-        # A corpus shows the guarantee of all it builds on; a spending asset that of its charge.
-        guarantee=_text(values.get("dpsynth/guarantee")) if "dpsynth/reused" in values else None,
-        epsilon=float(epsilon) if isinstance(epsilon, int | float) else None,
-        ledger_head=_text(values.get("dpsynth/ledger_head")),
-        ledger_entries=_number(values.get("dpsynth/ledger_entries")),
-        files=_object(values.get(FILES)) or {},
-    )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _object(value: Any) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
 
 
 def _digests(store: ReleaseStore, spends: tuple[Spend, ...]) -> dict[str, str | None]:
@@ -281,10 +238,12 @@ def audit_trail_definitions(
         ),
         kinds={"html"},
         automation_condition=FOLLOWS_RELEASES,
-        code_version=version_of("audit trail", 1),
+        code_version=version_of("audit trail", 2),
         description=(
             "Every spend with run, parameters, versions, guarantee, cumulative and remaining ε; "
-            "every released file followed back to its charges; CSV, JSON and HTML. Free."
+            "every released file followed back to its charges; CSV, JSON and HTML. Free. "
+            "`dpsynth/spend_table` says of each release its ε alone and what it added, its run, "
+            f"who launched it, who may read it and what it builds on. {LEVELS}"
         ),
     )
     @public_section(f"The audit trail of {spec.name}")
@@ -295,6 +254,9 @@ def audit_trail_definitions(
         folder = write_trail(trail)
         return dg.MaterializeResult(
             metadata={
+                "dpsynth/spent": spent_in_words(trail),
+                "dpsynth/spend_table": dg.MetadataValue.md(spend_table(trail)),
+                "dpsynth/corpora": dg.MetadataValue.md(corpora_links(trail)),
                 "dpsynth/folder": dg.MetadataValue.path(str(folder)),
                 "dpsynth/spends": len(trail.spends),
                 "dpsynth/released_files": len(trail.files),

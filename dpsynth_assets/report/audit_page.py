@@ -79,8 +79,9 @@ def _last_by_cohort(trail: AuditTrail) -> list[Spend]:
 
 def _spends(trail: AuditTrail) -> list[Block]:
     header = (
-        "entry", "mechanism", "release", "ε alone", "ε so far (reading)", "ε guaranteed", "ε left",
-        "guarantee", "state", "asset", "when (UTC)", "run",
+        "entry", "mechanism", "release", "ε alone", "ε added", "ε so far (reading)",
+        "ε guaranteed", "ε left", "guarantee", "state", "builds on", "asset", "when (UTC)", "run",
+        "launched by",
     )  # fmt: skip
     rows = tuple(
         (
@@ -88,14 +89,17 @@ def _spends(trail: AuditTrail) -> list[Block]:
             s.mechanism,
             s.release,
             epsilon_up(s.epsilon_alone),
+            epsilon_up(s.epsilon_added),
             epsilon_up(s.epsilon_cumulative),
             epsilon_up(s.epsilon_guaranteed),
             epsilon_down(s.epsilon_remaining),
             s.guarantee,
             s.state,
+            ", ".join(map(str, s.builds_on)) or "—",
             s.asset,
             s.recorded_at[:19].replace("T", " "),
             s.run_id[:8],
+            s.launched_by,
         )
         for s in trail.spends
     )

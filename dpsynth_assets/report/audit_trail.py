@@ -6,14 +6,16 @@ Everything here is public or derived from public values: realised ex-post bounds
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-from dpsynth_assets.privacy.ledger.export import history
+from dpsynth_assets.privacy.ledger.admission import increase
+from dpsynth_assets.privacy.ledger.export import HistoryLine, history
 from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE
 
 RELEASED_STATE, CHARGED_STATE = "released", "charged only"
+NOT_RECORDED = "not recorded"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -37,6 +39,7 @@ class Spend:
         epsilon_alone: ε of this release on its own; None where it has no event.
         epsilon_cumulative: ε of the cohort with this charge, composed, never a sum of single ε; the
             reading of an odometer.
+        epsilon_added: What this charge added to that reading, rounded up.
         epsilon_guaranteed: ε that is guaranteed of the cohort with this charge.
         epsilon_remaining: What the terms in force left after it.
         delta: δ that goes with them: the cohort's, twice that after a switch of accountants.
@@ -44,6 +47,9 @@ class Spend:
         state: `released`, or `charged only` where the run died before its release was stored.
         artifact_digest: SHA-256 of the stored release; empty where there is none.
         entry_hash: Hash of the ledger entry, which seals all earlier ones.
+        builds_on: Numbers of the ledger entries of the charges that it was made from.
+        launched_by: Who or what launched the run, as far as Dagster still knows; the ledger does
+            not seal it.
     """
 
     seq: int
@@ -60,6 +66,7 @@ class Spend:
     guarantee: str
     epsilon_alone: float | None
     epsilon_cumulative: float
+    epsilon_added: float
     epsilon_guaranteed: float
     epsilon_remaining: float | None
     delta: float
@@ -67,6 +74,8 @@ class Spend:
     state: str
     artifact_digest: str
     entry_hash: str
+    builds_on: tuple[int, ...] = ()
+    launched_by: str = NOT_RECORDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +199,15 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
     """
     charges = [entry for entry in entries if entry.kind == RESERVE]
     stored = {e.reservation: e.artifact_digest or "" for e in entries if e.kind == COMMIT}
-    lines = {
-        line.seq: line
-        for cohort in sorted({entry.cohort for entry in charges})
-        for line in history(ledger, cohort).lines
-    }
+    lines: dict[int, HistoryLine] = {}
+    added: dict[int, float] = {}
+    for cohort in sorted({entry.cohort for entry in charges}):
+        before = 0.0
+        for line in history(ledger, cohort).lines:
+            lines[line.seq] = line
+            added[line.seq] = increase(before, line.epsilon_cumulative)
+            before = line.epsilon_cumulative
+    places = {entry.reservation: entry.seq for entry in charges}
     return tuple(
         Spend(
             seq=entry.seq,
@@ -211,6 +224,7 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             guarantee=entry.guarantee,
             epsilon_alone=lines[entry.seq].epsilon_alone,
             epsilon_cumulative=lines[entry.seq].epsilon_cumulative,
+            epsilon_added=added[entry.seq],
             epsilon_guaranteed=lines[entry.seq].epsilon_guaranteed,
             epsilon_remaining=lines[entry.seq].epsilon_remaining,
             delta=lines[entry.seq].delta,
@@ -218,9 +232,16 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
             artifact_digest=stored.get(entry.reservation, ""),
             entry_hash=entry.hash,
+            builds_on=_builds_on(entry, places),
         )
         for entry in charges
     )
+
+
+def _builds_on(entry: LedgerEntry, places: Mapping[str, int]) -> tuple[int, ...]:
+    """Entries of the charges that a request names among its inputs."""
+    inputs = (entry.parameters.get("inputs") or {}).values()
+    return tuple(sorted({places[value] for value in inputs if value in places}))
 
 
 def decisions_of(entries: Iterable[LedgerEntry]) -> tuple[GateDecision, ...]:
@@ -264,4 +285,6 @@ def _cell(value: object) -> object:
     """Neutralises what spreadsheets execute: `=`, `+`, `-`, `@` or a control character first."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
     return "" if value is None else value

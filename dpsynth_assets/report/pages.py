@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from urllib.parse import quote
 
+from dpsynth_assets.report.page_cells import Bar, Link
 from dpsynth_assets.report.page_style import POLICY, SCRIPT, STYLE
 from dpsynth_assets.report.plots import data_uri, to_markdown as picture_to_markdown
 
@@ -82,7 +84,7 @@ class FoldedFacts:
     items: tuple[tuple[str, str], ...]
 
 
-Cell = str | FoldedFacts
+Cell = str | FoldedFacts | Bar | Link
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,9 @@ def _html_cell(cell: Cell, numeric: bool, first: bool, *, of_text: bool) -> str:
         facts = _html_facts(cell.items)
         shown = f"<details><summary>{escape(cell.summary)}</summary>{facts}</details>"
         return f"<{tag}>{shown}</{tag[:2]}>"
+    if isinstance(cell, Bar):
+        return f"<{tag}>{cell.html()}</{tag[:2]}>"
+    cell = cell.text if isinstance(cell, Link) else cell
     text = escape(_TOGETHER.sub("\N{NO-BREAK SPACE}", cell) if numeric else cell)
     style = ' class="number whole"' if numeric and " " not in cell else _class(numeric)
     if not (of_text or numeric):
@@ -267,6 +272,10 @@ def _markdown_rows(table: TableBlock) -> Iterator[str]:
 def _markdown_cell(cell: Cell) -> str:
     if isinstance(cell, FoldedFacts):
         return _plain("; ".join(f"{name}: {value}" for name, value in cell.items))
+    if isinstance(cell, Bar):
+        return cell.text()
+    if isinstance(cell, Link):
+        return f"[{_plain(cell.text)}]({quote(cell.path)})"
     return _plain(cell)
 
 

@@ -1,0 +1,61 @@
+"""Claims of the materialisations that Dagster's event log holds, as the audit compares them."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.report.audit_agreement import Materialised
+
+FILES = "dpsynth/files"
+"""Metadata of a materialisation that wrote released files: path -> SHA-256."""
+
+_PAGE = 200
+
+
+def materialised(instance: dg.DagsterInstance, cohorts: Collection[str]) -> Iterator[Materialised]:
+    """Every materialisation of some cohorts' assets that the event log still holds."""
+    for key in sorted(instance.all_asset_keys()):
+        if key.path[0] not in cohorts:
+            continue
+        cursor: str | None = None
+        while True:
+            page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
+            for record in page.records:
+                yield _claims(record)
+            if not page.has_more:
+                break
+            cursor = page.cursor
+
+
+def _claims(record: dg.EventLogRecord) -> Materialised:
+    written = record.asset_materialization
+    metadata = {} if written is None else written.metadata
+    values = {name: value.value for name, value in metadata.items()}
+    key = record.asset_key
+    epsilon = values.get("dpsynth/epsilon")
+    return Materialised(
+        asset="" if key is None else "/".join(key.path),
+        run_id=record.run_id,
+        storage_id=record.storage_id,
+        reservation=_text(values.get("dpsynth/ledger_reservation")),
+        event=_object(values.get("dpsynth/accounting_event")),
+        # A corpus shows the guarantee of all it builds on; a spending asset that of its charge.
+        guarantee=_text(values.get("dpsynth/guarantee")) if "dpsynth/reused" in values else None,
+        epsilon=float(epsilon) if isinstance(epsilon, int | float) else None,
+        ledger_head=_text(values.get("dpsynth/ledger_head")),
+        ledger_entries=_number(values.get("dpsynth/ledger_entries")),
+        files=_object(values.get(FILES)) or {},
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None

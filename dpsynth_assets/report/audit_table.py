@@ -1,0 +1,67 @@
+"""The spends of a cohort as one table of Markdown, with links into the web UI."""
+
+from urllib.parse import quote
+
+from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up
+from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
+from dpsynth_assets.report.page_cells import Link
+from dpsynth_assets.report.pages import Cell, TableBlock, to_markdown
+
+LEVELS = (
+    "Levels: **public** holds nothing of any private record; **sensitive** is for the steward's "
+    "machine alone; **internal** was computed from private text without noise, and is for the "
+    "steward; **released** carries the guarantee that stands beside it, and may be read by "
+    "whomever it is given to."
+)
+"""The privacy levels of assets, in one sentence each."""
+
+_HEADER = (
+    "entry", "release", "mechanism", "ε alone", "ε added to the total", "total so far", "run",
+    "launched by", "who may read", "builds on", "when (UTC)",
+)  # fmt: skip
+
+
+def spend_table(trail: AuditTrail) -> str:
+    """Every charge with both its ε, its run, who launched it, who may read it and its inputs."""
+    if not trail.spends:
+        return "Nothing was charged yet."
+    numeric = tuple(name == "entry" or name.startswith(("ε", "total")) for name in _HEADER)
+    return to_markdown([TableBlock(_HEADER, tuple(map(_row, trail.spends)), numeric)])
+
+
+def _row(spend: Spend) -> tuple[Cell, ...]:
+    released = spend.state == RELEASED_STATE
+    return (
+        str(spend.seq),
+        Link(f"{spend.asset} ({spend.release})", f"/assets/{spend.asset}"),
+        spend.mechanism,
+        epsilon_up(spend.epsilon_alone),
+        epsilon_up(spend.epsilon_added),
+        epsilon_up(spend.epsilon_cumulative),
+        Link(spend.run_id[:8], f"/runs/{spend.run_id}") if spend.run_id else "—",
+        spend.launched_by,
+        f"released ({spend.guarantee})" if released else "nobody: charged, nothing stored",
+        ", ".join(f"entry {seq}" for seq in spend.builds_on) or "no other charge",
+        spend.recorded_at[:16].replace("T", " "),
+    )
+
+
+def spent_in_words(trail: AuditTrail) -> str:
+    """What was spent and what is left, a line for each account that paid."""
+    last = {spend.cohort: spend for spend in trail.spends}
+    return (
+        "; ".join(
+            f"{cohort}: ε = {epsilon_up(spend.epsilon_cumulative)} spent, "
+            f"{epsilon_down(spend.epsilon_remaining)} left, guaranteed: ε = "
+            f"{epsilon_up(spend.epsilon_guaranteed)}"
+            for cohort, spend in sorted(last.items())
+        )
+        or "Nothing was charged yet."
+    )
+
+
+def corpora_links(trail: AuditTrail) -> str:
+    """Links to the assets that wrote released files."""
+    assets = sorted({file.asset for file in trail.files if file.asset})
+    links = ", ".join(f"[{asset}]({quote(f'/assets/{asset}')})" for asset in assets)
+    return links or "Nothing was published."
