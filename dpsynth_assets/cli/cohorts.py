@@ -2,10 +2,10 @@
 
 import difflib
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from dpsynth_assets.components.planning_problems import require_plan
 from dpsynth_assets.datasets import (
     CohortSpec,
     DatasetFile,
@@ -16,6 +16,21 @@ from dpsynth_assets.datasets import (
     standing,
 )
 from dpsynth_assets.datasets.shared_records import shared_record_problems
+
+
+def cohort_names(incomplete: str) -> list[str]:
+    """Names of declared cohorts that begin so, as a shell completes them; files are read alone."""
+    declared = standing(dataset_folders()).usable
+    specs = [file.spec for file in declared if isinstance(file.spec, PrivateDatasetSpec)]
+    names = {cohort.name for spec in specs for cohort in cohorts_of(spec)}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+CohortName = Annotated[
+    str,
+    typer.Argument(help="Name of a declared private dataset.", autocompletion=cohort_names),
+]
+"""The argument of commands that work on one cohort."""
 
 
 def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
@@ -45,6 +60,8 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
             f"got {name!r}. {hint}"
         )
     if to_spend:
+        from dpsynth_assets.components.planning_problems import require_plan
+
         require_plan(cohorts[name], place[name])
         _refuse_shared_records(cohorts[name], declared.usable)
     return cohorts[name]

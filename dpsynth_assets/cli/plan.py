@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -18,7 +18,7 @@ All = Annotated[
 
 
 def plan(
-    cohort: Annotated[str, typer.Argument(help="Name of a declared private dataset.")],
+    cohort: CohortName,
     everything: All = False,
     as_json: Json = False,
 ) -> None:

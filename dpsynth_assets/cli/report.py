@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_up
@@ -22,7 +22,7 @@ CORPORA_BESIDE = 3
 
 
 def report(
-    cohort: Annotated[str, typer.Argument(help="Name of a declared private dataset.")],
+    cohort: CohortName,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the corpora of a cohort: guarantee, rows, samples, scores, spend, and where they lie.

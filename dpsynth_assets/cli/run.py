@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.cli.asset_selection import selected_assets
-from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.confirmation import pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.summary import print_summary, summarise
@@ -20,7 +20,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 
 
 def run(
-    cohort: Annotated[str, typer.Argument(help="Name of a declared private dataset.")],
+    cohort: CohortName,
     select: Annotated[
         str | None,
         typer.Option(help="Dagster asset selection; default: the cohort and what it is built on."),

@@ -1,0 +1,83 @@
+"""The commands of `dpsynth`, each imported when it is called.
+
+`dpsynth`, its help and the shell's completion list all commands; importing them for that would
+take seconds.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from dpsynth_assets.cli.examples import with_examples
+from dpsynth_assets.cli.one_line import OneLineGroup
+
+_CLI = "dpsynth_assets.cli"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command that is not imported yet.
+
+    Attributes:
+        place: Module below `dpsynth_assets.cli` and the name in it: `plan:plan`.
+        help: Its line in the list of commands.
+    """
+
+    place: str
+    help: str
+
+    def load(self, name: str) -> Any:
+        """Imports the command, or group of commands; `name` is what it is called by."""
+        module, _, attribute = self.place.partition(":")
+        found = getattr(importlib.import_module(f"{_CLI}.{module}"), attribute)
+        command = typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
+        command.name = name
+        return with_examples(command, name)
+
+
+ENTRIES: dict[str, Entry] = {
+    "init": Entry("init:init", "Write a dataset file for your own data."),
+    "plan": Entry("plan:plan", "Price every declared release from public facts alone."),
+    "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
+    "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
+    "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),
+    "purge": Entry("purge:purge", "Remove private intermediates from the store."),
+    "leak-scan": Entry("leak_scan:leak_scan", "Search what was written for planted canaries."),
+    "ui": Entry("web.command:ui", "Serve the web UI and run the daemon, until interrupted."),
+    "datasets": Entry("datasets:app", "Check and list dataset files."),
+    "account": Entry("pricing:account", "Price mechanisms without any data."),
+    "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),
+    "audit": Entry("audit:app", "Audit a cohort; test mechanisms by their claims."),
+    "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),
+    "secrets": Entry("secrets:app", "Compare noise for secrets with Gaussian DP."),
+}
+"""Name of each command -> where it is; in the order of the help."""
+
+
+class CommandTable(OneLineGroup):
+    """The root of all commands; lists them all, imports the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Takes the settings of a group; the commands are those of the table."""
+        super().__init__(**settings)
+        self.commands |= {
+            name: TyperCommand(name, help=entry.help) for name, entry in ENTRIES.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Imports the command that is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in ENTRIES:
+            command = ENTRIES[name].load(name)
+        return name, command, rest
+
+
+def _alone(function: Callable[..., None]) -> typer.Typer:
+    """The application of one function that is a command by itself."""
+    application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    application.command()(function)
+    return application

@@ -1,0 +1,134 @@
+"""`dpsynth` without a command: where it works, what each cohort has spent, and what to do next."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
+from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+
+if TYPE_CHECKING:
+    from dpsynth_assets.privacy.ledger import CohortSpend, Ledger
+
+MOST_ROWS = 12
+"""Cohorts shown, those of the latest results first: the table is to fit a screen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortState:
+    """What one cohort has spent and made.
+
+    Attributes:
+        name: Name of the cohort.
+        budget: Declared ε.
+        spend: What the ledger says; None where there is no ledger.
+        published: Number of corpora that were published.
+        last_result: Seconds since the epoch at which a run last wrote a result; 0 for none.
+    """
+
+    name: str
+    budget: float
+    spend: "CohortSpend | None"
+    published: int
+    last_result: float
+
+    @property
+    def next_command(self) -> str:
+        """The command that this cohort waits for."""
+        if self.published:
+            return f"dpsynth report {self.name}"
+        charged = self.spend is not None and self.spend.dataset
+        return f"dpsynth {'run' if charged else 'plan'} {self.name}"
+
+
+def overview() -> None:
+    """Prints where this installation is, its cohorts with their budgets, and the next commands.
+
+    Reads declarations, the ledger and the dates of files; creates nothing.
+    """
+    console = Console(width=max(100, Console().width))
+    found = standing(dataset_folders())
+    ledger = _existing_ledger()
+    specs = (file.spec for file in found.usable if isinstance(file.spec, PrivateDatasetSpec))
+    states = sorted(
+        (_state(cohort, ledger) for spec in specs for cohort in cohorts_of(spec)),
+        key=lambda state: (-state.last_result, state.name),
+    )
+    for name, value in _places():
+        console.print(f"{name:>8}: {value}", highlight=False, markup=False, soft_wrap=True)
+    if states:
+        console.print(_table(states[:MOST_ROWS]))
+    if len(states) > MOST_ROWS:
+        console.print(f"{len(states) - MOST_ROWS} more: dpsynth datasets list.", highlight=False)
+    if found.refused:
+        files = len(found.refused)
+        console.print(
+            f"{files} dataset file(s) cannot be used: dpsynth datasets check.", style="red"
+        )
+    for line in (
+        "Your own data: dpsynth init NAME --from FILE. Web UI: dpsynth ui.",
+        "All commands: dpsynth --help.",
+    ):
+        console.print(line, highlight=False)
+
+
+def _places() -> Iterator[tuple[str, str]]:
+    """The folders and addresses that commands of this terminal use."""
+    root = home()
+    new = "" if root.root.exists() else " (not there yet)"
+    yield "home", f"{root.root}{new}"
+    yield "dagster", os.environ.get("DAGSTER_HOME", str(root.dagster))
+    yield "datasets", ", ".join(str(folder) for folder in dataset_folders())
+
+
+def _existing_ledger() -> "Ledger | None":
+    """The ledger; None where nothing was charged yet. A lost one is refused as everywhere."""
+    from dpsynth_assets.cli.ledger import open_ledger
+    from dpsynth_assets.privacy.ledger import Witness, sqlite_path
+
+    file = sqlite_path(home().ledger_url)
+    if file is not None and not file.exists() and Witness(home().witness).load() is None:
+        return None
+    return open_ledger(None)
+
+
+def _state(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> CohortState:
+    stores = home()
+    corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
+    results = [path.stat().st_mtime for path in (stores.reports / spec.name).glob("*.*")]
+    results += [path.stat().st_mtime for path in corpora]
+    return CohortState(
+        name=spec.name,
+        budget=spec.budget.epsilon,
+        spend=None if ledger is None else ledger.spend(spec.account, budget_terms(spec)),
+        published=len(corpora),
+        last_result=max(results, default=0.0),
+    )
+
+
+def _table(states: list[CohortState]) -> Table:
+    table = Table()
+    for name in ("cohort", "ε spent", "ε left", "of", "corpora", "last result", "next"):
+        right = name in ("ε spent", "ε left", "of", "corpora")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for state in states:
+        spent = 0.0 if state.spend is None else state.spend.epsilon
+        left = state.budget if state.spend is None else state.spend.remaining_epsilon
+        made = datetime.fromtimestamp(state.last_result, UTC) if state.last_result else None
+        table.add_row(
+            state.name,
+            rounded_up(spent, ".4g"),
+            rounded_down(state.budget if left is None else left, ".4g"),
+            declared(state.budget),
+            str(state.published),
+            "—" if made is None else f"{made:%Y-%m-%d %H:%M} UTC",
+            state.next_command,
+        )
+    return table

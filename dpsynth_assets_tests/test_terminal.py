@@ -1,0 +1,163 @@
+"""The terminal: examples that parse, help and overview that open without heavy libraries."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.cohorts import find_cohort
+from dpsynth_assets.cli.command_table import ENTRIES
+from dpsynth_assets.cli.examples import EXAMPLES
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets_tests.assets.test_definitions import HEAVY
+
+SCREEN = {"COLUMNS": "100"}
+
+
+def walked(command, path):
+    """Every command that does something, by its path."""
+    below = getattr(command, "commands", {})
+    if not below:
+        yield path, command
+    for name, each in below.items():
+        yield from walked(each, f"{path} {name}")
+
+
+COMMANDS = dict(
+    found for name, entry in ENTRIES.items() for found in walked(entry.load(name), name)
+)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DPSYNTH_DATASETS", raising=False)
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+
+
+def said(*words):
+    return CliRunner().invoke(app, list(words), env=SCREEN)
+
+
+def opened(*words, **environment):
+    """Runs `dpsynth` in a process of its own; returns its last line: the heavy modules it took."""
+    code = (
+        "import json, sys\n"
+        "from dpsynth_assets.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    pass\n"
+        f"print(json.dumps(sorted(set({(*HEAVY, 'dagster', 'polars')!r}) & set(sys.modules))))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+def test_every_command_has_examples_and_every_example_a_command():
+    assert set(EXAMPLES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES))
+def test_examples_parse_and_end_the_help(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    told = said(*path.split(), "--help")
+    assert told.exit_code == 0, told.output
+    shown = "".join(told.output.split())
+    root = get_command(app)
+    for example in EXAMPLES[path]:
+        assert "".join(example.split()) in shown
+        program, *words = shlex.split(example)
+        assert program == "dpsynth"
+        context = root.make_context("dpsynth", list(words))
+        rest = [*context._protected_args, *context.args]
+        command = root
+        while hasattr(command, "commands"):
+            name, command, rest = command.resolve_command(context, rest)
+            context = command.make_context(name, rest, parent=context)
+            rest = [*context._protected_args, *context.args]
+        assert command.name == COMMANDS[path].name
+
+
+def test_the_list_of_commands_says_what_each_is():
+    told = said("--help")
+    assert told.exit_code == 0
+    for name, entry in ENTRIES.items():
+        assert name in told.output
+        assert entry.help in " ".join(told.output.replace("│", " ").split())
+
+
+def test_the_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    assert said("--version").output == f"dpsynth {version('dpsynth_assets')}\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("--version",)])
+def test_what_comes_before_a_command_imports_nothing_heavy(words):
+    assert opened(*words) == []
+
+
+def completed(line):
+    """What the shell offers for the last word of a line."""
+    told = subprocess.run(
+        [sys.executable, "-c", "from dpsynth_assets.cli.main import app; app(prog_name='dpsynth')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={
+            **os.environ,
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(line.count(" ")),
+            "_DPSYNTH_COMPLETE": "complete_bash",
+        },
+    )
+    return told.stdout.split()
+
+
+def test_the_shell_completes_commands_and_cohorts():
+    assert completed("dpsynth le") == ["leak-scan", "ledger"]
+    assert completed("dpsynth plan ti") == ["tickets"]
+
+
+def test_the_overview_says_where_it_works_and_what_comes_next(tmp_path):
+    told = said()
+    assert told.exit_code == 0, told.output
+    assert f"home: {tmp_path / 'home'} (not there yet)" in told.output
+    (row,) = [line for line in told.output.splitlines() if line.startswith("│ tickets")]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        "tickets", "0", "15", "15", "0", "—", "dpsynth plan tickets",
+    ]  # fmt: skip
+    assert len(told.output.splitlines()) <= 24
+    assert not (tmp_path / "home").exists()  # Looking creates nothing.
+
+
+def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path):
+    found = find_cohort("tickets")
+    ledger_file = tmp_path / "home" / "ledger" / "ledger.sqlite"
+    ledger_file.parent.mkdir(parents=True)
+    plan = plan_dataset(found)
+    histogram = plan.histogram
+    request = stage_request(found, histogram, histogram.plan.stages[0], release="1")
+    Ledger(f"sqlite:///{ledger_file}").reserve(request, plan.budget, plan.releases)
+    charged = said()
+    (row,) = [line for line in charged.output.splitlines() if line.startswith("│ tickets")]
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    spent, left = float(cells[1]), float(cells[2])
+    assert 0 < spent < 15
+    assert spent + left == pytest.approx(15, abs=0.01)
+    assert cells[-1] == "dpsynth run tickets"
+    (tmp_path / "home" / "released" / "tickets" / "mean_uniform" / "data").mkdir(parents=True)
+    assert "dpsynth report tickets" in said().output
