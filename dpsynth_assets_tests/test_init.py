@@ -448,6 +448,15 @@ def test_no_proposal_cuts_batches_that_a_cluster_cannot_fill():
     assert method.settings.get("expected_batch_size", 8) <= 64
 
 
+def test_of_methods_that_buy_enough_rows_the_one_with_the_fewest_contexts_a_token_is_proposed():
+    """1,500 records of five labels at ε = 10: batches of 256 buy more rows, for hours of passes."""
+    method = proposed(1500, 10.0)
+    assert method.name == "invisible_ink"
+    assert method.settings["expected_batch_size"] == 8
+    many = proposed(20_000, 10.0)
+    assert many.settings["expected_batch_size"] == 64
+
+
 @pytest.mark.parametrize("rows", [400, 4000])
 def test_the_number_of_records_that_is_counted_changes_no_proposal(folder, tmp_path, rows):
     complaints(rows).write_csv(tmp_path / "data.csv")

@@ -61,7 +61,7 @@ def test_all_prices_the_others_and_refuses_in_a_line_each(folder):
 def test_a_refused_method_is_a_line_and_exit_code_2(folder):
     declare(
         folder,
-        {"method": "mean_uniform"},
+        {"method": "mean_uniform", "settings": {"clip_bound": 6.0}},
         {"method": "mean_clustered", "settings": {"public_top_k": None}},
     )
     told = plan("notes")

@@ -47,7 +47,7 @@ PREDICTIONS: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("mean_uniform", {"expected_batch_size": size, "max_batches": _BATCHES})
         for size in (64, 128, 256)
     ),
-    ("invisible_ink", {"max_batches": _BATCHES}),
+    ("invisible_ink", {"expected_batch_size": 8, "max_batches": _BATCHES}),
 )
 """Private prediction at the batch sizes of the papers: each buys so many rows and no more."""
 
@@ -55,8 +55,9 @@ PREDICTIONS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 def proposed_method(choices: Choices, base: PublicDataSpec | None) -> ProposedMethod:
     """Chooses the method whose plan fits the declared numbers.
 
-    Private prediction if it buys LEAST_ROWS, `mean_clustered` before what buys more; else the first
-    method that writes any number of rows and is not refused.
+    Private prediction if it buys LEAST_ROWS: `mean_clustered` before others, then what reads the
+    fewest contexts for a token. Else the first method that writes any number of rows and is not
+    refused.
 
     Args:
         choices: What the file will declare.
@@ -79,11 +80,7 @@ def proposed_method(choices: Choices, base: PublicDataSpec | None) -> ProposedMe
         for name, settings in PREDICTIONS
         if _batches_fill(choices, name, settings) and (rows := _rows(choices, base, name, settings))
     ]
-    name, settings, rows = max(
-        bought,
-        key=lambda each: (each[2] >= LEAST_ROWS and each[0] == "mean_clustered", each[2]),
-        default=("", {}, 0),
-    )
+    name, settings, rows = max(bought, key=_worth, default=("", {}, 0))
     of = f"{choices.records:,} declared records and ε = {declared(choices.epsilon)}"
     if rows >= LEAST_ROWS:
         return ProposedMethod(
@@ -100,12 +97,20 @@ def proposed_method(choices: Choices, base: PublicDataSpec | None) -> ProposedMe
     )
 
 
+def _worth(bought: tuple[str, Mapping[str, Any], int]) -> tuple[int, ...]:
+    """Orders what plans buy: enough rows in the fewest forward passes, else the most rows."""
+    name, settings, rows = bought
+    if rows < LEAST_ROWS:
+        return (0, rows)
+    return (1, name == "mean_clustered", -settings["expected_batch_size"], rows)
+
+
 def _batches_fill(choices: Choices, name: str, settings: Mapping[str, Any]) -> bool:
     """Whether equal labels, and clusters of a label, would each have records for a whole batch."""
     cells = math.prod(len(values) for values in choices.labels.values())
     if name == "mean_clustered":
         cells *= CLUSTERS
-    return cells * settings.get("expected_batch_size", 1) <= (choices.records or 0)
+    return cells * settings["expected_batch_size"] <= (choices.records or 0)
 
 
 def _writer(choices: Choices, base: PublicDataSpec | None, why: str) -> ProposedMethod:
