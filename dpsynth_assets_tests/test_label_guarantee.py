@@ -74,7 +74,7 @@ def test_a_card_and_a_statement_show_no_number_below_the_label(ledger):
                 p for p in label["guarantee"]["privacy_profile"] if p["epsilon"] == float(epsilon)
             )
             assert Decimal(delta) >= Decimal(repr(told["delta"]))
-    assert "ε = 3.324" in dataset_card(label, columns=["text"], rows=3)
+    assert "ε = 3.33 " in dataset_card(label, columns=["text"], rows=3)
 
 
 def test_commands_and_pages_show_no_number_below_the_ledger(ledger, tmp_path):
@@ -82,8 +82,8 @@ def test_commands_and_pages_show_no_number_below_the_ledger(ledger, tmp_path):
     spend = ledger.spend("tickets")
     spent, left = Decimal(repr(spend.epsilon)), Decimal(repr(spend.remaining_epsilon))
     shown = CliRunner().invoke(app, ["ledger", "show", "--ledger", sqlite_url(tmp_path)]).output
-    cells = [Decimal(cell) for cell in re.findall(r"\b\d\.\d{4}\b", shown)]
-    assert spent.quantize(Decimal("1e-4"), "ROUND_CEILING") in cells
+    cells = [Decimal(cell) for cell in re.findall(r"\b\d\.\d{2,}\b", shown)]
+    assert spent.quantize(Decimal("1e-2"), "ROUND_CEILING") in cells
     assert all(cell >= spent or cell <= left for cell in cells)
     page = audit_page(
         AuditTrail(

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed, filter_epsilon
-from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import (
     POST_PROCESSING,
@@ -219,7 +219,7 @@ def test_an_edited_number_on_the_card_is_named(ledger, tmp_path):
     folder = tmp_path / "corpus"
     label = publish(folder, ledger, histogram_and_corpus(ledger))
     card = folder / "README.md"
-    shown = rounded_up(label["guarantee"]["epsilon"], ".4g")
+    shown = epsilon_up(label["guarantee"]["epsilon"])
     card.write_text(card.read_text().replace(f"ε = {shown}", "ε = 0.1", 1))
     assert [problem.split(":")[0] for problem in corpus_problems(folder, ledger.entries())] == [
         "README.md"

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
@@ -153,9 +153,9 @@ def _print(trail: AuditTrail) -> None:
         table.add_column(name, justify="right")
     for spend in trail.spends:
         numbers = (
-            rounded_up(spend.epsilon_alone, ".4f"),
-            rounded_up(spend.epsilon_cumulative, ".4f"),
-            rounded_down(spend.epsilon_remaining, ".4f"),
+            epsilon_up(spend.epsilon_alone),
+            epsilon_up(spend.epsilon_cumulative),
+            epsilon_down(spend.epsilon_remaining),
         )
         table.add_row(
             str(spend.seq),

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
 from dpsynth_assets.privacy.ledger.plans import is_secret
 from dpsynth_assets.privacy.ledger.schema import RESERVE
@@ -82,7 +82,7 @@ def show_pending(
         table.add_column(name, overflow="fold")
     for each in pending:
         rows = "after the histogram" if each.rows is None else f"{each.rows} or more"
-        table.add_row(each.asset, rounded_up(each.epsilon, ".4g"), rows)
+        table.add_row(each.asset, epsilon_up(each.epsilon), rows)
     console.print(table)
     for each in pending:
         if each.again:
@@ -93,7 +93,7 @@ def show_pending(
     left = spec.budget.epsilon if spend.remaining_epsilon is None else spend.remaining_epsilon
     console.print(
         f"Budget: ε = {declared(spec.budget.epsilon)} at δ = {declared(spec.budget.delta)}; "
-        f"{rounded_down(left, '.4g')} remains before this run. What is paid cannot be paid back."
+        f"{epsilon_down(left)} remains before this run. What is paid cannot be paid back."
     )
 
 

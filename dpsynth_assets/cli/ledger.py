@@ -14,7 +14,7 @@ from rich.table import Table
 
 from dpsynth_assets.cli.ledger_recovery import accept, restore
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import (
     Checkpoint,
@@ -167,9 +167,9 @@ def _months(cohorts: Sequence[CohortSpend]) -> Table:
             table.add_row(
                 spend.cohort,
                 spend.month,
-                rounded_up(spend.month_epsilon, ".4f"),
+                epsilon_up(spend.month_epsilon),
                 declared(spend.monthly_epsilon),
-                rounded_down(spend.month_remaining_epsilon, ".4f"),
+                epsilon_down(spend.month_remaining_epsilon),
             )
     return table
 
@@ -184,8 +184,8 @@ def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
         table.add_row(
             spend.dataset,
             spend.total_guarantee,
-            rounded_up(spend.guaranteed_epsilon, ".4f"),
-            rounded_up(spend.epsilon, ".4f"),
+            epsilon_up(spend.guaranteed_epsilon),
+            epsilon_up(spend.epsilon),
             rounded_up(spend.delta),
             str(len(spend.cohorts)),
             "in parallel: the largest cohort" if parallel else "one after the other: the sum",
@@ -214,10 +214,10 @@ def _charge_row(line: HistoryLine) -> list[str]:
         line.asset,
         line.mechanism,
         state,
-        rounded_up(line.epsilon_alone, ".4f"),
-        rounded_up(line.epsilon_cumulative, ".4f"),
-        rounded_down(line.epsilon_remaining, ".4f"),
-        rounded_up(line.ex_post_epsilon, ".4f"),
+        epsilon_up(line.epsilon_alone),
+        epsilon_up(line.epsilon_cumulative),
+        epsilon_down(line.epsilon_remaining),
+        epsilon_up(line.ex_post_epsilon),
         line.run_id[:8],
     ]
 
@@ -229,10 +229,10 @@ def _total_row(spend: CohortSpend) -> list[str]:
     return [
         spend.cohort,
         spend.total_guarantee,
-        rounded_up(spend.guaranteed_epsilon, ".4f"),
-        rounded_up(spend.epsilon, ".4f"),
+        epsilon_up(spend.guaranteed_epsilon),
+        epsilon_up(spend.epsilon),
         declared(spend.budget_epsilon),
-        rounded_down(spend.remaining_epsilon, ".4f"),
+        epsilon_down(spend.remaining_epsilon),
         rounded_up(spend.delta),
         spend.basis,
         spend.accountant,
@@ -244,9 +244,7 @@ def _total_row(spend: CohortSpend) -> list[str]:
 def _not_summed(spend: CohortSpend) -> str:
     apart = []
     if spend.has_ex_post:
-        apart.append(
-            f"ex-post releases (largest bound {rounded_up(spend.ex_post_epsilon_max, '.4f')})"
-        )
+        apart.append(f"ex-post releases (largest bound {epsilon_up(spend.ex_post_epsilon_max)})")
     if spend.secret_posterior is not None:
         apart.append(
             f"secrets (posterior {rounded_up(spend.secret_posterior, '.4g')} of prior "

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 
 _SCORES = {"mauve": "MAUVE", "accuracy": "accuracy"}
 
@@ -45,9 +45,9 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         for sentence in summary["verdicts"]:
             console.print(sentence, highlight=False, markup=False)
     total = (
-        f"Cohort {summary['cohort']}: ε = {rounded_up(summary['epsilon'], '.4g')} of "
+        f"Cohort {summary['cohort']}: ε = {epsilon_up(summary['epsilon'])} of "
         f"{declared(summary['budget_epsilon'])} spent on DP releases (odometer reading); "
-        f"guaranteed: ε = {rounded_up(summary['epsilon_guaranteed'], '.4g')} at δ = "
+        f"guaranteed: ε = {epsilon_up(summary['epsilon_guaranteed'])} at δ = "
         f"{rounded_up(summary['delta'])}; guarantee as a whole: {summary['cohort_guarantee']}."
     )
     console.print(total, highlight=False)
@@ -68,20 +68,13 @@ def _table(summary: dict[str, Any]) -> Table:
         table.add_row(
             row["name"],
             row["guarantee"],
-            _bound(row["epsilon"], ".3g"),
-            _bound(row["delta"], "g"),
+            format_cell("epsilon", row["epsilon"]),
+            format_cell("delta", row["delta"]),
             _number(row["rows"], "{:d}"),
             *(format_cell(name, row.get(name), row) for name in _SCORES),
             _number(row["seconds"], "{:.0f}"),
         )
     return table
-
-
-def _bound(value: Any, form: str) -> str:
-    """A bound, rounded up; words where a reference has no number."""
-    if value is None:
-        return "—"
-    return value if isinstance(value, str) else rounded_up(value, form)
 
 
 def _number(value: Any, form: str) -> str:

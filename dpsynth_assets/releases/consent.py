@@ -8,7 +8,7 @@ paid for may turn out to be another one. In such a run it is refused before the 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, PlannedRelease, ReleaseRequest
@@ -55,6 +55,6 @@ def expect_consent(
     raise UnagreedChargeError(
         f"Expected a release of {request.asset} that was paid for, got one that would be charged: "
         "what it is made from is not what the earlier one was made from, so nobody was asked. "
-        f"It would bring the cohort from ε = {rounded_up(expected.spent_epsilon, '.4g')} to "
-        f"{rounded_up(expected.total_epsilon, '.4g')}. Nothing was charged. Add --yes to pay."
+        f"It would bring the cohort from ε = {epsilon_up(expected.spent_epsilon)} to "
+        f"{epsilon_up(expected.total_epsilon)}. Nothing was charged. Add --yes to pay."
     )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.report.guarantee_lines import guarantee_lines
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
 
@@ -86,13 +86,13 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
     Args:
         cohort: The section of that name of a label; of schema 1, it knows only what was spent.
     """
-    spent = f"ε = {rounded_up(cohort['epsilon'], '.4g')} of {declared(cohort['budget_epsilon'])}"
+    spent = f"ε = {epsilon_up(cohort['epsilon'])} of {declared(cohort['budget_epsilon'])}"
     delta = f"at δ = {rounded_up(cohort['delta'])} over its DP releases"
     total = f"{spent} {delta}."
     if "epsilon_guaranteed" in cohort:
         total = (
             f"guaranteed ({cohort['basis']}): ε = "
-            f"{rounded_up(cohort['epsilon_guaranteed'], '.4g')} {delta}; "
+            f"{epsilon_up(cohort['epsilon_guaranteed'])} {delta}; "
             f"spent so far (odometer reading, a diagnostic): {spent}."
         )
     if cohort.get("restated"):
@@ -144,7 +144,7 @@ def _label_sections(label: Mapping[str, Any], *, depth: str) -> list[str]:
 
 def _mechanism_line(mechanism: Mapping[str, Any]) -> str:
     alone = mechanism["epsilon_alone"]
-    cost = "" if alone is None else f" (ε = {rounded_up(alone, '.4g')} alone)"
+    cost = "" if alone is None else f" (ε = {epsilon_up(alone)} alone)"
     words = mechanism["in_words"] or f"{mechanism['guarantee']} release"
     parameters = json.dumps(mechanism["parameters"], sort_keys=True)
     return (
@@ -198,7 +198,7 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
 
 
 def _release_row(release: Mapping[str, Any]) -> str:
-    epsilon = "—" if release["epsilon"] is None else rounded_up(release["epsilon"], ".4g")
+    epsilon = "—" if release["epsilon"] is None else epsilon_up(release["epsilon"])
     return (
         f"| {release['at']} | {release['asset']} ({release['release']}) | {release['mechanism']} | "
         f"{release['guarantee']} | {epsilon} | {release['state']} |"

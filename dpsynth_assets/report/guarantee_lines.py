@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 
 _DP_PART = "epsilon_of_its_dp_releases_alone"
 """ε of a label whose subject as a whole has none."""
@@ -35,7 +35,7 @@ def _epsilon_lines(label: Mapping[str, Any]) -> list[str]:
     whole = label["subject"]["kind"] == "cohort"
     covered = "everything charged to the cohort" if whole else "this release and those it builds on"
     lines = [
-        f"- ε = {rounded_up(guarantee['epsilon'], '.4g')} at δ = {rounded_up(guarantee['delta'])} "
+        f"- ε = {epsilon_up(guarantee['epsilon'])} at δ = {rounded_up(guarantee['delta'])} "
         f"for {covered} ({guarantee['accountant']} accounting)."
     ]
     if "basis" in guarantee:
@@ -45,7 +45,7 @@ def _epsilon_lines(label: Mapping[str, Any]) -> list[str]:
     if "spent" in guarantee:
         spent = guarantee["spent"]
         lines.append(
-            f"- Spent so far: ε = {rounded_up(spent['epsilon'], '.4g')} of "
+            f"- Spent so far: ε = {epsilon_up(spent['epsilon'])} of "
             f"{declared(guarantee['budget_epsilon'])}, {spent['is']}."
         )
     return lines
@@ -55,14 +55,14 @@ def _dp_part_lines(guarantee: Mapping[str, Any]) -> list[str]:
     """What holds for the DP releases of a cohort that as a whole has no (ε, δ)."""
     lines = [
         f"- Its (ε, δ)-DP releases seen alone, without the others: ε = "
-        f"{rounded_up(guarantee[_DP_PART], '.4g')} at δ = {rounded_up(guarantee['delta'])} "
+        f"{epsilon_up(guarantee[_DP_PART])} at δ = {rounded_up(guarantee['delta'])} "
         f"({guarantee['accountant']} accounting). This is no guarantee of the whole cohort: it "
         "says nothing about who also sees a release of another kind."
     ]
     if "spent" in guarantee:
         spent = guarantee["spent"]
         lines.append(
-            f"- Spent on them so far: ε = {rounded_up(spent['epsilon'], '.4g')} of "
+            f"- Spent on them so far: ε = {epsilon_up(spent['epsilon'])} of "
             f"{declared(guarantee['budget_epsilon'])}, {spent['is']}."
         )
     return lines

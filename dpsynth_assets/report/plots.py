@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
 TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}
@@ -226,7 +226,7 @@ def _row_name(row: Mapping[str, Any]) -> str:
     epsilon = row.get("epsilon")
     if epsilon is None:
         return shortened(str(row["name"]))
-    shown = rounded_up(epsilon, ".3g") if isinstance(epsilon, int | float) else str(epsilon)
+    shown = epsilon_up(epsilon) if isinstance(epsilon, int | float) else str(epsilon)
     return f"{shortened(str(row['name']))} (ε = {shown})"
 
 

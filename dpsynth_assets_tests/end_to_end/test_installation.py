@@ -16,7 +16,7 @@ from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -191,8 +191,9 @@ def test_every_card_and_the_statement_equal_the_ledger(house):
 def test_a_card_that_says_another_epsilon_fails_its_check(house):
     card = house.home / "released" / "letters" / "mean_uniform" / "README.md"
     text = card.read_text()
-    epsilon = rounded_up(label_of(house, "mean_uniform")["guarantee"]["epsilon"], ".4g")
+    epsilon = epsilon_up(label_of(house, "mean_uniform")["guarantee"]["epsilon"])
     try:
+        assert f"ε = {epsilon}" in text
         card.write_text(text.replace(f"ε = {epsilon}", "ε = 0.1"))
         assert corpus_problems(card.parent, ledger().entries())
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from dpsynth_assets.cli.ledger import show
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -267,7 +267,7 @@ def test_show_tells_what_disjoint_cohorts_cost_together(ledger, tmp_path, capsys
     assert "in parallel: the largest cohort" in printed
     total = ledger.dataset_spend("tickets")
     assert total.epsilon == ledger.spend("tickets_2026_02").epsilon
-    assert rounded_up(total.epsilon, ".4f") in printed
+    assert epsilon_up(total.epsilon) in printed
 
 
 def test_cohorts_of_two_rules_would_add_up():

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 
 ProgressCallback = Callable[[float, str], None]
 PublicEvaluation = Callable[[Any], float]
@@ -96,8 +96,7 @@ class Reports:
         found = []
         if self._epsilon is not None:
             found.append(
-                f"ε {rounded_up(self._epsilon(step), '.2f')} of "
-                f"{rounded_up(self._epsilon(self._steps), '.2f')}"
+                f"ε {epsilon_up(self._epsilon(step))} of {epsilon_up(self._epsilon(self._steps))}"
             )
         found += [f"public loss {loss:.3f}" for at, loss in self.public_losses if at == step]
         return found
