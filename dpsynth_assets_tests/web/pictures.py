@@ -1,4 +1,6 @@
-"""Writes the tour's pictures: `python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]`.
+"""Writes the tour's pictures and its recording.
+
+    python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]
 
 Walks through the UI of a small installation (the walk that `test_walk.py` runs) and keeps the
 pictures that docs/tour.md shows. With the home of a finished `dpsynth run tickets`, pictures that
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from dpsynth_assets_tests.web.recording import write_recording
 from dpsynth_assets_tests.web.walk import (
     MissingToolError,
     Step,
@@ -47,8 +50,9 @@ def main(folder: Path, home: Path | None) -> int:
         scratch = Path(name)
         steps = [] if home is None else look_at_demo(home, scratch / "demo", browser, LOOKS)
         failed = _keep(steps, LOOKS, folder)
-        steps = walk_through(scratch, scratch / "pictures", browser)
+        steps = walk_through(scratch, scratch / "pictures", browser, scratch / "frames")
         failed |= _keep(steps, HAPPENS if home else LOOKS + HAPPENS, folder)
+        write_recording(steps, scratch / "frames", folder / "walk.gif")
     return int(failed)
 
 

@@ -3,6 +3,7 @@
 //
 //   node walk.mjs '{"url": ..., "output": ..., "chromium": ..., "playwright": ...,
 //                   "cohort": ..., "method": ..., "groups": {...}, "blocked": ..., ...}'
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
@@ -98,6 +99,20 @@ async function openLaunchpad(page) {
   await button.locator('xpath=following::button[1]').click();
   await visible(page, 'Open launchpad').click();
   await page.locator('[role=dialog] .CodeMirror').first().waitFor({ timeout: PATIENCE });
+}
+
+// Saves what the page shows while a step is under way, at most five pictures a second.
+async function film(page, folder, stepName) {
+  mkdirSync(folder, { recursive: true });
+  const session = await page.context().newCDPSession(page);
+  let last = 0;
+  session.on('Page.screencastFrame', ({ data, sessionId }) => {
+    session.send('Page.screencastFrameAck', { sessionId }).catch(() => null);
+    if (Date.now() - last < 200) return;
+    last = Date.now();
+    writeFileSync(join(folder, `${stepName()}-${last}.png`), Buffer.from(data, 'base64'));
+  });
+  await session.send('Page.startScreencast', { format: 'png' });
 }
 
 const write = (page, text) => page.evaluate((value) => {
@@ -250,9 +265,12 @@ if (plan.only) {  // The step that makes room is left out.
   await page.goto(`${plan.url}/asset-groups`);
   await makeRoom(page);
 }
+let underWay = '';
+if (plan.frames) await film(page, plan.frames, () => underWay);
 for (const [index, [name, step]] of Object.entries(STEPS).entries()) {
   if (plan.only && !plan.only.includes(name)) continue;
   const started = Date.now();
+  underWay = name;
   const picture = join(plan.output, `${String(index + 1).padStart(2, '0')}_${name}.png`);
   let failure = null;
   try {

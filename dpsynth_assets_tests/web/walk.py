@@ -88,11 +88,20 @@ def _playwright() -> Path:
     return folder
 
 
-def walk_through(folder: Path, output: Path, browser: Browser) -> list[Step]:
-    """Builds a house in `folder`, serves it, walks through it; pictures go to `output`."""
+def walk_through(
+    folder: Path, output: Path, browser: Browser, frames: Path | None = None
+) -> list[Step]:
+    """Builds a house in `folder`, serves it, walks through it.
+
+    Args:
+        folder: Where the house is built.
+        output: Where a picture of each step goes.
+        browser: What drives the browser.
+        frames: Where what the page shows on the way goes; None: it is not kept.
+    """
     output.mkdir(parents=True, exist_ok=True)
     with open_ui(folder / "home", house.build_house(folder)) as ui:
-        steps, browsing = _walk(ui.url, browser, output)
+        steps, browsing = _walk(ui.url, browser, output, frames=frames)
         facts = {
             "processor_seconds_of_the_browser": round(browsing),
             "processor_seconds_of_dagster": round(processor_seconds(ui.session)),
@@ -155,6 +164,7 @@ def _walk(
     *,
     cohort: str = house.COHORT,
     only: Sequence[str] | None = None,
+    frames: Path | None = None,
 ) -> tuple[list[Step], float]:
     """Steps, and the browser's processor seconds."""
     plan = {
@@ -164,6 +174,7 @@ def _walk(
         "playwright": str(browser.playwright),
         "cohort": cohort,
         "only": only,
+        "frames": None if frames is None else str(frames),
         "method": house.METHOD,
         "blocked": house.BLOCKED,
         "blocked_method": house.BLOCKED_METHOD,
