@@ -1,6 +1,5 @@
 """The audit trail as an asset: what the event log claims, beside what the ledger has sealed."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,12 @@ import dagster as dg
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import Step, step_group
-from dpsynth_assets.assets.keys import AUDIT, dataset_key
+from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
 from dpsynth_assets.assets.launched_by import launchers
 from dpsynth_assets.assets.materialised import FILES, materialised
+from dpsynth_assets.assets.privacy_budgets import report_budgets
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import code_references
+from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoreUnavailableError
@@ -47,10 +47,10 @@ from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.storage.identity import version_of
+from dpsynth_assets.storage.owner_text import write_for_owner
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
-AUDIT_TRAIL = "audit_trail"
-AGREES = "ledger_agrees_with_event_log"
+_EXPECTED = "ledger, event log, stored releases and released files say the same, both ways"
 
 
 def written_files(*paths: Path) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterIns
             asset_key=dataset_key(cohort, AUDIT, AUDIT_TRAIL),
             check_name=AGREES,
             passed=passed,
-            metadata={"findings": dg.MetadataValue.json(lines)},
+            metadata={**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)},
         )
     )
 
@@ -208,10 +208,7 @@ def write_trail(trail: AuditTrail) -> Path:
         ("json", to_json(trail)),
         ("html", audit_page(trail)),
     ):
-        path = folder / f"{AUDIT_TRAIL}.{suffix}"
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(content)
+        write_for_owner(folder / f"{AUDIT_TRAIL}.{suffix}", content)
     return folder
 
 
@@ -250,8 +247,10 @@ def audit_trail_definitions(
     def audit_trail_of_cohort(
         context: dg.AssetExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> dg.MaterializeResult:
-        trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
+        book = ledger.open()
+        trail = audit_trail(spec.name, book, release_store, context.instance)
         folder = write_trail(trail)
+        report_budgets(book, context.instance)
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/spent": spent_in_words(trail),
@@ -272,7 +271,9 @@ def audit_trail_definitions(
     ) -> dg.AssetCheckResult:
         """Ledger, event log, stored releases and released files say the same, both ways."""
         trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
-        return dg.AssetCheckResult(passed=trail.agrees, metadata={"findings": _lines(trail)})
+        lines = _lines(trail)
+        shown = {**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)}
+        return dg.AssetCheckResult(passed=trail.agrees, metadata=shown)
 
     return dg.Definitions(
         assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]

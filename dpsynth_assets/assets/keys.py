@@ -7,6 +7,9 @@ from dpsynth_assets.methods.dataset_plan import SHARED
 AUDIT = "audit"
 """Folder of the assets that audit a cohort."""
 
+AUDIT_TRAIL, AGREES = "audit_trail", "ledger_agrees_with_event_log"
+"""The audit trail of a cohort, and the check that ledger and event log agree."""
+
 EVALUATION = "evaluation"
 """Folder of scores and pictures for the steward alone."""
 

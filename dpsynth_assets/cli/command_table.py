@@ -52,6 +52,7 @@ ENTRIES: dict[str, Entry] = {
     "account": Entry("pricing:account", "Price mechanisms without any data."),
     "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),
     "audit": Entry("audit:app", "Audit a cohort; test mechanisms by their claims."),
+    "budgets": Entry("budgets:budgets", "Show ε spent and left of every cohort, and rounds left."),
     "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),
     "secrets": Entry("secrets:app", "Compare noise for secrets with Gaussian DP."),
 }

@@ -29,6 +29,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "datasets cohorts": ("dpsynth datasets cohorts --reload http://127.0.0.1:3000",),
     "datasets fields": ("dpsynth datasets fields",),
     "datasets methods": ("dpsynth datasets methods",),
+    "budgets": ("dpsynth budgets", "dpsynth budgets --json"),
     "audit cohort": (
         "dpsynth audit tickets",
         "dpsynth audit cohort tickets --format html --output trail.html",

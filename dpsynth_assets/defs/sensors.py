@@ -42,8 +42,9 @@ def _audit_hourly() -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Compares ledger, event log, stored releases and released files of every cohort that "
-            "was audited before, each hour, and shows the result as the check of its audit trail. "
-            "Reads no private record, launches no run and charges nothing."
+            "was audited before, each hour, and shows the result as the check of its audit trail; "
+            "then brings privacy_budgets and its check up to date. Reads no private record, "
+            "launches no run and charges nothing."
         ),
     )
     @public_section("The hourly audit")
@@ -75,9 +76,26 @@ def _audit_hourly() -> dg.SensorDefinition:
         if failed:
             said.append(f"Could not audit {', '.join(failed)}: dpsynth audit NAME says why.")
             context.log.error(said[-1])
+        if (done or failed) and (problem := _budgets_problem(context.instance)):
+            said.append(problem)
+            context.log.error(problem)
         return dg.SkipReason(" ".join(said) or "No audit is due.")
 
     return audit_hourly
+
+
+def _budgets_problem(instance: dg.DagsterInstance) -> str:
+    """Shows the budgets as they are now; says why where that cannot be done, else nothing."""
+    from dpsynth_assets.assets.privacy_budgets import report_budgets, report_check
+    from dpsynth_assets.resources.ledger import PrivacyLedger
+
+    try:
+        report_budgets(PrivacyLedger().open(), instance)
+    except Exception as error:  # noqa: BLE001 - the audits of this tick were shown and stay so
+        problem = f"Could not read the budgets ({type(error).__name__}: {error})"
+        report_check([problem], instance)
+        return f"{problem}: dpsynth budgets says why."
+    return ""
 
 
 def killed_runs_sensor() -> dg.SensorDefinition:

@@ -1,0 +1,191 @@
+"""All budgets of the installation as one asset, with a check that is repeated every hour."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
+from dpsynth_assets.datasets import (
+    PrivateDatasetSpec,
+    cohorts_of,
+    dataset_folders,
+    standing,
+)
+from dpsynth_assets.metadata import code_references, compared
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.audit_table import LEVELS
+from dpsynth_assets.report.budget_page import budget_lines, budget_page, budget_table
+from dpsynth_assets.report.budgets import (
+    Budgets,
+    CohortBudget,
+    read_budgets,
+    with_findings,
+)
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.private_section import public_section
+from dpsynth_assets.storage.identity import version_of
+from dpsynth_assets.storage.owner_text import write_for_owner
+from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
+
+BUDGETS = dg.AssetKey("privacy_budgets")
+BUDGETS_HOLD = "budgets_hold"
+BUDGETS_GROUP = "0_budgets"
+PAGE = "budgets.html"
+_EXPECTED = "no cohort over its total, a valid ledger, and no disagreement in any audit"
+
+
+def budgets_now(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
+    """Reads the accounts of all cohorts, the results of their last audits, and their last runs.
+
+    Args:
+        ledger: Where charges are.
+        instance: Whose event log holds audits and runs.
+
+    Raises:
+        LedgerIntegrityError: The chain is broken.
+    """
+    files = standing(dataset_folders()).usable
+    specs = [
+        cohort
+        for file in files
+        if isinstance(file.spec, PrivateDatasetSpec)
+        for cohort in cohorts_of(file.spec)
+    ]
+    budgets = read_budgets(ledger, specs)
+    names = [each.cohort for each in budgets.cohorts]
+    budgets = with_findings(budgets, last_findings(names, instance))
+    told = (_with_run_and_month(each, instance) for each in budgets.cohorts)
+    return replace(budgets, cohorts=tuple(told))
+
+
+def last_findings(cohorts: Sequence[str], instance: dg.DagsterInstance) -> dict[str, int]:
+    """Cohort -> number of disagreements that its last audit found, of those that were audited."""
+    keys = {
+        dg.AssetCheckKey(dataset_key(name, AUDIT, AUDIT_TRAIL), AGREES): name for name in cohorts
+    }
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+    found: dict[str, int] = {}
+    for key, record in latest.items():
+        event = None if record.event is None else record.event.dagster_event
+        evaluation: Any = None if event is None else event.event_specific_data
+        if not isinstance(evaluation, dg.AssetCheckEvaluation):
+            continue  # Planned, and never run.
+        shown = evaluation.metadata.get("findings")
+        lines = shown.value if shown is not None and isinstance(shown.value, list) else []
+        found[keys[key]] = 0 if evaluation.passed else max(1, len(lines))
+    return found
+
+
+def _with_run_and_month(cohort: CohortBudget, instance: dg.DagsterInstance) -> CohortBudget:
+    tagged = instance.get_runs(filters=dg.RunsFilter(tags={COHORT: cohort.cohort}), limit=1)
+    run = tagged[0].run_id if tagged else cohort.last_run
+    return replace(cohort, last_run=run, ends=month_of_last_round(cohort, time.time()))
+
+
+def month_of_last_round(cohort: CohortBudget, now: float) -> str:
+    """Month in which a schedule comes to the last round that is left, e.g. "2027-03"; or empty.
+
+    Args:
+        cohort: Its schedule and rounds.
+        now: Seconds since the epoch from which ticks are counted.
+    """
+    from dagster._utils.schedules import schedule_execution_time_iterator
+
+    if not cohort.schedule or not cohort.rounds_left:
+        return ""
+    ticks = schedule_execution_time_iterator(now, cohort.schedule, cohort.timezone)
+    last = next(islice(ticks, cohort.rounds_left - 1, None), None)
+    return "" if last is None else f"{last:%Y-%m}"
+
+
+def report_budgets(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
+    """Shows the budgets as they are now, as asset, check and page; launches no run.
+
+    The asset is materialised again only where something changed since it last was.
+
+    **Privacy** Reads ledger, declarations and event log: post-processing.
+    """
+    budgets = budgets_now(ledger, instance)
+    write_page(budgets)
+    metadata = _metadata(budgets)
+    last = instance.get_latest_materialization_event(BUDGETS)
+    shown = None if last is None else last.asset_materialization
+    table = None if shown is None else shown.metadata.get("dpsynth/budgets")
+    if table != metadata["dpsynth/budgets"]:
+        instance.report_runless_asset_event(dg.AssetMaterialization(BUDGETS, metadata=metadata))
+    report_check(budgets.problems(), instance)
+    return budgets
+
+
+def report_check(problems: list[str], instance: dg.DagsterInstance) -> None:
+    """Shows a result of the check of the budgets, outside of any run.
+
+    Args:
+        problems: What is wrong; empty where the budgets hold.
+        instance: Learns the result.
+    """
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=BUDGETS,
+            check_name=BUDGETS_HOLD,
+            passed=not problems,
+            metadata=compared(_EXPECTED, problems),
+        )
+    )
+
+
+def _metadata(budgets: Budgets) -> dict[str, Any]:
+    return {
+        **{f"budget of {cohort}": line for cohort, line in budget_lines(budgets).items()},
+        "dpsynth/budgets": dg.MetadataValue.md(budget_table(budgets)),
+        "dpsynth/problems": len(budgets.problems()),
+        "dpsynth/page": dg.MetadataValue.path(str(home().reports / PAGE)),
+        "dpsynth/ledger_head": budgets.ledger_head,
+    }
+
+
+def write_page(budgets: Budgets) -> None:
+    """Writes the page beside the cohorts' audit pages, for its owner."""
+    write_for_owner(home().reports / PAGE, budget_page(budgets))
+
+
+def budget_definitions() -> dg.Definitions:
+    """The asset that shows all budgets, and its check."""
+
+    @dg.asset(
+        key=BUDGETS,
+        group_name=BUDGETS_GROUP,
+        tags={PRIVACY: INTERNAL},
+        metadata=code_references("dpsynth_assets.report.budgets.read_budgets"),
+        kinds={"html"},
+        code_version=version_of("privacy budgets", 1),
+        description=(
+            "The budget of every cohort: ε spent and left, rounds left and the month in which they "
+            "run out, guarantee, last run, disagreements that its audit found. Brought up to date "
+            "after each run that ends with an audit trail, and by the hourly audit. Free; reads "
+            f"ledger and event log alone. {LEVELS}"
+        ),
+    )
+    @public_section("The privacy budgets")
+    def privacy_budgets(
+        context: dg.AssetExecutionContext, ledger: PrivacyLedger
+    ) -> dg.MaterializeResult:
+        budgets = budgets_now(ledger.open(), context.instance)
+        write_page(budgets)
+        return dg.MaterializeResult(metadata=_metadata(budgets))
+
+    @dg.asset_check(asset=BUDGETS, name=BUDGETS_HOLD)
+    @public_section("Checking the privacy budgets")
+    def budgets_hold(
+        context: dg.AssetCheckExecutionContext, ledger: PrivacyLedger
+    ) -> dg.AssetCheckResult:
+        """No cohort has spent more than its total, and neither ledger nor audits disagree."""
+        problems = budgets_now(ledger.open(), context.instance).problems()
+        return dg.AssetCheckResult(passed=not problems, metadata=compared(_EXPECTED, problems))
+
+    return dg.Definitions(assets=[privacy_budgets], asset_checks=[budgets_hold])

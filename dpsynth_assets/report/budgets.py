@@ -1,0 +1,252 @@
+"""The budgets of all cohorts of an installation: what is spent, what is left, and for how long.
+
+Everything here is public or derived from public values: realised ex-post bounds stay in the ledger.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import event_to_json, is_post_processing
+from dpsynth_assets.privacy.ledger import CohortSpend, Ledger
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.charges import FilterSum
+from dpsynth_assets.privacy.ledger.plans import is_secret, plan_rounds
+from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.statement import cohort_spend
+from dpsynth_assets.privacy.ledger.terms import TIGHT, canonical_json
+
+NOTHING_CHARGED = "nothing charged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortBudget:
+    """The account of one cohort.
+
+    Attributes:
+        cohort: Name of the account in the ledger.
+        unit: Privacy unit in words.
+        guarantee: What holds of everything charged: `dp`, or `none (…)`; or that nothing was.
+        total: ε of the budget as the dataset file declares it, or else as the ledger last read it;
+            None where neither is known.
+        spent: ε of all charges, rounded up: the reading of an odometer, a diagnostic.
+        guaranteed: ε that is guaranteed of the same charges, rounded up.
+        left: What is left of the budget, rounded down.
+        delta: δ of the cohort.
+        rounds: Rounds that the dataset file declares; None where no file declares the cohort.
+        rounds_left: Whole rounds that the ledger would still admit; None where it is not known, or
+            where a round costs no ε.
+        schedule: Cron expression on which rounds are run; empty for none.
+        timezone: Its time zone.
+        ends: Month in which the last of these rounds is due, e.g. "2027-03"; empty for none.
+        last_run: Run that last asked for a release of the cohort; empty for none.
+        last_charge: When it was last charged, UTC; empty for never.
+        findings: Disagreements that its last audit found; None where it was never audited.
+    """
+
+    cohort: str
+    unit: str
+    guarantee: str
+    total: float | None
+    spent: float
+    guaranteed: float
+    left: float | None
+    delta: float
+    rounds: int | None = None
+    rounds_left: int | None = None
+    schedule: str = ""
+    timezone: str = "UTC"
+    ends: str = ""
+    last_run: str = ""
+    last_charge: str = ""
+    findings: int | None = None
+
+    @property
+    def overspent(self) -> bool:
+        """Says whether more was spent than the budget holds."""
+        return self.total is not None and not self.spent <= self.total
+
+    @property
+    def share(self) -> float:
+        """The part of the budget that is spent; 1 or more where nothing is left."""
+        return self.spent / self.total if self.total else 0.0
+
+    @property
+    def in_words(self) -> str:
+        """Spent, total and left, rounded so that none is told too favourably."""
+        return (
+            f"ε = {epsilon_up(self.spent)} of {declared(self.total)} spent, "
+            f"{epsilon_down(self.left)} left"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    """All accounts of an installation.
+
+    Attributes:
+        cohorts: Accounts, in order of their names.
+        ledger_entries: Number of ledger entries.
+        ledger_head: Hash of the last one.
+        chain_problems: Faults of the hash chain; empty where it verifies.
+    """
+
+    cohorts: tuple[CohortBudget, ...]
+    ledger_entries: int
+    ledger_head: str
+    chain_problems: tuple[str, ...] = ()
+
+    def problems(self) -> list[str]:
+        """Lists overspent accounts, disagreements of audits and faults of the chain."""
+        lines = [f"ledger chain: {problem}" for problem in self.chain_problems]
+        for each in self.cohorts:
+            if each.overspent:
+                lines.append(f"{each.cohort}: expected at most the total, got {each.in_words}.")
+            if each.findings:
+                lines.append(
+                    f"{each.cohort}: the audit found {each.findings} disagreements: see "
+                    f"{each.cohort}/audit/audit_trail."
+                )
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of everything, the problems included."""
+        return {**asdict(self), "problems": self.problems()}
+
+
+def read_budgets(ledger: Ledger, specs: Sequence[PrivateDatasetSpec]) -> Budgets:
+    """Reads every account of the ledger, and every declared cohort that was never charged.
+
+    Args:
+        ledger: Where charges are.
+        specs: Declared cohorts; one that shares another's account is told with that account.
+
+    Raises:
+        LedgerIntegrityError: The chain is broken, so no sum can be trusted.
+    """
+    book, charges = Book(), dict[str, LedgerEntry]()
+    for entry in ledger.stream():
+        book.post(entry)
+        if entry.kind == RESERVE:
+            charges[entry.cohort] = entry
+    report = ledger.verify()
+    owners = {spec.name: spec for spec in specs if spec.name == spec.account}
+    names = sorted({*book.accounts, *owners})
+    return Budgets(
+        cohorts=tuple(
+            _budget(name, book.accounts.get(name), owners.get(name), charges.get(name))
+            for name in names
+        ),
+        ledger_entries=report.entries,
+        ledger_head=report.head,
+        chain_problems=tuple(str(problem) for problem in report.problems),
+    )
+
+
+def with_findings(budgets: Budgets, findings: Mapping[str, int]) -> Budgets:
+    """The same budgets with the number of disagreements that the last audits found.
+
+    Args:
+        budgets: What the ledger says.
+        findings: Cohort -> number of disagreements; a cohort that is not there was never audited.
+    """
+    told = (replace(each, findings=findings.get(each.cohort)) for each in budgets.cohorts)
+    return replace(budgets, cohorts=tuple(told))
+
+
+def _budget(
+    name: str,
+    account: CohortAccount | None,
+    spec: PrivateDatasetSpec | None,
+    last: LedgerEntry | None,
+) -> CohortBudget:
+    spend = _spend(name, account, spec)
+    charged = account is not None and account.reserved > 0
+    return CohortBudget(
+        cohort=name,
+        unit=spend.unit,
+        guarantee=spend.total_guarantee if charged else NOTHING_CHARGED,
+        total=spend.budget_epsilon,
+        spent=spend.epsilon,
+        guaranteed=spend.guaranteed_epsilon,
+        left=spend.remaining_epsilon,
+        delta=spend.delta,
+        rounds=None if spec is None else spec.budget.rounds,
+        rounds_left=None if spec is None else _rounds_left(account, spec),
+        schedule="" if spec is None or spec.schedule is None else spec.schedule.cron,
+        timezone="UTC" if spec is None or spec.schedule is None else spec.schedule.timezone,
+        last_run="" if last is None else last.run_id,
+        last_charge="" if last is None else last.recorded_at[:16].replace("T", " "),
+    )
+
+
+def _spend(
+    name: str, account: CohortAccount | None, spec: PrivateDatasetSpec | None
+) -> CohortSpend:
+    """The statement of an account under its declared terms, or, if δ changed, its last ones."""
+    if spec is not None:
+        try:
+            return cohort_spend(name, account, budget_terms(spec))
+        except PrivacyError:
+            pass  # A run says what is wrong; what was spent is told under the terms it had.
+    return cohort_spend(name, account)
+
+
+def _rounds_left(account: CohortAccount | None, spec: PrivateDatasetSpec) -> int | None:
+    try:
+        plan = plan_dataset(spec)
+    except ValueError:  # Its asset says why it cannot be planned.
+        return None
+    return rounds_left(account, plan, spec.budget.rounds)
+
+
+def rounds_left(account: CohortAccount | None, plan: DatasetPlan, rounds: int) -> int | None:
+    """Counts the whole rounds of a plan that an account still holds, `rounds` at most.
+
+    Args:
+        account: The account; None before its first charge.
+        plan: Prices of one round.
+        rounds: Declared number of rounds.
+
+    Returns:
+        Their number; None where one round costs no ε.
+    """
+    events = [each.event for each in plan.releases if each.event is not None]
+    paid = [event for event in events if not is_post_processing(event)]
+    if not paid:
+        return None
+    if plan.budget.accountant == TIGHT:
+        if account is None or account.plan_json is None:
+            return rounds
+        used = plan_rounds(account.charges + account.secret_charges, account.plan_json)
+        return max(0, rounds - used)
+    spent = account.spent if account is not None else FilterSum()
+    round_ = [canonical_json(event_to_json(event)) for event in paid if not is_secret(event)]
+
+    def fits(times: int) -> bool:
+        total = FilterSum(spent.units, spent.sampled.copy())
+        for event_json in round_:
+            total.add(event_json, times)
+        return total.filter_epsilon(plan.budget.delta, plan.budget.epsilon) <= plan.budget.epsilon
+
+    return _largest(fits, rounds)
+
+
+def _largest(holds: Any, most: int) -> int:
+    """The largest number from 0 to `most` that holds, where smaller numbers hold with it."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def fewest_left_first(cohorts: Iterable[CohortBudget]) -> list[CohortBudget]:
+    """Cohorts in the order in which they need attention: problems first, then the least left."""
+    return sorted(cohorts, key=lambda each: (not (each.overspent or each.findings), -each.share))

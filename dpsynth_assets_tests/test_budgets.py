@@ -1,0 +1,255 @@
+"""All budgets on one page: what is spent and left, for how long, and what is wrong."""
+
+import json
+import re
+import stat
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.assets.keys import AGREES
+from dpsynth_assets.assets.privacy_budgets import (
+    BUDGETS,
+    BUDGETS_HOLD,
+    PAGE,
+    budget_definitions,
+    budgets_now,
+    month_of_last_round,
+    report_budgets,
+)
+from dpsynth_assets.cli.instance import dagster_instance
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.defs import sensors
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.budget_page import budget_page, budget_table
+from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
+from dpsynth_assets.report.page_cells import Bar
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
+from dpsynth_assets_tests.assets.declared_cases import letters
+from dpsynth_assets_tests.privacy.ledger_cases import release
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_DATASETS"):
+        monkeypatch.delenv(name, raising=False)
+    return Ledger(home().ledger_url)
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def charge_round(ledger, spec, name):
+    """Charges every release of one round, as a run would."""
+    plan = plan_dataset(spec)
+    for planned in plan.parts:
+        for stage in planned.plan.stages:
+            if stage.mechanism is not None and stage.name in planned.plan.charges:
+                request = stage_request(spec, planned, stage, release=name)
+                ledger.reserve(request, plan.budget, plan.releases)
+
+
+def row(budgets, cohort):
+    return next(each for each in budgets.cohorts if each.cohort == cohort)
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_rounds_left_are_those_that_the_ledger_still_admits(ledger, accountant):
+    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant}
+    spec = letters(budget=budget)
+    told = [row(read_budgets(ledger, [spec]), "letters")]
+    for number in range(3):
+        charge_round(ledger, spec, str(number))
+        told.append(row(read_budgets(ledger, [spec]), "letters"))
+    assert [each.rounds_left for each in told] == [3, 2, 1, 0]
+    assert [each.rounds for each in told] == [3] * 4
+    assert told[0].guarantee == NOTHING_CHARGED
+    assert [each.guarantee for each in told[1:]] == ["dp"] * 3
+    spent = [each.spent for each in told]
+    assert spent[0] == 0.0
+    assert spent == sorted(spent)
+    assert spent[-1] <= 6.0
+    assert not any(each.overspent for each in told)
+    with pytest.raises(Exception, match="letters"):
+        charge_round(ledger, spec, "3")
+
+
+def test_what_a_file_no_longer_declares_is_told_from_the_ledger(ledger):
+    release(ledger)
+    (told,) = read_budgets(ledger, []).cohorts
+    assert (told.cohort, told.total, told.rounds, told.rounds_left) == ("tickets", 8.0, None, None)
+    assert 0 < told.spent < 8.0
+    assert told.spent + told.left <= 8.0
+    assert "| [tickets](/assets/tickets) | █" in budget_table(read_budgets(ledger, []))
+
+
+def test_a_budget_that_was_lowered_below_what_is_spent_is_a_problem(ledger):
+    spec = letters(budget={"epsilon": 6.0, "delta": 1e-6})
+    charge_round(ledger, spec, "1")
+    assert read_budgets(ledger, [spec]).problems() == []
+    lowered = letters(budget={"epsilon": 0.5, "delta": 1e-6})
+    budgets = read_budgets(ledger, [lowered])
+    (problem,) = budgets.problems()
+    assert problem.startswith("letters: expected at most the total, got ε = ")
+    assert row(budgets, "letters").left == 0.0
+    assert 'class="notice"' in budget_page(budgets)
+
+
+def cohort_budget(**changes):
+    fields = {
+        "cohort": "letters", "unit": "one record", "guarantee": "dp", "total": 6.0, "spent": 1.0,
+        "guaranteed": 6.0, "left": 5.0, "delta": 1e-6, "rounds": 12, "rounds_left": 9,
+        "schedule": "0 3 1 * *",
+    }  # fmt: skip
+    return CohortBudget(**(fields | changes))
+
+
+def test_the_month_of_the_last_round_follows_from_schedule_and_rounds():
+    assert month_of_last_round(cohort_budget(), NOW) == "2027-08"
+    assert month_of_last_round(cohort_budget(rounds_left=1), NOW) == "2026-12"
+    assert month_of_last_round(cohort_budget(rounds_left=0), NOW) == ""
+    assert month_of_last_round(cohort_budget(schedule=""), NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("share", "full"), [(0.0, 0), (1e-6, 1), (0.5, 6), (0.999, 11), (1.0, 12), (7.0, 12)]
+)
+def test_a_bar_is_full_only_where_nothing_is_left_and_empty_only_where_nothing_is_spent(
+    share, full
+):
+    assert Bar(share, "").text() == "█" * full + "░" * (12 - full)
+
+
+def audit(instance, cohort, *findings):
+    """What the hourly audit leaves in the event log."""
+    key = dg.AssetKey([cohort, "audit", "audit_trail"])
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=AGREES,
+            passed=not findings,
+            metadata={"findings": dg.MetadataValue.json(list(findings))},
+        )
+    )
+
+
+def check_results(instance):
+    key = dg.AssetCheckKey(BUDGETS, BUDGETS_HOLD)
+    records = instance.event_log_storage.get_asset_check_execution_history(key, 5)
+    return [record.status.value for record in records]
+
+
+def test_the_asset_shows_every_cohort_with_its_last_run_and_its_disagreements(ledger, instance):
+    release(ledger, run_id="4f1f0f8c-aaaa")
+    release(ledger, cohort="zoo", dataset="zoo", asset="zoo/mean/corpus")
+    audit(instance, "tickets")
+    audit(instance, "zoo", "one", "two")
+    instance.create_run_for_job(
+        dg.GraphDefinition(name="zoos").to_job(), run_id="9" * 32, tags={COHORT: "zoo"}
+    )
+    result = dg.materialize(
+        budget_definitions().assets, resources={"ledger": PrivacyLedger()}, instance=instance
+    )
+    shown = result.asset_materializations_for_node("privacy_budgets")[0].metadata
+    table = shown["dpsynth/budgets"].value
+    assert "(/runs/4f1f0f8c-aaaa)" in table
+    assert f"(/runs/{'9' * 32})" in table
+    lines = {line.split("[")[1].split("]")[0]: line for line in table.splitlines() if "[" in line}
+    assert "[0](/assets/tickets/audit/audit_trail)" in lines["tickets"]
+    assert "[2](/assets/zoo/audit/audit_trail)" in lines["zoo"]
+    assert "not audited yet" in lines["enquiries"]  # Declared, and never charged.
+    assert shown["budget of tickets"].value.startswith("█")
+    assert [
+        each["cohort"] for each in budgets_now(ledger, instance).to_json()["cohorts"]
+    ] == sorted(lines)
+
+
+def test_the_page_loads_nothing_and_belongs_to_its_owner(ledger, instance):
+    release(ledger)
+    report_budgets(ledger, instance)
+    page = home().reports / PAGE
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    text = page.read_text()
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", text)
+    assert "<meter" in text
+
+
+def test_the_check_is_live_and_the_asset_is_made_anew_only_where_something_changed(
+    ledger, instance
+):
+    release(ledger)
+    for _ in range(2):
+        report_budgets(ledger, instance)
+    assert len(instance.fetch_materializations(BUDGETS, limit=9).records) == 1
+    assert check_results(instance) == ["SUCCEEDED"] * 2
+    audit(instance, "tickets", "a forged claim")
+    report_budgets(ledger, instance)
+    assert len(instance.fetch_materializations(BUDGETS, limit=9).records) == 2
+    assert check_results(instance)[0] == "FAILED"
+    assert not instance.get_runs()
+
+
+def hourly_audit(instance):
+    (sensor,) = [each for each in sensors.sensors().sensors if each.name == "audit_hourly"]
+    return sensor(dg.build_sensor_context(instance=instance)).skip_message
+
+
+def test_the_hourly_audit_shows_the_budgets_and_fails_their_check_where_they_cannot_be_read(
+    ledger, instance, monkeypatch
+):
+    release(ledger)
+    audited = dg.AssetKey(["tickets", "audit", "audit_trail"])
+    instance.report_runless_asset_event(dg.AssetMaterialization(audited))
+    hourly_audit(instance)  # The release has no materialisation: a disagreement.
+    assert check_results(instance) == ["FAILED"]
+    table = instance.get_latest_materialization_event(BUDGETS).asset_materialization.metadata
+    assert table["dpsynth/problems"].value == 1
+
+    def unreadable(*_):
+        raise OSError("no ledger")
+
+    monkeypatch.setattr("dpsynth_assets.assets.privacy_budgets.read_budgets", unreadable)
+    assert "Could not read the budgets (OSError: no ledger)" in hourly_audit(instance)
+    assert check_results(instance) == ["FAILED"] * 2
+
+
+def test_the_definition_is_internal_found_by_its_name_and_belongs_to_no_cohort():
+    definitions = budget_definitions()
+    (spec,) = next(iter(definitions.assets)).specs
+    assert spec.key.path == ["privacy_budgets"]
+    assert spec.tags[PRIVACY] == INTERNAL
+    assert list(spec.deps) == []
+    assert "budget" in spec.description
+
+
+def test_the_command_prints_a_line_a_cohort_writes_the_page_and_ends_with_1_where_one_is_wrong(
+    ledger,
+):
+    release(ledger, cohort="zoo", dataset="zoo", asset="zoo/mean/corpus")
+    run = CliRunner().invoke(app, ["budgets", "--json"])
+    assert run.exit_code == 0, run.output
+    told = json.loads(run.output)
+    assert {"zoo", "tickets"} <= {each["cohort"] for each in told["cohorts"]}
+    assert told["problems"] == []
+    run = CliRunner().invoke(app, ["budgets"])
+    assert run.exit_code == 0, run.output
+    assert (home().reports / PAGE).exists()
+    assert re.search(r"zoo\s+│ █+░+", run.output)
+    with dagster_instance() as opened:
+        audit(opened, "zoo", "a forged claim")
+    run = CliRunner().invoke(app, ["budgets"])
+    assert run.exit_code == 1
+    assert "zoo: the audit found 1 disagreements" in run.output
