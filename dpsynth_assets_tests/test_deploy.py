@@ -295,6 +295,15 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
     assert dg.validate_run_config(job, read("executors.yaml")[name])
 
 
+@pytest.mark.parametrize(("has_gpu", "name"), [(False, "in_process"), (True, "multiprocess")])
+def test_the_default_executor_frees_the_memory_of_a_gpu(has_gpu, name, monkeypatch, tmp_path):
+    from dpsynth_assets.resources import executors
+
+    monkeypatch.delenv("DPSYNTH_EXECUTOR", raising=False)
+    monkeypatch.setattr(executors, "_GPU", tmp_path if has_gpu else tmp_path / "none")
+    assert executors.declared_executor().name == name
+
+
 def test_gpu_tags_are_what_kubernetes_reads():
     job = pytest.importorskip("dagster_k8s.job")
     from dpsynth_assets.tags import GPU_OP_TAGS

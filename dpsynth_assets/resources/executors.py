@@ -1,18 +1,23 @@
 """Executors of the steps of a launched run, by DPSYNTH_EXECUTOR.
 
-`local` (the default) gives each step a process of its own, `in_process` the run all in one; with
-`kubernetes` each step has a pod, with `ray` a task of the cluster.
+`in_process` executes a run in one process, `local` each step in a process of its own; with
+`kubernetes` each step has a pod, with `ray` a task of the cluster. The default is `in_process`: a
+process that opens Python, Dagster and the definitions takes longer than most steps. On a machine
+with a GPU it is `local`, because only the end of a process gives the memory of a GPU back.
 """
 
 import importlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from dpsynth_assets.resources.live_runs import hold_until_exit
 from dpsynth_assets.resources.waiting import watched
+
+_GPU = Path("/dev/nvidia0")
 
 _ELSEWHERE = {
     "kubernetes": ("dagster_k8s", "k8s_job_executor"),
@@ -21,12 +26,12 @@ _ELSEWHERE = {
 
 
 def declared_executor() -> dg.ExecutorDefinition:
-    """The executor that DPSYNTH_EXECUTOR names; the local one where it names none.
+    """The executor that DPSYNTH_EXECUTOR names; where it names none, by whether there is a GPU.
 
     Raises:
         ValueError: It names another, or one whose package is not installed.
     """
-    name = os.environ.get("DPSYNTH_EXECUTOR", "") or "local"
+    name = os.environ.get("DPSYNTH_EXECUTOR", "") or ("local" if _GPU.exists() else "in_process")
     if name == "local":
         # One step at a time: models are large, and a laptop has few cores.
         return _holding_its_lock(dg.multiprocess_executor.configured({"max_concurrent": 1}))
