@@ -12,7 +12,7 @@ from rich.table import Table
 from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 
 if TYPE_CHECKING:
     from dpsynth_assets.privacy.ledger import CohortSpend, Ledger
@@ -124,8 +124,8 @@ def _table(states: list[CohortState]) -> Table:
         made = datetime.fromtimestamp(state.last_result, UTC) if state.last_result else None
         table.add_row(
             state.name,
-            rounded_up(spent, ".4g"),
-            rounded_down(state.budget if left is None else left, ".4g"),
+            epsilon_up(spent),
+            epsilon_down(state.budget if left is None else left),
             declared(state.budget),
             str(state.published),
             "—" if made is None else f"{made:%Y-%m-%d %H:%M} UTC",

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 All = Annotated[
@@ -166,7 +166,7 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
     title = f"Plan of cohort {facts['cohort']} (nothing private was read)"
     _print_releases(console, title, facts["releases"], with_share=True)
     console.print(
-        f"One round of every DP release: ε = {rounded_up(facts['total_epsilon'], '.4g')} of "
+        f"One round of every DP release: ε = {epsilon_up(facts['total_epsilon'])} of "
         f"{declared(facts['budget_epsilon'])} for {facts['rounds']} round(s) at δ = "
         f"{declared(facts['delta'])} "
         f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
@@ -179,7 +179,7 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
     for promise in facts["secrets"]:
         console.print(
             f"Secrets: prior {declared(promise['prior'])}, posterior "
-            f"{rounded_up(promise['reached'], '.4g')} after all rounds, of "
+            f"{epsilon_up(promise['reached'])} after all rounds, of "
             f"{declared(promise['promised'])} promised."
         )
     for refusal in facts["refusals"]:
@@ -245,7 +245,7 @@ def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table
     for row in rows:
         tokens, estimate, tail = row["tokens_per_batch"], row["rows_estimate"], row.get("tail")
         cells = [
-            "—" if row["epsilon"] is None else rounded_up(row["epsilon"], ".4g"),
+            "—" if row["epsilon"] is None else epsilon_up(row["epsilon"]),
             "—" if tokens is None else str(tokens),
             _rows(row["release"], estimate),
             "—" if tail is None else tail["described"],

@@ -14,7 +14,7 @@ from rich.text import Text
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_up
 
 SAMPLE_CHARACTERS = 160
 CORPORA_BESIDE = 3
@@ -114,7 +114,7 @@ def _heading(corpus: dict[str, Any]) -> str:
     """Name and price of a corpus, on a line of its own: a table of short rows would wrap it."""
     guarantee = corpus["guarantee"]
     price = (
-        f"ε = {rounded_up(guarantee['epsilon'], '.3g')}, δ = {rounded_up(guarantee['delta'])}"
+        f"ε = {epsilon_up(guarantee['epsilon'])}, δ = {rounded_up(guarantee['delta'])}"
         if "epsilon" in guarantee
         else f"guarantee: {guarantee['type']}"
     )
