@@ -29,7 +29,7 @@ TABLE = TableBlock(
     header=("corpus", "MAUVE", "parameters"),
     rows=(
         ("mean_clustered", "0.61 ± 0.02", FoldedFacts("parameters (1)", (("k", HOSTILE),))),
-        ("aug_pe", "—", "—"),
+        ("aug_pe", "—", "2026-11-23 04:17"),
     ),
     numeric=(False, True, False),
     caption="Scores",
@@ -118,8 +118,9 @@ def test_facts_behind_a_fold_are_in_both_forms(page):
     assert "<code>dpsynth audit</code>" in page
 
 
-def test_long_names_may_break_and_numbers_with_their_spread_may_not(page):
+def test_long_names_may_break_and_dates_and_numbers_with_their_spread_may_not(page):
     assert "mean_<wbr>clustered" in page
+    assert '<span class="whole">2026-11-23</span> 04:17' in page
     assert "0.61 ±\N{NO-BREAK SPACE}0.02" in page
 
 

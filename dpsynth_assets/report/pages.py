@@ -118,6 +118,7 @@ Block = Heading | Notice | Paragraph | Picture | Gallery | Tiles | Facts | Table
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _CODE = re.compile(r"`([^`]+)`")
+_DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _BREAKS = re.compile(r"([/_])(?=\S)")
 _TOGETHER = re.compile(r"(?<=±) | (?=%)| (?=to\b)|(?<=\bto) ")
 _MARKDOWN_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"} | {"\n": " ", "\r": " "})
@@ -224,7 +225,7 @@ def _html_cell(cell: Cell, numeric: bool, first: bool, *, of_text: bool) -> str:
     style = ' class="number whole"' if numeric and " " not in cell else _class(numeric)
     if not (of_text or numeric):
         style = ' class="digest"' if _DIGEST.fullmatch(cell) else style
-        text = _BREAKS.sub(r"\1<wbr>", text)
+        text = _DATE.sub(r'<span class="whole">\g<0></span>', _BREAKS.sub(r"\1<wbr>", text))
     return f"<{tag}{style}>{text}</{tag[:2]}>"
 
 
