@@ -1,9 +1,10 @@
 """The schedule on which corpora are made again, as a dataset file declares it.
 
-Its five cron fields are checked without Dagster: a typing error is found with the file.
+An expression is read as Dagster reads it, which carries a copy of croniter; the package itself is
+asked here, because a dataset file is checked without Dagster.
 """
 
-import re
+from datetime import datetime
 from typing import Self
 from zoneinfo import ZoneInfo
 
@@ -11,76 +12,60 @@ from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
-    ("minute", 0, 59, []),
-    ("hour", 0, 23, []),
-    ("day of month", 1, 31, []),
-    ("month", 1, 12, _MONTHS),
-    ("day of week", 0, 7, _DAYS),
-)
-_ITEM = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/(\d+))?")
-_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+_FEBRUARY, _NEVER_IN_FEBRUARY = 2, {30, 31}
+_SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - whether a day comes depends on no time zone
 
 
 def cron_problem(cron: str) -> str | None:
     """Says what is wrong with a cron expression, e.g. "hour 25"; None where it holds.
 
-    Known are numbers, names of months and days, `*`, lists, ranges and steps. An expression that
-    never comes, such as 30 February, is wrong too.
+    Known are five fields of numbers, names of months and days, `*`, lists, ranges, steps, `L` (the
+    last day of a month, or `L5`: its last Friday) and `5#1` (its first Friday), and the words
+    `@hourly`, `@daily`, `@weekly`, `@monthly` and `@yearly`. An expression that never comes, such
+    as 30 February, is wrong too, and so is one that stands for another time at each reading.
     """
+    from croniter import CroniterBadDateError, CroniterError, croniter
+
     parts = cron.lower().split()
-    if len(parts) != len(_FIELDS):
+    if len(parts) != len(_FIELDS) and not cron.startswith("@"):
         return f"{len(parts)} fields"
-    values: list[set[int]] = []
-    for (name, low, high, words), part in zip(_FIELDS, parts, strict=True):
-        found = _values(part, low, high, words)
-        if not found:
-            return f"{name} {part}"
-        values.append(found)
-    _, _, days, months, _ = values
-    if parts[4] == "*" and not any(day <= _LONGEST[month - 1] for day in days for month in months):
-        return f"day {parts[2]} of month {parts[3]}, which no year has"
+    if any(part[0] in "hr" for part in parts):
+        return f"{cron}, which stands for times drawn at random"
+    try:
+        days, month = croniter.expand(cron)[0][2:4]
+        croniter(cron, _SOME_DAY).get_next(datetime)
+    except CroniterBadDateError:
+        return f"{cron}, which no year has"
+    except CroniterError:
+        return _wrong_field(parts) or f"{cron}, which is no expression"
+    if month == [_FEBRUARY] and len(days) == 1 and days[0] in _NEVER_IN_FEBRUARY:
+        return f"{cron}, which no year has"
     return None
 
 
-def _values(part: str, low: int, high: int, words: list[str]) -> set[int]:
-    """The values a field stands for; none where some item of its list is wrong."""
-    values: set[int] = set()
-    for item in part.split(","):
-        found = _item_values(item, low, high, words)
-        if not found:
-            return set()
-        values |= found
-    return values
+def _wrong_field(parts: list[str]) -> str | None:
+    """The first field that is wrong by itself, with its name."""
+    from croniter import CroniterError, croniter
 
-
-def _item_values(item: str, low: int, high: int, words: list[str]) -> set[int]:
-    match = _ITEM.fullmatch(item)
-    if match is None:
-        return set()
-    first, last, step = match.groups()
-    start = low if first is None else _number(first, low, words)
-    if last is not None:
-        end = _number(last, low, words)
-    else:
-        end = start if first is not None and step is None else high
-    if start is None or end is None or not low <= start <= end <= high or step == "0":
-        return set()
-    return set(range(start, end + 1, int(step or 1)))
-
-
-def _number(word: str, low: int, words: list[str]) -> int | None:
-    if word.isdigit():
-        return int(word)
-    return words.index(word) + low if word in words else None
+    for number, part in enumerate(parts[: len(_FIELDS)]):
+        alone = ["*"] * len(_FIELDS)
+        alone[number] = part
+        try:
+            croniter.expand(" ".join(alone))
+        except CroniterError:
+            return f"{_FIELDS[number]} {part}" if len(parts) == len(_FIELDS) else None
+    return None
 
 
 class ScheduleSpec(Declaration):
     """The schedule on which corpora are made again. Starts switched off."""
 
-    cron: str = Field(description='Five cron fields, e.g. "0 3 1 * *".')
+    cron: str | list[str] = Field(
+        min_length=1,
+        description='Cron expression, e.g. "0 3 1 * *", `@daily`, `0 3 L * *` (the last day of a '
+        "month), `0 3 * * 5#1` (its first Friday); or a list of them.",
+    )
     methods: list[Name] = Field(
         default_factory=list, description="Corpora made, by name; empty: all."
     )
@@ -94,15 +79,22 @@ class ScheduleSpec(Declaration):
         default="UTC", description="IANA time zone of the cron fields, e.g. Europe/Berlin."
     )
 
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """The cron expressions: any of them makes a tick."""
+        return (self.cron,) if isinstance(self.cron, str) else tuple(self.cron)
+
     @model_validator(mode="after")
     def _comes(self) -> Self:
-        if (problem := cron_problem(self.cron)) is not None:
-            refuse(
-                "cron",
-                "five cron fields: minute, hour, day of month, month, day of week",
-                problem,
-                'Mend it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
-            )
+        for expression in self.expressions:
+            if (problem := cron_problem(expression)) is not None:
+                refuse(
+                    "cron",
+                    "five cron fields: minute, hour, day of month, month, day of week; or a word, "
+                    "e.g. @daily",
+                    problem,
+                    'Mend it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
+                )
         return self
 
     @model_validator(mode="after")

@@ -42,7 +42,7 @@ class CohortBudget:
         rounds: Rounds that the dataset file declares; None where no file declares the cohort.
         rounds_left: Whole rounds that the ledger would still admit; None where it is not known, or
             where a round costs no ε.
-        schedule: Cron expression on which rounds are run; empty for none.
+        schedule: Cron expression, or several, on which rounds are run; empty for none.
         timezone: Its time zone.
         ends: Month in which the last of these rounds is due, e.g. "2027-03"; empty for none.
         last_run: Run that last asked for a release of the cohort; empty for none.
@@ -60,7 +60,7 @@ class CohortBudget:
     delta: float
     rounds: int | None = None
     rounds_left: int | None = None
-    schedule: str = ""
+    schedule: str | list[str] = ""
     timezone: str = "UTC"
     ends: str = ""
     last_run: str = ""

@@ -69,6 +69,8 @@ def test_a_tick_asks_for_a_release_named_after_its_time():
     (request,) = tick(spec_with()).run_requests
     assert request.run_key == "letters:2026-11-01T03:00"
     assert request.tags["dpsynth/release"] == "2026-11-01T03:00"
+    assert request.tags["dpsynth/cohort"] == "letters"
+    assert 0 < float(request.tags["dpsynth/epsilon"]) <= spec_with().budget.epsilon
 
 
 def test_a_tick_is_skipped_with_the_reason_when_the_total_is_short():
@@ -215,6 +217,16 @@ def test_time_zones_reach_the_schedule():
     )
 
 
+def test_a_list_of_expressions_makes_ticks_at_any_of_them():
+    spec = spec_with(schedule={"cron": ["0 3 1 * *", "@weekly"]})
+    schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
+    assert schedule.cron_schedule == ["0 3 1 * *", "@weekly"]
+    with pytest.raises(ValidationError, match="hour 25"):
+        spec_with(schedule={"cron": ["0 3 1 * *", "0 25 * * *"]})
+    with pytest.raises(ValidationError, match="cron"):
+        spec_with(schedule={"cron": []})
+
+
 GOOD = [
     "0 3 1 * *",
     "*/5 * * * *",
@@ -222,6 +234,12 @@ GOOD = [
     "1,2 0-5/2 * jan-mar mon",
     "0 0 * * 7",
     "5/10 * * * *",
+    "5-1 * * * *",
+    "@daily",
+    "@monthly",
+    "0 3 L * *",
+    "0 3 * * L5",
+    "0 3 * * 5#1",
 ]
 BAD = [
     "60 * * * *",
@@ -231,11 +249,17 @@ BAD = [
     "* * * * 8",
     "a * * * *",
     "*/0 * * * *",
-    "5-1 * * * *",
     "1- * * * *",
     ", * * * *",
     "",
     "0 3 1 * * *",
+    "@reboot",
+    "@",
+    "0 3 * * 5#6",
+    "0 0 31 4,6 *",
+    "0 0 30 2 mon",
+    "r 0 * * *",
+    "h 0 * * *",
 ]
 
 
