@@ -14,6 +14,9 @@ EPSILON: Final = "dpsynth/epsilon"
 It is no part of any account: what they add to a cohort's total is in the ledger.
 """
 
+NAMED_RELEASE: Final = "dpsynth/named_release"
+"""Tag of a run: the release that one of its steps was configured to make. It decides nothing."""
+
 LAUNCHED_BY: Final = "dpsynth/launched_by"
 """Tag of a run: who asked for it, by the operating system's name, where that is known."""
 

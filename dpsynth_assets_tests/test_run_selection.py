@@ -16,7 +16,7 @@ from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.tags import RELEASE
+from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
 from dpsynth_assets_tests.assets.test_schedules import spec_with
 
 KEYS = {
@@ -121,8 +121,10 @@ def ask(monkeypatch, spec, *, terminal, yes=False, answer=""):
     monkeypatch.setattr(run_module.sys.stdin, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(run_module.typer, "confirm", lambda *_, **__: answer or _abort())
     console = Console(record=True, width=160)
-    agreed = run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
+    agreed, tags = run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
     assert agreed == (None if yes else {"letters/x"})
+    assert (tags[COHORT], tags[RELEASE]) == ("letters", "1")
+    assert tags[LAUNCHED_BY].endswith("dpsynth run")
     return console.export_text()
 
 

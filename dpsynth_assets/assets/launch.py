@@ -1,11 +1,18 @@
-"""Choices of a person who launches a release: its name, and how many free rows."""
+"""Choices of a person who launches a release, and the tags by which its run is found again."""
 
 import zlib
+from collections.abc import Collection, Iterable
 
 import dagster as dg
 from pydantic import Field
 
-from dpsynth_assets.tags import RELEASE
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
+from dpsynth_assets.privacy.events import Event, is_post_processing
+from dpsynth_assets.privacy.ledger import BudgetTerms
+from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.tags import COHORT, EPSILON, NAMED_RELEASE, RELEASE
 
 DEFAULT_RELEASE = "1"
 
@@ -62,3 +69,61 @@ def name_problem(name: str) -> str | None:
 def release_seed(release: str) -> int:
     """Seed of public randomness: another release writes other rows from the same models."""
     return zlib.crc32(release.encode())
+
+
+def run_tags(
+    cohort: str, release: str, plan: DatasetPlan, assets: Collection[str]
+) -> dict[str, str]:
+    """Tags of a run that is about to be launched: its cohort, its release, and ε of what it pays.
+
+    Args:
+        cohort: Name of the cohort.
+        release: Name of the release; empty for the first one.
+        plan: Prices of the cohort.
+        assets: Keys of the assets that the run pays for.
+    """
+    events = [each.event for each in plan.releases if each.asset in assets]
+    return {
+        COHORT: cohort,
+        RELEASE: release or DEFAULT_RELEASE,
+        EPSILON: planned_epsilon(events, plan.budget),
+    }
+
+
+def planned_epsilon(events: Iterable[Event | None], terms: BudgetTerms) -> str:
+    """ε of several releases composed by themselves, as a tag shows it: rounded up, "0" for none.
+
+    **Privacy** Of public prices alone. What they add to a cohort's total is less, and in the
+    ledger.
+    """
+    paid = [
+        event
+        for event in events
+        if event is not None and not is_post_processing(event) and not is_secret(event)
+    ]
+    return epsilon_up(epsilon_of_fixed(paid, terms.delta, terms.accountant)) if paid else "0"
+
+
+def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilon: str) -> None:
+    """Tags the run of a step, so that it is found by cohort and release, whoever launched it.
+
+    The tag `dpsynth/release` chooses the release of every step of a run, so it is set only where it
+    says what they would do anyway; a name of one step alone stands in a tag that decides nothing.
+
+    Args:
+        context: Of the step.
+        cohort: Its cohort.
+        release: Name of its release.
+        epsilon: ε of what the run pays for as far as this step knows, from `planned_epsilon`.
+    """
+    run = context.instance.get_run_by_id(context.run_id)
+    known = dict(run.tags) if run is not None else {}
+    cohorts = {cohort, *filter(None, known.get(COHORT, "").split(", "))}
+    everywhere = known.get(RELEASE) or DEFAULT_RELEASE
+    wanted = {
+        COHORT: ", ".join(sorted(cohorts)),
+        (RELEASE if release == everywhere else NAMED_RELEASE): release,
+        EPSILON: max(known.get(EPSILON, "0"), epsilon, key=float),
+    }
+    if new := {name: value for name, value in wanted.items() if known.get(name) != value}:
+        context.instance.add_run_tags(context.run_id, new)

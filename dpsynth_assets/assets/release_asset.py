@@ -9,6 +9,7 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +22,13 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
 from dpsynth_assets.assets.keys import dataset_key, shared_key
-from dpsynth_assets.assets.launch import ReleaseConfig, release_name, release_seed
+from dpsynth_assets.assets.launch import (
+    ReleaseConfig,
+    planned_epsilon,
+    release_name,
+    release_seed,
+    tag_run,
+)
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.public_inputs import public_ins, stage_devices
 from dpsynth_assets.assets.released_values import (
@@ -37,8 +44,10 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
@@ -218,6 +227,7 @@ class _StageRun:
 
     def stored(self) -> StoredRelease:
         """Releases the stage, or finds it released."""
+        tag_run(self.context, self.spec.name, self.release, self._epsilon_of_run())
         with tempfile.TemporaryDirectory() as scratch:
             stored = release_once(
                 ledger=self.ledger,
@@ -232,6 +242,20 @@ class _StageRun:
         if stored.reservation.reused:
             self.report(1.0, "stored release reused, nothing charged")
         return stored
+
+    def _epsilon_of_run(self) -> str:
+        """ε of what this run was charged for the cohort, this stage included where it pays."""
+        request = self._request()
+        charged = [
+            entry.event
+            for entry in self.ledger.entries(self.spec.account)
+            if entry.kind == RESERVE and entry.run_id == self.context.run_id
+        ]
+        with suppress(PrivacyError):  # The release itself is refused for it, and says why.
+            paid = self.ledger.preview(request, self.plan.budget, self.plan.releases)
+            if paid.reused or self.ledger.pending(request):
+                return planned_epsilon(charged, self.plan.budget)
+        return planned_epsilon([*charged, request.event], self.plan.budget)
 
     def _check(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""

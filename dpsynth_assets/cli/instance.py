@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from dpsynth_assets.resources.live_runs import free_dead_runs
 if TYPE_CHECKING:
     import dagster as dg
     from rich.console import Console
+
+LOCATION = "dpsynth_assets"
+"""Name of the code location, as the web UI and `workspace.yaml` have it."""
 
 
 def prepare_dagster_home() -> Path:
@@ -44,3 +48,30 @@ def dagster_instance(console: "Console | None" = None) -> "Iterator[dg.DagsterIn
             if console is not None:
                 console.print(line, highlight=False, soft_wrap=True)
         yield instance
+
+
+def in_timeline(instance: "dg.DagsterInstance", job: str) -> "dg.DagsterInstance":
+    """The same instance, whose runs in this process name the code location of the web UI.
+
+    Dagster gives a run in a process of its own no origin, and the timeline, the jobs' pages and the
+    filter by code location leave out runs without one.
+
+    Args:
+        instance: Where the run is recorded.
+        job: Name of the job that is run.
+    """
+    from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+    from dagster._core.remote_origin import (
+        ManagedGrpcPythonEnvCodeLocationOrigin,
+        RemoteJobOrigin,
+        RemoteRepositoryOrigin,
+    )
+    from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(
+        LoadableTargetOrigin(module_name="dpsynth_assets.definitions"), LOCATION
+    )
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME), job)
+    create = partial(instance.create_run_for_job, remote_job_origin=origin)
+    vars(instance)["create_run_for_job"] = create  # What `execute_in_process` calls.
+    return instance

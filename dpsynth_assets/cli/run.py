@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.cli.confirmation import pending_releases, show_pending
+from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -67,8 +68,7 @@ def _materialise(
     spec: PrivateDatasetSpec, select: str, release: str, console: Console, *, yes: bool
 ) -> bool:
     """Runs the selection in this process; models load once and stay."""
-    from dpsynth_assets.cli.instance import dagster_instance
-    from dpsynth_assets.tags import RELEASE
+    from dpsynth_assets.cli.instance import dagster_instance, in_timeline
 
     _quieten()
     from dpsynth_assets.assets.purge_after_run import purge_finished
@@ -82,7 +82,7 @@ def _materialise(
     loaded = defs()
     keys = selected_assets(select, spec.name, loaded.resolve_asset_graph())
     selected = {key.to_user_string() for key in keys}
-    agreed = _ask_before_paying(spec, selected, release, console, yes=yes)
+    agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
     with (
@@ -94,10 +94,10 @@ def _materialise(
         ended_by_signals(),
     ):
         result = job.execute_in_process(
-            instance=instance,
+            instance=in_timeline(instance, job.name),
             asset_selection=keys,
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            tags={RELEASE: release} if release else {},
+            tags=tags,
             run_id=run_id,
             raise_on_error=False,
         )
@@ -113,11 +113,12 @@ def _materialise(
 
 def _ask_before_paying(
     spec: PrivateDatasetSpec, selected: set[str], release: str, console: Console, *, yes: bool
-) -> set[str] | None:
+) -> tuple[set[str] | None, dict[str, str]]:
     """Shows what the run would pay for, and asks a person.
 
     Returns:
-        The assets that may be charged; None for all that were selected, as `yes` says.
+        The assets that may be charged, None for all that were selected, as `yes` says; and tags by
+        which the run is found, with ε of what it is to pay for.
 
     Raises:
         typer.BadParameter: Nobody can be asked and `yes` was not given.
@@ -129,8 +130,9 @@ def _ask_before_paying(
     pending = pending_releases(spec, selected, release, ledger)
     if pending:
         show_pending(spec, pending, ledger, console)
+    tags = {**_tags(spec, release, pending), **_person()}
     if yes:
-        return None
+        return None, tags
     if pending and not sys.stdin.isatty():
         raise typer.BadParameter(
             f"Expected --yes where nobody can be asked, got none; {len(pending)} release(s) of "
@@ -138,7 +140,28 @@ def _ask_before_paying(
         )
     if pending:
         typer.confirm("Pay for these releases?", abort=True, err=True)
-    return {each.asset for each in pending}
+    return {each.asset for each in pending}, tags
+
+
+def _tags(
+    spec: PrivateDatasetSpec, release: str, pending: Sequence[PendingRelease]
+) -> dict[str, str]:
+    from dpsynth_assets.assets.launch import run_tags
+    from dpsynth_assets.methods.planning import plan_dataset
+
+    return run_tags(spec.name, release, plan_dataset(spec), {each.asset for each in pending})
+
+
+def _person() -> dict[str, str]:
+    """Names who runs this command, if the operating system has a name for them."""
+    import getpass
+
+    from dpsynth_assets.tags import LAUNCHED_BY
+
+    try:
+        return {LAUNCHED_BY: f"{getpass.getuser()}, dpsynth run"}
+    except (KeyError, OSError):  # A container whose user has no name.
+        return {}
 
 
 def _quieten() -> None:

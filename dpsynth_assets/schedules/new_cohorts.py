@@ -18,6 +18,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.groups import public_group
+from dpsynth_assets.assets.launch import run_tags
 from dpsynth_assets.datasets import PrivateDatasetSpec, known_cohorts, register_complete
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.ledger import Ledger
@@ -74,7 +75,11 @@ def new_cohort_definitions(spec: PrivateDatasetSpec, cohorts: Cohorts) -> dg.Def
             return _base_first(context, spec, base, missing)
         chosen, refused = _admitted(cohorts, candidates, book)
         requests = [
-            dg.RunRequest(run_key=f"{cohorts[key][0].name}:first", asset_selection=keys[key])
+            dg.RunRequest(
+                run_key=f"{cohorts[key][0].name}:first",
+                asset_selection=keys[key],
+                tags=_tags(cohorts[key][0]),
+            )
             for key in chosen
         ]
         return dg.SensorResult(
@@ -84,6 +89,11 @@ def new_cohort_definitions(spec: PrivateDatasetSpec, cohorts: Cohorts) -> dg.Def
         )
 
     return dg.Definitions(sensors=[new_cohorts])
+
+
+def _tags(cohort: PrivateDatasetSpec) -> dict[str, str]:
+    plan = plan_dataset(cohort)
+    return run_tags(cohort.name, "", plan, {each.asset for each in plan.releases})
 
 
 def _asset_keys(definitions: dg.Definitions) -> list[dg.AssetKey]:

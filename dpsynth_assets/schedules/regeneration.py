@@ -7,13 +7,13 @@ import dagster as dg
 
 from dpsynth_assets.assets.groups import Step, method_group, step_group
 from dpsynth_assets.assets.keys import dataset_key
+from dpsynth_assets.assets.launch import run_tags
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.schedules.refusals import refusal_of
-from dpsynth_assets.tags import RELEASE
 
 
 def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -28,6 +28,7 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
     chosen = [p for p in plan.methods if not declared.methods or p.folder in declared.methods]
     settings = row_settings(spec, chosen, declared)
     job = _regeneration_job(spec, chosen)
+    paid = {f"{spec.name}/{p.folder}/{stage}" for p in chosen for stage in p.plan.charges}
 
     @dg.schedule(
         name=f"regenerate_{spec.name}_schedule",
@@ -46,7 +47,9 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
         if refusal is not None:
             return dg.SkipReason(f"{refusal} {what_decides(spec)}")
         return dg.RunRequest(
-            run_key=f"{spec.name}:{release}", tags={RELEASE: release}, run_config=settings
+            run_key=f"{spec.name}:{release}",
+            tags=run_tags(spec.name, release, plan, paid),
+            run_config=settings,
         )
 
     return dg.Definitions(jobs=[job], schedules=[regenerate])
