@@ -3,6 +3,7 @@
 import configparser
 import json
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -57,11 +58,16 @@ def test_dagster_accepts_every_line_of_the_instance(production):
 
 
 def test_the_example_for_a_laptop_is_accepted_too(tmp_path):
+    import dagster as dg
     from dagster._core.instance.config import dagster_instance_config
 
     (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml.example").read_text())
-    config, _ = dagster_instance_config(str(tmp_path))
+    with warnings.catch_warnings(action="error"):
+        config, _ = dagster_instance_config(str(tmp_path))
+        instance = dg.DagsterInstance.from_config(str(tmp_path))
     assert config["run_retries"]["enabled"] is False
+    with instance:
+        assert instance.get_concurrency_config().run_queue_config.max_concurrent_runs == 2
 
 
 def test_every_variable_is_in_the_example(tmp_path):
