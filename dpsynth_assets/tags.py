@@ -8,6 +8,9 @@ RELEASE: Final = "dpsynth/release"
 COHORT: Final = "dpsynth/cohort"
 """Tag of a run: the cohorts whose releases it asks for, in order of their names."""
 
+ROUNDS: Final = "dpsynth/rounds"
+"""Tag of a scheduled run: whole rounds that the budget held before it, e.g. "9 of 12 left"."""
+
 EPSILON: Final = "dpsynth/epsilon"
 """Tag of a run: ε of all releases that it pays for, composed by themselves; "0" for none.
 

@@ -11,9 +11,12 @@ from dpsynth_assets.assets.launch import run_tags
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.budgets import rounds_left
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.schedules.refusals import refusal_of
+from dpsynth_assets.tags import ROUNDS
 
 
 def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -36,23 +39,35 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
         cron_schedule=declared.cron,
         execution_timezone=declared.timezone,
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"Regenerates {spec.name} while its budget allows; otherwise says why not.",
+        description=(
+            f"Regenerates {spec.name} while its budget allows; otherwise says why not. Declared "
+            f"rounds: {spec.budget.rounds}. Each tick says how many are left."
+        ),
     )
     @public_section(f"The schedule of {spec.name}")
     def regenerate(
         context: dg.ScheduleEvaluationContext, ledger: PrivacyLedger
     ) -> dg.RunRequest | dg.SkipReason:
         release = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
-        refusal = refusal_of(spec, plan, chosen, ledger.open(), release)
+        book = ledger.open()
+        left = rounds_in_words(book, spec, plan)
+        context.log.info("Rounds of %s: %s.", spec.name, left)
+        refusal = refusal_of(spec, plan, chosen, book, release)
         if refusal is not None:
-            return dg.SkipReason(f"{refusal} {what_decides(spec)}")
+            return dg.SkipReason(f"{refusal} Rounds: {left}. {what_decides(spec)}")
         return dg.RunRequest(
             run_key=f"{spec.name}:{release}",
-            tags=run_tags(spec.name, release, plan, paid),
+            tags={**run_tags(spec.name, release, plan, paid), ROUNDS: left},
             run_config=settings,
         )
 
     return dg.Definitions(jobs=[job], schedules=[regenerate])
+
+
+def rounds_in_words(ledger: Ledger, spec: PrivateDatasetSpec, plan: DatasetPlan) -> str:
+    """How many whole rounds of the plan the budget still holds, e.g. "9 of 12 left"."""
+    left = rounds_left(ledger.account(spec.account), plan, spec.budget.rounds)
+    return "a round costs no ε" if left is None else f"{left} of {spec.budget.rounds} left"
 
 
 def what_decides(spec: PrivateDatasetSpec) -> str:

@@ -73,11 +73,26 @@ def test_a_tick_asks_for_a_release_named_after_its_time():
     assert 0 < float(request.tags["dpsynth/epsilon"]) <= spec_with().budget.epsilon
 
 
+def test_a_tick_says_how_many_rounds_the_budget_holds():
+    budget = {"epsilon": 60.0, "delta": 1e-6, "rounds": 12}
+    spec = spec_with(budget=budget)
+    (request,) = tick(spec).run_requests
+    assert request.tags["dpsynth/rounds"] == "12 of 12 left"
+    charge(spec, noise_multiplier=0.2)
+    (request,) = tick(spec).run_requests
+    left, rest = request.tags["dpsynth/rounds"].split(maxsplit=1)
+    assert 0 < int(left) < 12
+    assert rest == "of 12 left"
+    schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
+    assert "Declared rounds: 12." in schedule.description
+
+
 def test_a_tick_is_skipped_with_the_reason_when_the_total_is_short():
     charge(spec_with(), noise_multiplier=0.16)
     data = tick(spec_with())
     assert not data.run_requests
     assert "would overspend cohort 'letters'" in data.skip_message
+    assert "Rounds: 0 of " in data.skip_message
     assert "budget.rounds is " in data.skip_message
     assert "budget.monthly_epsilon" not in data.skip_message
 

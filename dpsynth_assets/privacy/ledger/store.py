@@ -14,7 +14,7 @@ from dpsynth_assets.privacy.errors import (
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import triggers
-from dpsynth_assets.privacy.ledger.accounts import Book
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
 from dpsynth_assets.privacy.ledger.chain import (
     ChainProblem,
@@ -281,6 +281,10 @@ class Ledger:
         book = self._refreshed()
         month = max(book.month, month_at(self._clock()))
         return cohort_spend(cohort, book.accounts.get(cohort), terms, month)
+
+    def account(self, cohort: str) -> CohortAccount | None:
+        """States what a cohort was charged, event by event; None before its first charge."""
+        return self._refreshed().accounts.get(cohort)
 
     def dataset_spend(self, dataset: str) -> DatasetSpend:
         """States what all cohorts of a dataset have spent together."""
