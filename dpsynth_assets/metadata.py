@@ -15,6 +15,7 @@ from dpsynth_assets.privacy.directed_rounding import (
     declared,
     epsilon_down,
     epsilon_up,
+    rounded_down,
     rounded_up,
 )
 from dpsynth_assets.privacy.events import Event, event_to_json
@@ -52,6 +53,16 @@ def as_shown(spec: dg.AssetSpec) -> dg.AssetSpec:
         description=with_paper_links(spec.description or ""),
         kinds={*spec.kinds, level} if level else spec.kinds,
     )
+
+
+def bound_up(value: float) -> float:
+    """A bound as a number of metadata, which the UI draws: six significant digits, rounded up."""
+    return float(rounded_up(value))
+
+
+def bound_down(value: float) -> float:
+    """What is left, as a number of metadata: six significant digits, rounded down."""
+    return float(rounded_down(value))
 
 
 def compared(expected: str, problems: Sequence[str]) -> dict[str, Any]:
@@ -159,10 +170,10 @@ def spend_metadata(
         ),
         "dpsynth/guarantee": str(request.guarantee),
         **cost,
-        "dpsynth/epsilon_cumulative": float(spend.epsilon),
-        "dpsynth/epsilon_guaranteed": float(spend.guaranteed_epsilon),
+        "dpsynth/epsilon_cumulative": bound_up(spend.epsilon),
+        "dpsynth/epsilon_guaranteed": bound_up(spend.guaranteed_epsilon),
         "dpsynth/guaranteed_by": spend.basis,
-        "dpsynth/epsilon_remaining": remaining,
+        "dpsynth/epsilon_remaining": bound_down(remaining),
         **_secret(request.guarantee, spend),
         "dpsynth/delta": spend.delta,
         "dpsynth/accountant": terms.accountant,
@@ -244,9 +255,9 @@ def _cost(
         return {"dpsynth/epsilon_charged": 0.0}
     alone = epsilon_of_fixed([event], terms.delta, terms.accountant)
     return {
-        "dpsynth/epsilon": float(
+        "dpsynth/epsilon": bound_up(
             epsilon_with_inputs([*inherited, event], terms.delta, terms.accountant, terms.epsilon)
         ),
-        "dpsynth/epsilon_alone": float(alone),
-        "dpsynth/epsilon_charged": 0.0 if reservation.reused else float(alone),
+        "dpsynth/epsilon_alone": bound_up(alone),
+        "dpsynth/epsilon_charged": 0.0 if reservation.reused else bound_up(alone),
     }

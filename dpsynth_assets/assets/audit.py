@@ -13,7 +13,7 @@ from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import code_references, compared
+from dpsynth_assets.metadata import bound_down, bound_up, code_references, compared
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
@@ -168,9 +168,9 @@ def _privacy_statement(
                 "dpsynth/path": dg.MetadataValue.path(str(folder / STATEMENT_FILE)),
                 **written_files(folder / LABEL_FILE, folder / STATEMENT_FILE),
                 "dpsynth/privacy_label": dg.MetadataValue.json(label),
-                "dpsynth/epsilon_cumulative": float(cohort["epsilon"]),
-                "dpsynth/epsilon_guaranteed": float(cohort["epsilon_guaranteed"]),
-                "dpsynth/epsilon_remaining": float(cohort["remaining_epsilon"]),
+                "dpsynth/epsilon_cumulative": bound_up(cohort["epsilon"]),
+                "dpsynth/epsilon_guaranteed": bound_up(cohort["epsilon_guaranteed"]),
+                "dpsynth/epsilon_remaining": bound_down(cohort["remaining_epsilon"]),
                 "dpsynth/delta": float(cohort["delta"]),
                 "dpsynth/cohort_guarantee": cohort["guarantee"],
                 "dpsynth/ledger_entries": cohort["as_of_entry"],

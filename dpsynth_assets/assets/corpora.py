@@ -10,7 +10,7 @@ from dpsynth_assets.assets.audit_trail import AGREES, report_agreement
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.keys import audits_key, dataset_key, public_key
-from dpsynth_assets.assets.method_assets import described, named, part_asset
+from dpsynth_assets.assets.method_assets import named, part_asset
 from dpsynth_assets.assets.published import publish_corpus, published_rows, released_folder
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.assets.written_corpus import written_corpus
@@ -128,8 +128,6 @@ def corpus_asset(
 
 
 def _description(planned: PlannedMethod) -> str:
-    if planned.plan.refusal is not None:
-        return described(planned)
     return (
         f"{named(planned)}: its published corpus, guarantee {planned.plan.guarantee}. Parquet with "
         "text, labels, id and DP-safe provenance, and a dataset card. Published only if the "

@@ -16,7 +16,7 @@ from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
 from dpsynth_assets.assets.method_assets import named
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
-from dpsynth_assets.metadata import in_words
+from dpsynth_assets.metadata import bound_down, bound_up, in_words
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
@@ -172,7 +172,7 @@ def _metadata(
     }
     if "epsilon" in guarantee:
         metadata |= {
-            "dpsynth/epsilon": float(guarantee["epsilon"]),
+            "dpsynth/epsilon": bound_up(guarantee["epsilon"]),
             "dpsynth/delta": float(guarantee["delta"]),
         }
     if "posterior" in guarantee:
@@ -183,9 +183,9 @@ def _metadata(
         }
     return metadata | {
         "dpsynth/epsilon_charged": 0.0,
-        "dpsynth/epsilon_cumulative": cohort["epsilon"],
-        "dpsynth/epsilon_guaranteed": cohort["epsilon_guaranteed"],
-        "dpsynth/epsilon_remaining": remaining,
+        "dpsynth/epsilon_cumulative": bound_up(cohort["epsilon"]),
+        "dpsynth/epsilon_guaranteed": bound_up(cohort["epsilon_guaranteed"]),
+        "dpsynth/epsilon_remaining": bound_down(remaining),
         "dpsynth/cohort_guarantee": cohort["guarantee"],
         "dpsynth/privacy_unit": label["privacy_unit"],
         "dpsynth/neighboring_relation": label["neighboring_relation"],

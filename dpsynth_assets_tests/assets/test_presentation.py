@@ -7,7 +7,14 @@ import pytest
 
 from dpsynth_assets.assets.groups import Step, public_group, step_group
 from dpsynth_assets.definitions import defs
-from dpsynth_assets.metadata import code_of, code_references, in_words, with_paper_links
+from dpsynth_assets.metadata import (
+    bound_down,
+    bound_up,
+    code_of,
+    code_references,
+    in_words,
+    with_paper_links,
+)
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.tags import PRIVACY
@@ -116,6 +123,11 @@ def test_what_is_spent_is_rounded_up_and_what_is_left_down():
     said = in_words("dp", 1.2301, spent=1.2301, remaining=2.7699, **FACTS)
     assert said["dpsynth/in_words"].startswith("(1.24, 1e-06)-DP for one record")
     assert said["dpsynth/budget"] == "ε = 1.24 of 4 spent, 2.76 left; guaranteed: ε = 3.99"
+
+
+def test_numbers_that_the_ui_draws_bound_what_they_stand_for():
+    assert (bound_up(14.985616430450156), bound_down(0.014383569549844209)) == (14.9857, 0.0143835)
+    assert (bound_up(4.0), bound_down(0.0)) == (4.0, 0.0)
 
 
 def test_a_round_number_stays_as_it_is():
