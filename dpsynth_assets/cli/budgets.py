@@ -12,6 +12,10 @@ from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, eps
 from dpsynth_assets.report.budget_page import bar_of, disagreements, rounds_in_words, until
 from dpsynth_assets.report.budgets import Budgets
 
+_CAPTION = (
+    "rounds: left of those declared; audit: disagreements that the last one found, — for none yet"
+)
+
 
 def budgets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -42,11 +46,13 @@ def budgets(
 
 
 def _print(told: Budgets) -> None:
-    table = Table("cohort", "used", title="Privacy budgets", title_justify="left")
+    table = Table(title="Privacy budgets", title_justify="left", caption=_CAPTION)
+    table.add_column("cohort", overflow="fold")
+    table.add_column("used", no_wrap=True)
     for name in ("ε spent", "of", "ε left"):
-        table.add_column(name, justify="right")
-    for name in ("rounds left", "until", "disagreements", "last run"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("rounds", "until", "audit", "last run"):
+        table.add_column(name, no_wrap=True)
     for each in told.cohorts:
         table.add_row(
             each.cohort,
@@ -56,7 +62,7 @@ def _print(told: Budgets) -> None:
             epsilon_down(each.left),
             rounds_in_words(each),
             until(each),
-            disagreements(each),
+            "—" if each.findings is None else disagreements(each),
             each.last_run[:8] or "—",
         )
     console = Console(width=max(100, Console().width), highlight=False)
