@@ -16,7 +16,7 @@ from dpsynth_assets_tests.end_to_end.conftest import documents
 
 COHORT, METHOD = "letters", "mean_clustered"
 BLOCKED, BLOCKED_METHOD = "memos", "mean_uniform"
-DEMO_COHORT = "tickets"
+DEMO_COHORT, DEMO_METHOD = "enquiries", "epsvec"
 BASE = "letter_base"
 TICK_EVERY_MINUTE = "* * * * *"
 CANARY_LETTERS = 6
@@ -41,12 +41,12 @@ _DECODING = {
 }
 
 
-def groups(cohort: str) -> dict[str, str]:
+def groups(cohort: str, method: str = METHOD) -> dict[str, str]:
     """Groups of the graph that a walk opens."""
     return {
         "public": PUBLIC_BASES,
         "records": step_group(cohort, Step.RECORDS),
-        "method": f"{cohort}/{METHOD_STEP}_{METHOD}",
+        "method": f"{cohort}/{METHOD_STEP}_{method}",
         "evaluation": str(Step.EVALUATION),
     }
 

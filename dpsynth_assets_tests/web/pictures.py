@@ -3,7 +3,7 @@
     python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]
 
 Walks through the UI of a small installation (the walk that `test_walk.py` runs) and keeps the
-pictures that docs/tour.md shows. With the home of a finished `dpsynth run tickets`, pictures that
+pictures that docs/tour.md shows. With the home of a finished `make demo`, pictures that
 only look at what is there show that cohort; those of runs and refusals still show the small
 installation.
 """
@@ -25,16 +25,17 @@ from dpsynth_assets_tests.web.walk import (
     walk_through,
 )
 
-LOOKS = (
-    "mechanism_explained",
-    "privacy_levels",
-    "corpus",
-    "samples",
-    "launchpad_refuses",
-)
+LOOKS = ("mechanism_explained", "corpus", "samples")
 """Pictures of what lies there, in which a text or a number is worth reading."""
 
-HAPPENS = ("data_flow", "progress", "blocking_check", "skip_reason")
+HAPPENS = (
+    "data_flow",
+    "progress",
+    "privacy_levels",
+    "blocking_check",
+    "launchpad_refuses",
+    "skip_reason",
+)
 """Pictures of what happens in a walk, and of a graph small enough to be read."""
 
 
@@ -48,11 +49,12 @@ def main(folder: Path, home: Path | None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        steps = [] if home is None else look_at_demo(home, scratch / "demo", browser, LOOKS)
-        failed = _keep(steps, LOOKS, folder)
+        looks = [] if home is None else look_at_demo(home, scratch / "demo", browser, LOOKS)
         steps = walk_through(scratch, scratch / "pictures", browser, scratch / "frames")
-        failed |= _keep(steps, HAPPENS if home else LOOKS + HAPPENS, folder)
-        write_recording(steps, scratch / "frames", folder / "walk.gif")
+        instead = {step.name: step for step in looks}
+        shown = [instead.get(step.name, step) for step in steps]
+        failed = _keep(shown, LOOKS + HAPPENS, folder)
+        write_recording(shown, scratch / "frames", folder / "walk.gif", still=instead)
     return int(failed)
 
 
@@ -69,6 +71,6 @@ def _keep(steps: Sequence[Step], names: Sequence[str], folder: Path) -> bool:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument("--home", type=Path, help="DPSYNTH_HOME after `dpsynth run tickets`")
+    parser.add_argument("--home", type=Path, help="DPSYNTH_HOME after `make demo`")
     given = parser.parse_args()
     sys.exit(main(given.folder, given.home and given.home.resolve()))

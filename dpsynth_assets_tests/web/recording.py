@@ -1,6 +1,6 @@
 """A recording of the walk: what the page showed, without the waiting, as an animated picture."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -39,17 +39,20 @@ COLOURS = (96, 64, 48, 32, 24)
 LARGEST = 3_000_000
 
 
-def write_recording(steps: Sequence[Step], frames: Path, target: Path) -> None:
+def write_recording(
+    steps: Sequence[Step], frames: Path, target: Path, still: Collection[str] = ()
+) -> None:
     """Writes a GIF below LARGEST bytes, of at most a minute and a half.
 
     Args:
         steps: Steps of a walk, with their pictures.
         frames: Folder of what was shown on the way, `STEP-TIME.png`.
         target: The file.
+        still: Steps of which only the picture is shown: it was not taken on this walk.
     """
     shown: list[tuple[Image.Image, int]] = []
     for step in steps:
-        on_the_way = sorted(frames.glob(f"{step.name}-*.png"))
+        on_the_way = [] if step.name in still else sorted(frames.glob(f"{step.name}-*.png"))
         every = max(1, -(-len(on_the_way) // MOST_ON_THE_WAY))
         caption = CAPTIONS[step.name]
         shown += [(_framed(path, caption), MOVING) for path in on_the_way[::every]]

@@ -123,6 +123,7 @@ const write = (page, text) => page.evaluate((value) => {
 
 const { cohort, blocked, method, groups } = plan;
 const candidate = `${cohort}/${method}/candidate_corpus`;
+const mechanism = `${cohort}/${method}/${plan.mechanism}`;
 const schedulePage = `${plan.url}/locations/dpsynth_assets/schedules/${plan.schedule}`;
 const whole = `+key:"${cohort}/evaluation/evaluation_report"`;
 let run;
@@ -144,9 +145,9 @@ const STEPS = {
   },
 
   async mechanism_explained(page) {
-    await openAsset(page, candidate);
-    await see(page, 'Amin et al. 2025', 'dpsynth/privacy: released', 'Source code', 'mean.py');
-    const paper = page.getByRole('link', { name: 'Amin et al. 2025' }).first();
+    await openAsset(page, mechanism);
+    await see(page, plan.paper, 'dpsynth/privacy: released', 'Source code', plan.code);
+    const paper = page.getByRole('link', { name: plan.paper }).first();
     const address = await paper.getAttribute('href');
     if (!address.startsWith('https://arxiv.org/abs/')) throw new Error(`the paper is at ${address}`);
   },

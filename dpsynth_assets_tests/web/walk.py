@@ -26,6 +26,19 @@ START_SECONDS = 480
 STEP_SECONDS = 120
 RUN_SECONDS = 1500
 STOP_SECONDS = 10
+MECHANISMS = {
+    "mean_clustered": {
+        "mechanism": "candidate_corpus",
+        "paper": "Amin et al. 2025",
+        "code": "mean.py",
+    },
+    "epsvec": {
+        "mechanism": "dataset_vectors",
+        "paper": "Banayeeanzade et al. 2026",
+        "code": "method.py",
+    },
+}
+"""Methods that are walked through: an asset that pays, its paper, the file of its code."""
 
 
 class MissingToolError(RuntimeError):
@@ -112,7 +125,7 @@ def walk_through(
 
 
 def look_at_demo(home: Path, output: Path, browser: Browser, names: Sequence[str]) -> list[Step]:
-    """Looks at `tickets` in the home of a finished `dpsynth run tickets`; starts no run.
+    """Looks at `enquiries` in the home of a finished `make demo`; starts no run.
 
     Args:
         home: What was DPSYNTH_HOME.
@@ -122,7 +135,14 @@ def look_at_demo(home: Path, output: Path, browser: Browser, names: Sequence[str
     """
     output.mkdir(parents=True, exist_ok=True)
     with open_ui(home) as ui:
-        return _walk(ui.url, browser, output, cohort=house.DEMO_COHORT, only=names)[0]
+        return _walk(
+            ui.url,
+            browser,
+            output,
+            cohort=house.DEMO_COHORT,
+            method=house.DEMO_METHOD,
+            only=names,
+        )[0]
 
 
 @contextmanager
@@ -163,6 +183,7 @@ def _walk(
     output: Path,
     *,
     cohort: str = house.COHORT,
+    method: str = house.METHOD,
     only: Sequence[str] | None = None,
     frames: Path | None = None,
 ) -> tuple[list[Step], float]:
@@ -175,10 +196,11 @@ def _walk(
         "cohort": cohort,
         "only": only,
         "frames": None if frames is None else str(frames),
-        "method": house.METHOD,
+        "method": method,
+        **MECHANISMS[method],
         "blocked": house.BLOCKED,
         "blocked_method": house.BLOCKED_METHOD,
-        "groups": house.groups(cohort),
+        "groups": house.groups(cohort, method),
         "schedule": f"regenerate_{cohort}_schedule",
         "patience_seconds": STEP_SECONDS,
         "run_patience_seconds": RUN_SECONDS,
