@@ -65,9 +65,8 @@ class CommandTable(OneLineGroup):
     def __init__(self, **settings: Any) -> None:
         """Takes the settings of a group; the commands are those of the table."""
         super().__init__(**settings)
-        self.commands |= {
-            name: TyperCommand(name, help=entry.help) for name, entry in ENTRIES.items()
-        }
+        for name, entry in ENTRIES.items():
+            self.commands[name] = TyperCommand(name, help=entry.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Imports the command that is called."""
