@@ -46,7 +46,7 @@ def epsilon_up(value: float | None) -> str:
     """Writes what was or may be spent, ε or a posterior, as every page and command shows it.
 
     Returns:
-        Three significant digits, and at least two decimals: 0.0474, 1.10, 4, 14.96.
+        Three significant digits, and two decimals if any: 0.0474, 0.30, 1.10, 4, 14.96.
     """
     return _shown(value, rounded_up)
 
@@ -78,8 +78,14 @@ def digits_that_differ(total: float, bound: float) -> int:
 
 def _shown(value: float | None, rounded: Callable[[float | None, str], str]) -> str:
     if value is None or not isfinite(value) or abs(value) < 1:
-        return rounded(value, f".{_SHOWN_DIGITS}g")
+        return _with_decimals(rounded(value, f".{_SHOWN_DIGITS}g"))
     return rounded(value, f".{_SHOWN_DIGITS - 1}f").removesuffix(".00")
+
+
+def _with_decimals(text: str) -> str:
+    """Writes 0.3 as 0.30, to stand beside 1.10."""
+    whole, point, decimals = text.partition(".")
+    return text if not point or "e" in text else f"{whole}.{decimals:0<2}"
 
 
 def _written(value: float | None, form: str, rounding: str) -> str:
