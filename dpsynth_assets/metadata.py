@@ -22,7 +22,6 @@ from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
 from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
-from dpsynth_assets.tags import PRIVACY
 
 PAPERS: Final = {
     "Yue et al. 2023": "2210.14348",
@@ -44,15 +43,8 @@ _CITATION = re.compile(r"(?<!\[)\b(?:" + "|".join(map(re.escape, PAPERS)) + r")\
 
 
 def as_shown(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """An asset as the UI shows it: papers linked, its privacy level beside its kinds.
-
-    A node of the asset graph shows kinds, not tags, and the level is what one must see first.
-    """
-    level = spec.tags.get(PRIVACY)
-    return spec.replace_attributes(
-        description=with_paper_links(spec.description or ""),
-        kinds={*spec.kinds, level} if level else spec.kinds,
-    )
+    """An asset as the UI shows it: papers linked."""
+    return spec.replace_attributes(description=with_paper_links(spec.description or ""))
 
 
 def bound_up(value: float) -> float:

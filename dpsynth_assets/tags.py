@@ -1,6 +1,6 @@
 """Tag keys and values that the asset graph carries; the lineage check and the UI read them."""
 
-from typing import Any, Final
+from typing import Final
 
 PRIVACY: Final = "dpsynth/privacy"
 MECHANISM: Final = "dpsynth/mechanism"
@@ -34,26 +34,3 @@ SENSITIVE: Final = "sensitive"
 RELEASED: Final = "released"
 INTERNAL: Final = "internal"
 PRIVACY_LEVELS: Final = frozenset({PUBLIC, SENSITIVE, RELEASED, INTERNAL})
-
-GPU_POOL: Final = "gpu"
-
-
-def gpu_op_tags(devices: int = 1) -> dict[str, Any]:
-    """Requests of a step that runs models, for executors that place steps on GPU nodes.
-
-    `dagster-k8s/config` is read by `dagster_k8s.k8s_job_executor`, which gives the step's pod the
-    limit (for GPUs the request equals it); `dagster-ray/config` by `dagster_ray.ray_executor`.
-    Under the local executors both are inert, and the pool alone keeps steps apart.
-
-    Args:
-        devices: GPUs the step needs, >= 1: as many as share a model.
-    """
-    return {
-        "dagster-k8s/config": {
-            "container_config": {"resources": {"limits": {"nvidia.com/gpu": devices}}},
-        },
-        "dagster-ray/config": {"num_gpus": devices},
-    }
-
-
-GPU_OP_TAGS: Final = gpu_op_tags()

@@ -289,11 +289,12 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
     if name == "kubernetes":
         pytest.importorskip("dagster_k8s")
     from dpsynth_assets.resources.executors import declared_executor
-    from dpsynth_assets.tags import GPU_OP_TAGS
+    from dpsynth_assets.resources.model_pool import model_op_tags
 
     monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
+    monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
 
-    @dg.asset(op_tags=GPU_OP_TAGS)
+    @dg.asset(op_tags=model_op_tags())
     def model_step() -> None: ...
 
     defs = dg.Definitions(assets=[model_step], executor=declared_executor())
@@ -310,12 +311,17 @@ def test_the_default_executor_frees_the_memory_of_a_gpu(has_gpu, name, monkeypat
     assert executors.declared_executor().name == name
 
 
-def test_gpu_tags_are_what_kubernetes_reads():
-    job = pytest.importorskip("dagster_k8s.job")
-    from dpsynth_assets.tags import GPU_OP_TAGS
+def test_the_chart_declares_the_gpus_that_steps_ask_for(monkeypatch):
+    """What they are called there is what its GPU node hands out."""
+    from dpsynth_assets.resources.model_pool import GPU_VARIABLE, model_op_tags
 
-    config = job.UserDefinedDagsterK8sConfig.from_dict(GPU_OP_TAGS["dagster-k8s/config"])
-    assert config.container_config["resources"]["limits"]["nvidia.com/gpu"] == 1
+    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
+    monkeypatch.setenv(GPU_VARIABLE, deployment["env"][GPU_VARIABLE])
+    asked = model_op_tags()["dagster-k8s/config"]["container_config"]["resources"]["limits"]
+    made = yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text())
+    (endpoint,) = [part for part in made if part["kind"] == "Deployment"]
+    (container,) = endpoint["spec"]["template"]["spec"]["containers"]
+    assert set(asked) == set(container["resources"]["limits"])
 
 
 @pytest.mark.parametrize(("name", "remedy"), [("slurm", "local"), ("ray", "extra `ray`")])

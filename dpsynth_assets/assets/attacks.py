@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
-from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -36,11 +36,12 @@ from dpsynth_assets.report.attack_record import (
     save_attacks,
     settings_of_method,
 )
+from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
+from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult
@@ -87,13 +88,13 @@ def _common(
     key = dataset_key(spec.name, AUDIT, artifact)
     return {
         "key": key,
-        "group_name": step_group(spec.name, Step.AUDITS),
+        "group_name": level_group(spec.name, PUBLIC),
         "owners": spec.owners,
         "tags": {PRIVACY: PUBLIC},
         "metadata": code_references(code),
         "kinds": {"pytorch"},
-        "pool": GPU_POOL,
-        "op_tags": GPU_OP_TAGS,
+        "pool": MODEL_POOL,
+        "op_tags": model_op_tags(),
         "check_specs": [
             dg.AssetCheckSpec(name=name, asset=key, description=text)
             for name, text in checks.items()

@@ -8,13 +8,14 @@ import dagster as dg
 
 from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import bound_down, bound_up, code_references, compared
-from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
+from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event
@@ -56,7 +57,7 @@ def planned_events(plan: DatasetPlan) -> list[Event | None]:
 def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
         key=audits_key(spec.name),
-        group_name=step_group(spec.name, Step.AUDITS),
+        group_name=level_group(spec.name, PUBLIC),
         owners=spec.owners,
         tags={PRIVACY: PUBLIC},
         metadata=code_references("dpsynth_assets.attacks.audits.registry.run_audits"),
@@ -114,10 +115,20 @@ def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
     return mechanisms_pass_their_audits
 
 
-def _shared_and_staged(plan: DatasetPlan) -> list[str]:
-    """Assets of the paid releases that are no corpora: shared histograms and methods' stages."""
-    names = [release.asset for release in plan.releases]
-    return [name for name in names if not name.endswith("/candidate_corpus")]
+def _releases_behind_no_corpus(plan: DatasetPlan) -> list[tuple[str, str]]:
+    """Folder and stage of paid releases that no corpus is made from: models, unread histograms."""
+    methods = {planned.folder for planned in plan.corpora}
+    histograms = {
+        name for planned in plan.corpora for stage in planned.plan.stages for name in stage.shared
+    }
+    if any(planned.follows_topics for planned in plan.corpora):
+        histograms.add(TOPIC_HISTOGRAM)
+    paid = [release.asset.split("/") for release in plan.releases]
+    return [
+        (folder, stage)
+        for _, folder, stage in paid
+        if folder not in methods and not (folder == SHARED and stage in histograms)
+    ]
 
 
 def _privacy_statement(
@@ -126,14 +137,15 @@ def _privacy_statement(
     from dpsynth_assets.assets.attacks import attack_definitions
     from dpsynth_assets.report.attack_record import attacks_on_cohort
 
+    # It comes after whatever charges: most of that lies behind a corpus.
     upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
-    upstream += [dataset_key(spec.name, *name.split("/")[1:]) for name in _shared_and_staged(plan)]
+    upstream += [dataset_key(spec.name, *each) for each in _releases_behind_no_corpus(plan)]
     attacks = attack_definitions(spec, plan).assets or ()
     upstream.extend(asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition))
 
     @dg.asset(
         key=key,
-        group_name=step_group(spec.name, Step.STATEMENT),
+        group_name=level_group(spec.name, RELEASED),
         owners=spec.owners,
         deps=[*upstream, audits_key(spec.name)],
         tags={PRIVACY: RELEASED},

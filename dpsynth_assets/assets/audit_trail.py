@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
 from dpsynth_assets.assets.launched_by import launchers
 from dpsynth_assets.assets.materialised import FILES, materialised
@@ -225,7 +225,7 @@ def audit_trail_definitions(
 
     @dg.asset(
         key=key,
-        group_name=step_group(spec.name, Step.STATEMENT),
+        group_name=level_group(spec.name, INTERNAL),
         owners=spec.owners,
         deps=upstream,
         tags={PRIVACY: INTERNAL},

@@ -9,7 +9,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.groups import method_group
+from dpsynth_assets.assets.groups import steward_group
 from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.checks import COPIED_SPANS_CODE, NO_COPIED_SPAN
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -35,7 +35,7 @@ def copied_spans_asset(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.A
 
     @dg.asset(
         key=key,
-        group_name=method_group(spec.name, planned),
+        group_name=steward_group(spec.name, planned),
         owners=spec.owners,
         tags={PRIVACY: INTERNAL},
         metadata=code_references("dpsynth_assets.attacks.overlap.copied_spans"),

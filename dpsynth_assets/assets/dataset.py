@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -15,17 +15,13 @@ from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.resources.fingerprints import Reader
+from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore, Split
 from dpsynth_assets.storage.identity import version_of, version_of_texts
-from dpsynth_assets.tags import (
-    GPU_OP_TAGS,
-    GPU_POOL,
-    PRIVACY,
-    SENSITIVE,
-)
+from dpsynth_assets.tags import PRIVACY, SENSITIVE
 
 SPLITS: tuple[Split, ...] = ("source", "held_out")
 
@@ -43,7 +39,7 @@ def dataset_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Defin
 def _common(spec: PrivateDatasetSpec, artifact: str) -> dict[str, Any]:
     return {
         "key": shared_key(spec.name, artifact),
-        "group_name": step_group(spec.name, Step.RECORDS),
+        "group_name": level_group(spec.name, SENSITIVE),
         "owners": spec.owners,
     }
 
@@ -103,8 +99,8 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         ins={"text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder"))},
         tags={PRIVACY: SENSITIVE},
         kinds={"pytorch", "numpy"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("embeddings", spec.public_data),
         description=(
             "Embeddings of the private records, float32 (N, d), unit length, made once and reused "

@@ -15,7 +15,7 @@ import polars as pl
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import public_corpus_key
 from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
-from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import (
     EVALUATION,
     PREDICTION_COSTS,
@@ -39,13 +39,14 @@ from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, INTERNAL, PRIVACY, PUBLIC
+from dpsynth_assets.tags import INTERNAL, PRIVACY, PUBLIC
 
 SPARE = 1.1
 _REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"
@@ -60,11 +61,11 @@ def evaluation_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.De
 
 
 def _common(
-    spec: PrivateDatasetSpec, step: Step, path: tuple[str, str], level: str, code: str
+    spec: PrivateDatasetSpec, path: tuple[str, str], level: str, code: str
 ) -> dict[str, Any]:
     return {
         "key": dataset_key(spec.name, *path),
-        "group_name": step_group(spec.name, step),
+        "group_name": level_group(spec.name, level),
         "owners": spec.owners,
         "tags": {PRIVACY: level},
         "metadata": code_references(code),
@@ -95,15 +96,14 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     @dg.asset(
         **_common(
             spec,
-            Step.REFERENCES,
             (REFERENCES, "public_only_corpus"),
             PUBLIC,
             f"{_REFERENCES_CODE}.generate_public_only",
         ),
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("public only", SPARE, *_written_by(spec)),
         description="The floor, ε = 0: the public model asked for each label, no private data.",
     )
@@ -147,7 +147,6 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     @dg.asset(
         **_common(
             spec,
-            Step.REFERENCES,
             (REFERENCES, "non_private_corpus"),
             INTERNAL,
             f"{_REFERENCES_CODE}.generate_non_private",
@@ -155,8 +154,8 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         deps=[dataset_key(spec.name, SHARED, "private_records")],
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("non-private", SPARE, *_written_by(spec)),
         description=(
             f"The ceiling, ε = ∞: the same model with {_examples(plan)} of the real records in its "
@@ -215,7 +214,6 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
     @dg.asset(
         **_common(
             spec,
-            Step.EVALUATION,
             (EVALUATION, "evaluation_report"),
             INTERNAL,
             "dpsynth_assets.metrics.evaluation.evaluate_corpora",
@@ -223,8 +221,8 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         ins=ins,
         deps=deps,
         kinds={"scikitlearn", "html"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("evaluation", spec.evaluation),
         description=(

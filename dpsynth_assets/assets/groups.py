@@ -1,37 +1,17 @@
-"""Groups of the asset graph, named so that the order of their names is the order of the data.
+"""Groups of the asset graph: a box for each privacy level of a cohort, and one for each method.
 
-The web UI lists groups by name. A digit in front of each step of a cohort, and of the public bases
-that all cohorts build on, makes that list read from public data down to the privacy statement.
+The web UI draws groups as boxes within boxes, and writes their names at every zoom, also where it
+leaves out what a node is made with and its tags. So the box says the level, once for all in it, and
+the method, of which every one has a corpus. A cohort that is opened shows its levels in the order
+of the data: what is public or sensitive leads to what is released, and all of it to what is
+internal. No name needs a number for that.
 """
 
-from enum import StrEnum
-
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
+from dpsynth_assets.tags import INTERNAL, PRIVACY_LEVELS, PUBLIC, RELEASED
 
-PUBLIC_BASES = "0_public"
-"""First of all: names of cohorts begin with a letter."""
-
-
-class Step(StrEnum):
-    """Steps of one cohort that are no methods, in the order in which data passes through them."""
-
-    RECORDS = "1_records"
-    """Private records, embeddings and secrets, and the counts that all methods share."""
-
-    AUDITS = "2_audits"
-    """Mechanisms tested on made-up records, before anything is published."""
-
-    REFERENCES = "4_references"
-    """Floor and ceiling, written without privacy or without records."""
-
-    EVALUATION = "5_evaluation"
-    """Scores and pictures for the steward alone."""
-
-    STATEMENT = "6_statement"
-    """What is said once everything is done: privacy statement and audit trail."""
-
-
-METHOD_STEP, SECOND_METHOD_STEP = "3", "4"
+PUBLIC_BASES = PUBLIC
+"""Holds the group of every public base; no cohort has this name."""
 
 
 def public_group(base: str) -> str:
@@ -39,12 +19,26 @@ def public_group(base: str) -> str:
     return f"{PUBLIC_BASES}/{base}"
 
 
-def step_group(dataset: str, step: Step) -> str:
-    """Group of one step of a cohort."""
-    return f"{dataset}/{step}"
+def level_group(dataset: str, level: str) -> str:
+    """Group of what a cohort has of one privacy level and of no single method.
+
+    Args:
+        dataset: Name of the cohort.
+        level: One of `tags.PRIVACY_LEVELS`.
+
+    Raises:
+        ValueError: There is no such level.
+    """
+    if level not in PRIVACY_LEVELS:
+        raise ValueError(f"Expected one of {sorted(PRIVACY_LEVELS)}, got {level!r}.")
+    return f"{dataset}/{level}"
 
 
 def method_group(dataset: str, planned: PlannedMethod) -> str:
-    """Group of one method of a cohort; a method that builds on other corpora comes after them."""
-    step = SECOND_METHOD_STEP if planned.method.builds_on else METHOD_STEP
-    return f"{dataset}/{step}_{planned.folder}"
+    """Group of what a method releases: its stages, its candidate and its corpus."""
+    return f"{level_group(dataset, RELEASED)}/{planned.folder}"
+
+
+def steward_group(dataset: str, planned: PlannedMethod) -> str:
+    """Group of what the steward alone sees of a method."""
+    return f"{level_group(dataset, INTERNAL)}/{planned.folder}"

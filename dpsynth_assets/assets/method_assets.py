@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from dpsynth_assets.assets.groups import Step, method_group, step_group
+from dpsynth_assets.assets.groups import level_group, method_group
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_of, code_references
 from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.tags import RELEASED
 
 
 def part_asset(
@@ -17,7 +18,7 @@ def part_asset(
     """Key, group, owners and code of one asset."""
     return {
         "key": dataset_key(spec.name, planned.folder, artifact),
-        "group_name": step_group(spec.name, Step.RECORDS)
+        "group_name": level_group(spec.name, RELEASED)
         if isinstance(planned, PlannedShared)
         else method_group(spec.name, planned),
         "owners": spec.owners,

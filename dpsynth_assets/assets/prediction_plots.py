@@ -17,7 +17,7 @@ import dagster as dg
 import numpy as np
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import (
     dataset_key,
     prediction_costs_key,
@@ -74,7 +74,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
 
     @dg.asset(
         key=prediction_costs_key(spec.name),
-        group_name=step_group(spec.name, Step.EVALUATION),
+        group_name=level_group(spec.name, INTERNAL),
         owners=spec.owners,
         tags={PRIVACY: INTERNAL},
         metadata=code_references(
@@ -85,7 +85,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         deps=[
             dataset_key(spec.name, SHARED, "private_records"),
             dataset_key(spec.name, SHARED, "private_embeddings"),
-            *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.methods),
+            *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
         ],
         kinds={"scikitlearn", "matplotlib"},
         automation_condition=FOLLOWS_RELEASES,
@@ -115,7 +115,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         scores = _scored_clusterings(spec, public_clusters, histogram, sensitive_store)
         facts = {
             planned.folder: internal_facts(sensitive_store, spec.name, planned.folder)
-            for planned in plan.methods
+            for planned in plan.corpora
         }
         released = _released_pictures(spec, plan, histogram, release_store)
         pictures = internal_pictures(facts, scores) | released
@@ -205,7 +205,7 @@ def _released_pictures(
             _released_facts(spec.name, planned.folder, store),
             read_released(spec.name, planned.folder),
         )
-        for planned in plan.methods
+        for planned in plan.corpora
         if released_rows_path(spec.name, planned.folder).exists()
     }
     return pictures | released_pictures(corpora)

@@ -23,11 +23,12 @@ from dpsynth_assets.public_base.making import (
     public_centers,
     trained_manifest,
 )
+from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL, PRIVACY, PUBLIC
+from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 
 def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
@@ -86,8 +87,8 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model")),
         },
         kinds={"pytorch", "polars", "parquet"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("invented corpus", spec.domain, spec.invented, spec.max_documents),
         description=(
             "Public documents (text, label) that the language model wrote from the domain and the "
@@ -159,8 +160,8 @@ def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "text_embedder": dg.AssetIn(public_key(spec.name, "text_embedder")),
         },
         kinds={"pytorch", "numpy"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("embeddings", spec.text_embedder),
         description="Embeddings of the public corpus, float32 (N, d), unit length.",
     )
@@ -221,8 +222,8 @@ def _trained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         ),
         ins={"public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus"))},
         kinds={"pytorch", "huggingface"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("language model", spec.language_model),
         description=(
             "The generator behind private prediction: a small Llama-architecture model trained "
@@ -247,8 +248,8 @@ def _pretrained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         **public_asset(spec, "public_language_model"),
         metadata=code_references("dpsynth_assets.models.smollm2.write_smollm2"),
         kinds={"pytorch", "huggingface"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("language model", spec.language_model),
         description=(
             "The generator behind private prediction: SmolLM2 from its Python package, or a model "

@@ -13,11 +13,11 @@ from dpsynth_assets.public_base.making import (
     generator_manifest,
     language_model_as_generator,
 )
+from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.tags import GPU_OP_TAGS, GPU_POOL
 
 SHOWN_TOPICS = 20
 
@@ -38,8 +38,8 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             for name in ("public_corpus", "public_embeddings", "text_embedder")
         },
         kinds={"hdbscan", "numpy"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("topic model", spec.topic_model),
         description=(
             "Topics of the public corpus, each with ten keywords, and a bin for what belongs to "
@@ -87,8 +87,8 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
             for name in ("public_corpus", "public_embeddings", "topic_model")
         },
         kinds={"pytorch", "huggingface"},
-        pool=GPU_POOL,
-        op_tags=GPU_OP_TAGS,
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(),
         code_version=version_of("conditional generator", declared),
         description=(
             "An encoder-decoder that writes a document from its aspects (keywords, type), "

@@ -51,13 +51,14 @@ from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
+from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.storage.disk_room import Room
 from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, RELEASED, gpu_op_tags
+from dpsynth_assets.tags import MECHANISM, PRIVACY, RELEASED
 
 _PUBLIC_RESOURCES = frozenset({"ledger", "release_store", "models", "progress"})
 
@@ -79,8 +80,8 @@ def release_asset(
         tags={PRIVACY: RELEASED}
         | ({} if stage.public else {MECHANISM: f"{planned.method.name}.{stage.name}"}),
         kinds=set(stage.kinds),
-        pool=GPU_POOL if stage.on_gpu else None,
-        op_tags=gpu_op_tags(stage_devices(spec, planned)) if stage.on_gpu else None,
+        pool=MODEL_POOL if stage.on_gpu else None,
+        op_tags=model_op_tags(stage_devices(spec, planned)) if stage.on_gpu else None,
         automation_condition=FOLLOWS_RELEASES if stage.public else None,
         code_version=version_of(
             planned.spec if isinstance(planned, PlannedMethod) else planned.method.config,

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.groups import Step, step_group
+from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
@@ -49,7 +49,7 @@ def recall_results(dataset: str) -> list[dict[str, Any]]:
 def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=dataset_key(spec.name, SHARED, SECRETS_KEY),
-        group_name=step_group(spec.name, Step.RECORDS),
+        group_name=level_group(spec.name, SENSITIVE),
         owners=spec.owners,
         deps=[dataset_key(spec.name, SHARED, "private_records")],
         ins={"public_corpus": dg.AssetIn(public_key(spec.public_data, "public_corpus"))},

@@ -36,12 +36,13 @@ from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.tags import GPU_POOL, PRIVACY, RELEASED, gpu_op_tags
+from dpsynth_assets.tags import PRIVACY, RELEASED
 
 
 def written_corpus(
@@ -56,8 +57,8 @@ def written_corpus(
         ins=_inputs(spec, planned),
         tags={PRIVACY: RELEASED},
         kinds={"pytorch", "polars"},
-        pool=GPU_POOL,
-        op_tags=gpu_op_tags(spec.engine.tensor_parallel_size),
+        pool=MODEL_POOL,
+        op_tags=model_op_tags(spec.engine.tensor_parallel_size),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of(
             method.config,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dpsynth_assets.paths import home, project_root
 from dpsynth_assets.resources.live_runs import free_dead_runs
+from dpsynth_assets.resources.model_pool import carry_over_limit
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -44,7 +45,8 @@ def dagster_instance(console: "Console | None" = None) -> "Iterator[dg.DagsterIn
     import dagster as dg
 
     with dg.DagsterInstance.get() as instance:
-        for line in free_dead_runs(instance):
+        carried = carry_over_limit(instance)
+        for line in [*([carried] if carried else []), *free_dead_runs(instance)]:
             if console is not None:
                 console.print(line, highlight=False, soft_wrap=True)
         yield instance

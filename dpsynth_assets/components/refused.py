@@ -17,6 +17,8 @@ from dpsynth_assets.tags import PRIVACY, PUBLIC
 PREFIX = "0_refused"
 """First part of the keys: no cohort has such a name, because names begin with a letter."""
 
+GROUP = "refused_files"
+
 REFUSED_TAG = "dpsynth/refused"
 
 
@@ -56,12 +58,11 @@ def refused_definitions(file: Path, problems: Sequence[Problem]) -> dg.Definitio
 
     @dg.asset(
         key=[PREFIX, _slug(file)],
-        group_name=PREFIX,
+        group_name=GROUP,
         description=f"This dataset file cannot be used:\n\n{_quoted(lines)}\n\nMend it, then "
         "reload the definitions. Until then nothing that it declares can run or be charged.",
         metadata={"file": dg.MetadataValue.path(str(file)), "problems": lines},
         tags={PRIVACY: PUBLIC, REFUSED_TAG: ""},
-        kinds={PUBLIC},
     )
     def refused() -> None:
         raise dg.Failure(description=lines, allow_retries=False)

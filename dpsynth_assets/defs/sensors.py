@@ -113,8 +113,10 @@ def killed_runs_sensor() -> dg.SensorDefinition:
     @public_section("Freeing killed runs")
     def free_killed_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         from dpsynth_assets.resources.live_runs import free_dead_runs
+        from dpsynth_assets.resources.model_pool import carry_over_limit
 
-        lines = free_dead_runs(context.instance)
+        carried = carry_over_limit(context.instance)
+        lines = [*([carried] if carried else []), *free_dead_runs(context.instance)]
         return dg.SkipReason(" ".join(lines) or "No run was killed.")
 
     return free_killed_runs

@@ -39,7 +39,8 @@ class Stage:
         public: Whether it reads public and released values only: it is charged nothing, has no
             mechanism, and is run by `make_public` instead of `release`.
         resumes_by: What a killed run left to go on with: a checkpoint, or finished passes.
-        on_gpu: Whether it waits for a place in the GPU pool.
+        on_gpu: Whether it runs a model: it waits for a place in the pool of such steps, and asks
+            for a GPU where the installation declares one.
         mechanism: What is charged and run. None for a public stage, and in a plan that refuses.
         settings: Public parameters that its release depends on: with others it is another release.
         rests_on: What its sensitivity rests on (JSON values): facts for the label, no part of what

@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.resources.live_runs import hold_until_exit
+from dpsynth_assets.resources.model_pool import carry_over_limit
 from dpsynth_assets.resources.waiting import watched
 
 _GPU = Path("/dev/nvidia0")
@@ -71,6 +72,8 @@ class _AliveExecutor(dg.Executor):
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         hold_until_exit(plan_context.run_id)
+        if carried := carry_over_limit(plan_context.instance):
+            plan_context.log.info(carried)
         with watched(plan_context.instance, plan_context.run_id, plan_context.log.warning):
             yield from self._inner.execute(plan_context, execution_plan)
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.groups import Step, method_group, step_group
-from dpsynth_assets.assets.keys import dataset_key
+from dpsynth_assets.assets.keys import AUDIT, EVALUATION, dataset_key
 from dpsynth_assets.assets.launch import run_tags
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
@@ -88,14 +87,10 @@ def what_decides(spec: PrivateDatasetSpec) -> str:
 
 def _regeneration_job(spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod]) -> Any:
     """The chosen methods from their paid stages on, with scores and statement."""
-    steps = (Step.EVALUATION, Step.AUDITS, Step.STATEMENT)
-    groups = [
-        *(method_group(spec.name, planned) for planned in chosen),
-        *(step_group(spec.name, step) for step in steps),
-    ]
+    folders = [*(planned.folder for planned in chosen), EVALUATION, AUDIT]
     return dg.define_asset_job(
         f"regenerate_{spec.name}",
-        selection=dg.AssetSelection.groups(*groups),
+        selection=dg.AssetSelection.key_prefixes(*([spec.name, folder] for folder in folders)),
         description=f"New corpora of {spec.name}: each is a new release and pays from the budget.",
         tags={"dagster/max_retries": "0"},
     )

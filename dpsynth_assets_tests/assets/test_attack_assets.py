@@ -40,9 +40,10 @@ from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.report import attack_record
+from dpsynth_assets.resources.model_pool import MODEL_POOL
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.tags import GPU_POOL, MECHANISM, PRIVACY, PUBLIC
+from dpsynth_assets.tags import MECHANISM, PRIVACY, PUBLIC
 
 BASE = "tiny"
 SETTINGS = {"expected_batch_size": 24, "clip_bound": 2.0, "temperature": 3.0}
@@ -514,8 +515,8 @@ def test_attacks_are_public_and_reach_public_assets_alone():
         node = graph.get(dg.AssetKey(["letters", "audit", artifact]))
         assert node.tags[PRIVACY] == PUBLIC
         assert MECHANISM not in node.tags
-        assert node.group_name == "letters/2_audits"
-        assert {op.pool for op in node.assets_def.node_def.iterate_op_defs()} == {GPU_POOL}
+        assert node.group_name == "letters/public"
+        assert {op.pool for op in node.assets_def.node_def.iterate_op_defs()} == {MODEL_POOL}
         assert all(parent.path[0] == "public" for parent in node.parent_keys)
 
 

@@ -1,11 +1,10 @@
-"""What the web UI shows of every asset: its papers, its code, its privacy level, its spend."""
+"""What the web UI shows of every asset: its papers, its code, its spend."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from dpsynth_assets.assets.groups import Step, public_group, step_group
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.metadata import (
     bound_down,
@@ -17,7 +16,6 @@ from dpsynth_assets.metadata import (
 )
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import project_root
-from dpsynth_assets.tags import PRIVACY
 
 UNLINKED = re.compile(r"(?<!\[)\b[A-Z][\w-]+ et al\.,? \d{4}")
 CATALOGUE = "plugin_component_types_json"
@@ -45,11 +43,6 @@ def test_a_citation_is_linked_once():
     linked = with_paper_links("Clusters (Amin et al. 2025, Section 4.1).")
     assert linked == "Clusters ([Amin et al. 2025](https://arxiv.org/abs/2506.04566), Section 4.1)."
     assert with_paper_links(linked) == linked
-
-
-def test_the_privacy_level_stands_among_the_kinds_that_a_node_of_the_graph_shows(nodes):
-    for name, node in nodes.items():
-        assert node.tags[PRIVACY] in node.kinds, name
 
 
 def test_what_a_method_makes_leads_to_the_code_of_the_method(nodes):
@@ -81,18 +74,6 @@ def test_every_asset_leads_to_the_code_that_computes_it(nodes):
             assert part not in {"assets", "components", "defs"}, name
             line = Path(reference.file_path).read_text().splitlines()[reference.line_number - 1]
             assert line.startswith(("class ", "def ")), name
-
-
-def test_groups_by_name_are_groups_in_the_order_of_the_data(nodes):
-    """From every asset to what is made of it, within a cohort and from a public base to it."""
-    for name, node in nodes.items():
-        for parent in node.parent_keys:
-            above = nodes[parent.to_user_string()].group_name
-            assert above <= node.group_name, (parent.to_user_string(), name)
-
-
-def test_public_bases_come_before_cohorts_of_any_name():
-    assert public_group("zebra") < step_group("aardvark", Step.RECORDS)
 
 
 @pytest.mark.parametrize("method", REGISTRY.values(), ids=list(REGISTRY))

@@ -55,11 +55,20 @@ def test_a_judges_model_is_read_by_the_corpus_and_by_no_paid_stage(tmp_path, mon
 
 @pytest.mark.parametrize("devices", [1, 4])
 def test_steps_ask_for_the_gpus_that_share_their_model(tmp_path, monkeypatch, devices):
+    monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
     engine = {"kind": "vllm", "tensor_parallel_size": devices}
     assets = assets_of(tmp_path, monkeypatch, engine=engine)
     assert gpus(assets["candidate_corpus"]) == devices
     assert gpus(assets["finetuned_generator"]) == 1  # trained here, served later
-    assert assets["candidate_corpus"].op.pool == "gpu"
+    assert assets["candidate_corpus"].op.pool == "models"
+
+
+def test_without_a_declared_gpu_a_step_waits_in_the_pool_and_asks_for_none(tmp_path, monkeypatch):
+    monkeypatch.delenv("DPSYNTH_GPU", raising=False)
+    assets = assets_of(tmp_path, monkeypatch, engine={"kind": "vllm", "tensor_parallel_size": 4})
+    for asset in (assets["candidate_corpus"], assets["finetuned_generator"]):
+        assert asset.op.pool == "models"
+        assert not [tag for tag in asset.op.tags if "k8s" in tag or "ray" in tag]
 
 
 @pytest.mark.parametrize("published", ["ex-post", "secret", None])

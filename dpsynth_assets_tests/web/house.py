@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 import yaml
 
-from dpsynth_assets.assets.groups import METHOD_STEP, PUBLIC_BASES, Step, step_group
+from dpsynth_assets.assets.groups import PUBLIC_BASES, level_group
+from dpsynth_assets.tags import INTERNAL, RELEASED, SENSITIVE
 from dpsynth_assets_tests.end_to_end.conftest import documents
 
 COHORT, METHOD = "letters", "mean_clustered"
@@ -45,9 +46,9 @@ def groups(cohort: str, method: str = METHOD) -> dict[str, str]:
     """Groups of the graph that a walk opens."""
     return {
         "public": PUBLIC_BASES,
-        "records": step_group(cohort, Step.RECORDS),
-        "method": f"{cohort}/{METHOD_STEP}_{method}",
-        "evaluation": str(Step.EVALUATION),
+        "records": level_group(cohort, SENSITIVE),
+        "method": f"{level_group(cohort, RELEASED)}/{method}",
+        "evaluation": INTERNAL,
     }
 
 

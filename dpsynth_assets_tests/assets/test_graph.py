@@ -1,0 +1,165 @@
+"""The asset graph as the web UI draws it: boxes of one privacy level, and edges that are needed."""
+
+import dagster as dg
+import pytest
+
+from dpsynth_assets.assets.attacks import attack_definitions
+from dpsynth_assets.assets.groups import PUBLIC_BASES, level_group
+from dpsynth_assets.assets.privacy_budgets import BUDGETS
+from dpsynth_assets.components.refused import GROUP, refused_definitions
+from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
+from dpsynth_assets.definitions import defs
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PUBLIC
+
+COHORTS = ("tickets", "enquiries", "savings", "cases")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return defs().resolve_asset_graph()
+
+
+def parents(graph, *path):
+    return {key.to_user_string() for key in graph.get(dg.AssetKey(path)).parent_keys}
+
+
+def plan_of(cohort):
+    declared = {file.spec.name: file.spec for file in standing(dataset_folders()).usable}
+    spec = declared[cohort]
+    assert isinstance(spec, PrivateDatasetSpec)
+    return spec, plan_dataset(spec)
+
+
+# Boxes
+
+
+def test_the_box_around_a_node_says_its_privacy_level(graph):
+    for key in graph.get_all_asset_keys() - {BUDGETS}:
+        node = graph.get(key)
+        first, second, *_ = node.group_name.split("/")
+        level = PUBLIC if first == PUBLIC_BASES else second
+        assert level == node.tags[PRIVACY], key
+        assert first == key.path[0]
+        assert not PRIVACY_LEVELS & node.kinds, "a level is no kind"
+
+
+def test_a_box_in_the_box_of_a_level_is_named_after_the_method(graph):
+    for key in graph.get_all_asset_keys() - {BUDGETS}:
+        inner = graph.get(key).group_name.split("/")[2:]
+        assert inner in ([], [key.path[1]]), key
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_boxes_stand_in_the_order_of_the_data_however_far_they_are_opened(graph, depth):
+    """Else an edge would lead back, and the drawing would have no left and right."""
+
+    def box(key):  # A node of a box that is open stands by itself.
+        parts = graph.get(key).group_name.split("/")
+        return "/".join(parts[:depth]) if len(parts) >= depth else key.to_user_string()
+
+    above = {box(key): set() for key in graph.get_all_asset_keys()}
+    for key in graph.get_all_asset_keys():
+        above[box(key)] |= {box(parent) for parent in graph.get(key).parent_keys}
+    placed = set()
+    while waiting := {name for name in above if name not in placed}:
+        ready = {name for name in waiting if above[name] - {name} <= placed}
+        assert ready, f"boxes that lead to each other: {sorted(waiting)}"
+        placed |= ready
+
+
+def test_no_group_is_named_by_a_number(graph, tmp_path):
+    names = {graph.get(key).group_name for key in graph.get_all_asset_keys()} | {GROUP}
+    assert not [part for name in names for part in name.split("/") if part[0].isdigit()]
+    refused = refused_definitions(tmp_path / "broken.yaml", []).resolve_asset_graph()
+    assert {refused.get(key).group_name for key in refused.get_all_asset_keys()} == {GROUP}
+
+
+def test_a_group_of_no_level_is_refused():
+    with pytest.raises(ValueError, match="got 'secret'"):
+        level_group("tickets", "secret")
+
+
+# Edges
+
+
+def mechanisms(graph, cohort):
+    return {
+        key
+        for key in graph.get_all_asset_keys()
+        if key.path[0] == cohort and MECHANISM in graph.get(key).tags
+    }
+
+
+@pytest.mark.parametrize("cohort", COHORTS)
+def test_the_statement_comes_after_whatever_charges_and_depends_on_what_it_reads(graph, cohort):
+    spec, plan = plan_of(cohort)
+    statement = dg.AssetKey([cohort, "audit", "privacy_statement"])
+    assert mechanisms(graph, cohort) <= graph.get_ancestor_asset_keys(statement)
+    corpora = {f"{cohort}/{planned.folder}/corpus" for planned in plan.corpora}
+    audits = {asset.key.to_user_string() for asset in attack_definitions(spec, plan).assets}
+    audits.add(f"{cohort}/audit/mechanism_audits")
+    assert corpora | audits <= parents(graph, *statement.path)
+
+
+@pytest.mark.parametrize("cohort", COHORTS)
+def test_the_statement_names_no_release_twice(graph, cohort):
+    """What a corpus is made from comes before it: an edge of its own would cross others."""
+    statement = dg.AssetKey([cohort, "audit", "privacy_statement"])
+    above = graph.get(statement).parent_keys
+    corpora = [key for key in above if key.path[-1] == "corpus"]
+    behind = {key for corpus in corpora for key in graph.get_ancestor_asset_keys(corpus)}
+    assert not above & behind & mechanisms(graph, cohort)
+
+
+MODEL_ALONE = """
+type: dpsynth_assets.components.PrivateDataset
+attributes:
+  name: notes
+  source: {path: notes.jsonl}
+  columns: {text: text, labels: [label], id: id}
+  public_facts: {labels: {label: [billing, delivery]}, records: 1000}
+  budget: {epsilon: 15.0, delta: 1.0e-5, rounds: 1}
+  public_data: demo
+  topic_histogram: {}
+  methods:
+    - {method: mean_uniform, budget_share: 0.4}
+    - {method: downstream_fine_tuning, budget_share: 0.4}
+"""
+
+
+def test_releases_that_no_corpus_is_made_from_stand_before_the_statement(tmp_path, monkeypatch):
+    (tmp_path / "notes.yaml").write_text(MODEL_ALONE)
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    graph = defs().resolve_asset_graph()
+    above = parents(graph, "notes", "audit", "privacy_statement")
+    charging = mechanisms(graph, "notes")
+    statement = dg.AssetKey(["notes", "audit", "privacy_statement"])
+    assert charging <= graph.get_ancestor_asset_keys(statement)
+    alone = {key.to_user_string() for key in charging if key.path[1] != "mean_uniform"}
+    assert len(alone) == 2
+    assert alone <= above
+
+
+@pytest.mark.parametrize("cohort", COHORTS)
+def test_trail_and_report_depend_on_every_corpus(graph, cohort):
+    _, plan = plan_of(cohort)
+    corpora = {f"{cohort}/{planned.folder}/corpus" for planned in plan.corpora}
+    trail = parents(graph, cohort, "audit", "audit_trail")
+    assert trail == corpora | {f"{cohort}/audit/privacy_statement"}
+    report = parents(graph, cohort, "evaluation", "evaluation_report")
+    private = {f"{cohort}/shared/private_{name}" for name in ("records", "embeddings")}
+    assert corpora | private <= report
+    costs = dg.AssetKey([cohort, "evaluation", "prediction_costs"])
+    if graph.has(costs):
+        assert corpora | private <= parents(graph, *costs.path)
+        assert costs.to_user_string() in report
+
+
+def test_no_level_but_internal_holds_what_the_steward_alone_sees(graph):
+    shown = {
+        key.path[-1]
+        for key in graph.get_all_asset_keys()
+        if graph.get(key).group_name.split("/")[1:2] == [INTERNAL]
+    }
+    assert shown >= {"evaluation_report", "audit_trail", "copied_spans", "non_private_corpus"}
