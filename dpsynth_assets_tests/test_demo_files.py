@@ -17,13 +17,19 @@ from write import write_demo_files
 from dpsynth_assets.paths import project_root
 
 ROWS = 600
-SIZES = {"public_documents": ROWS, "private_records": ROWS, "further_private_records": 60}
+SIZES = {
+    "public_documents": ROWS,
+    "private_records": ROWS,
+    "further_private_records": 60,
+    "feedback_records": 60,
+}
 FILES = {
     "public.parquet",
     "private_tickets.jsonl",
     "private_letters.jsonl",
     "private_enquiries.jsonl",
     "private_cases.jsonl",
+    "private_feedback.jsonl",
     "private_canaries.txt",
     "private_letters_canaries.txt",
 }
@@ -190,3 +196,11 @@ def test_the_second_mailbox_shares_no_record_customer_code_or_canary_with_the_fi
     assert not codes & others
     assert all(any(code in text for text in second["text"]) for code in others)
     assert set(second["label"]) == set(DESKS)
+
+
+def test_the_mailboxes_of_one_organisation_share_no_record(corpora):
+    names = ("letters", "enquiries", "cases", "feedback")
+    mailboxes = [pl.read_ndjson(corpora / f"private_{name}.jsonl") for name in names]
+    for column in ("id", "text"):
+        values = [value for mailbox in mailboxes for value in mailbox[column]]
+        assert len(set(values)) == len(values)

@@ -24,6 +24,7 @@ def write_demo_files(
     public_documents: int = 8000,
     private_records: int = 5000,
     further_private_records: int = 4000,
+    feedback_records: int = 2000,
 ) -> None:
     """Writes the public corpus, the private mailboxes and the canaries planted in two of them.
 
@@ -34,6 +35,7 @@ def write_demo_files(
         private_records: Lines of each of the two larger mailboxes (`id`, `customer_id`, `text`,
             `label`).
         further_private_records: Lines of each of the two smaller ones.
+        feedback_records: Lines of the smallest.
     """
     pl.DataFrame(public_rows(public_documents, seed)).write_parquet(folder / "public.parquet")
     mailboxes = (
@@ -41,6 +43,7 @@ def write_demo_files(
         ("letters", private_records, seed + OTHER_SEED, SECOND_ORGANISATION, "L"),
         ("enquiries", further_private_records, seed + 2, SECOND_ORGANISATION, "E"),
         ("cases", further_private_records, seed + 3, SECOND_ORGANISATION, "K"),
+        ("feedback", feedback_records, seed + 4, SECOND_ORGANISATION, "F"),
     )
     for name, count, own_seed, organisation, prefix in mailboxes:
         rows = private_rows(count, own_seed, organisation, prefix)

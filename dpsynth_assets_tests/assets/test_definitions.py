@@ -115,6 +115,7 @@ def test_every_mechanism_of_the_demo_is_marked(loaded):
         "enquiries/epsvec/fixed_shots",
         "enquiries/epsvec/dataset_vectors",
         "cases/secpe/secret_clusters",
+        "feedback/aug_pe/population",
     }
 
 

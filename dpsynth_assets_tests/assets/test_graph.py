@@ -12,7 +12,7 @@ from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PUBLIC
 
-COHORTS = ("tickets", "enquiries", "savings", "cases")
+COHORTS = ("tickets", "enquiries", "savings", "cases", "feedback")
 
 
 @pytest.fixture(scope="module")

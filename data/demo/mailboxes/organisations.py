@@ -50,4 +50,4 @@ SECOND_ORGANISATION = Organisation(
     circumstance_share=0.9,
     middle_share=0.6,
 )  # fmt: skip
-"""Whose three mailboxes are the further private cohorts: other topics, desks and habits."""
+"""Whose mailboxes are the further private cohorts: other topics, desks and habits."""
