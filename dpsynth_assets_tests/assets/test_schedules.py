@@ -10,9 +10,15 @@ from pydantic import ValidationError
 
 from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.cli.plan import _facts as plan_facts
-from dpsynth_assets.datasets import PrivateDatasetSpec, parse_dataset_file
+from dpsynth_assets.datasets import (
+    PrivateDatasetSpec,
+    dataset_folders,
+    parse_dataset_file,
+    standing,
+)
 from dpsynth_assets.datasets.schedule import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest
@@ -34,7 +40,7 @@ def spec_with(**changes) -> PrivateDatasetSpec:
 
 
 def tick(spec: PrivateDatasetSpec, at: datetime = MIDNIGHT):
-    schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
+    schedule = definitions_of(spec).resolve_schedule_def(f"regenerate_{spec.name}_schedule")
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_schedule_context(
             instance=instance,
@@ -307,3 +313,38 @@ def test_the_plan_tells_how_many_rounds_a_month_holds():
         facts = plan_facts(plan_dataset(spec), 4)
         assert (facts["monthly_epsilon"], facts["rounds_a_month"]) == (monthly, rounds)
     assert plan_facts(plan_dataset(spec_with()), 4)["rounds_a_month"] is None
+
+
+# The demo's cohort
+
+
+@pytest.fixture(scope="module")
+def feedback():
+    declared = {file.spec.name: file.spec for file in standing(dataset_folders()).usable}
+    return declared["feedback"]
+
+
+def pay_for_a_round(spec: PrivateDatasetSpec, release: str) -> None:
+    """Charges what a scheduled run of the cohort charges."""
+    plan, book = plan_dataset(spec), PrivacyLedger().open()
+    for planned in plan.methods:
+        for stage in planned.plan.stages:
+            if stage.mechanism is not None:
+                request = stage_request(spec, planned, stage, release=release)
+                book.reserve(request, plan.budget, plan.releases)
+
+
+def test_the_demos_schedule_runs_as_often_as_its_rounds_and_then_says_why_not(feedback):
+    rounds = feedback.budget.rounds
+    assert rounds == 12
+    for month in range(1, rounds + 1):
+        at = datetime(2027, month, 1, 3, tzinfo=UTC)
+        (request,) = tick(feedback, at).run_requests
+        assert request.tags["dpsynth/rounds"] == f"{rounds - month + 1} of 12 left"
+        assert request.tags["dpsynth/release"] == f"2027-{month:02}-01T03:00"
+        pay_for_a_round(feedback, request.tags["dpsynth/release"])
+    data = tick(feedback, datetime(2028, 1, 1, 3, tzinfo=UTC))
+    assert not data.run_requests
+    assert "cohort 'feedback'" in data.skip_message
+    assert "Rounds: 0 of 12 left" in data.skip_message
+    assert "budget.rounds is 12" in data.skip_message
