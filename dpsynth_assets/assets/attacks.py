@@ -5,6 +5,7 @@ recomputes every drawn token without each of its contexts. Both run the real mec
 dataset's settings and prompts. They read no private record, so their assets are public.
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
+from dpsynth_assets.assets.found_at import FOUND_AT, found_at
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
@@ -29,23 +31,24 @@ from dpsynth_assets.methods.attack_runs import (
     reconstruct,
 )
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.attack_record import (
     model_identity,
     save_attacks,
     settings_of_method,
 )
+from dpsynth_assets.report.kept_attacks import MedianAudits, medians_kept, reconstructions_kept
 from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.storage.identity import version_of
+from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult
-    from dpsynth_assets.attacks.median_audit import BatchGap
+    from dpsynth_assets.models.language_model import LanguageModel
 
 RECONSTRUCTION, MEDIAN = "reconstruction_test", "median_audit"
 _ARTIFACTS = {Attack.RECONSTRUCTION: RECONSTRUCTION, Attack.MEDIAN_AUDIT: MEDIAN}
@@ -80,6 +83,30 @@ def _settings(planned: PlannedMethod, plan: DatasetPlan, manifest: Mapping[str, 
     """Digest of a method's settings, prompts and terms, with a model or (None) with any."""
     model = "" if manifest is None else model_identity(manifest)
     return settings_of_method(planned, plan.budget, model)
+
+
+def _attack_settings(
+    plan: DatasetPlan,
+    attacks: Sequence[PlannedMethod],
+    manifest: Mapping[str, Any],
+    models: Models,
+) -> str:
+    """Digest of what an attack does, besides the code, the libraries, the machine and the data."""
+    from dpsynth_assets.attacks.circumstances import code_behind
+
+    each = [
+        (
+            _settings(planned, plan, manifest),
+            planned.target_epsilon,
+            planned.folder,
+            code_behind(type(planned.method)),
+        )
+        for planned in attacks
+    ]
+    prompts, kind = repr(plan.terms.prompts), type(models)
+    opened_by = (kind.__module__, kind.__qualname__, code_behind(kind))
+    stated = json.dumps(dict(manifest), sort_keys=True, default=str)
+    return version_of(each, prompts, plan.terms.labels, stated, opened_by)
 
 
 def _common(
@@ -140,27 +167,46 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         models: Models,
         progress: Progress,
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
-
         report = progress.start(context, f"{spec.name}: reconstruction test")
-        own = prefilled(models.language_model(public_language_model), plan.terms.prompts)
-        subjects = {OWN_MODEL: own, COPYING_MODEL: CopyingModel()}
-        found = reconstruct(spec.name, plan, subjects, report)
-        save_attacks(
-            [
+        tested = attacked(plan, Attack.RECONSTRUCTION)
+
+        def run() -> list[Reconstruction]:
+            opened = models.language_model(public_language_model)
+            found = reconstruct(spec.name, plan, _subjects(opened, plan), report)
+            return [
                 replace(
-                    item.result,
-                    settings=_settings(plan.method(item.method), plan, public_language_model),
+                    item,
+                    result=replace(
+                        item.result,
+                        settings=_settings(plan.method(item.method), plan, public_language_model),
+                    ),
                 )
                 for item in found
             ]
-        )
+
+        settings = _attack_settings(plan, tested, public_language_model, models)
+        kept = reconstructions_kept(context.asset_key.to_user_string(), settings, run)
+        save_attacks([item.result for item in kept.value])
         return dg.MaterializeResult(
-            metadata=reconstruction_metadata(found),
-            check_results=reconstruction_checks(found),
+            metadata={
+                **reconstruction_metadata(kept.value),
+                FOUND_AT: _found_at(kept.since, len(kept.value)),
+            },
+            check_results=reconstruction_checks(kept.value),
         )
 
     return reconstruction_test
+
+
+def _subjects(opened: "LanguageModel", plan: DatasetPlan) -> dict[str, Any]:
+    """The models that keys are looked for in: the dataset's, and one that only copies."""
+    from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
+
+    return {OWN_MODEL: prefilled(opened, plan.terms.prompts), COPYING_MODEL: CopyingModel()}
+
+
+def _found_at(since: str, results: int) -> str:
+    return found_at([since] * results, 0) if since else found_at([], results)
 
 
 def reconstruction_checks(found: Sequence[Reconstruction]) -> list[dg.AssetCheckResult]:
@@ -227,32 +273,36 @@ def _median_audit(
         progress: Progress,
     ) -> dg.MaterializeResult:
         report = progress.start(context, f"{spec.name}: audit of the median")
-        found: dict[str, tuple[BatchGap, ...]] = {}
-        results: list[AuditResult] = []
-        public = PublicInputs(
-            language_model=prompted(
-                models.language_model(public_language_model), plan.terms.prompts
-            ),
-            cluster_centers=public_clusters,
-            salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
+        documents = public_corpus.head(DOCUMENTS)
+        settings = version_of(
+            _attack_settings(plan, medians, public_language_model, models),
+            [version_of_texts(documents[name].to_list()) for name in ("text", "label")],
+            array_version(public_embeddings[:DOCUMENTS]),
+            array_version(public_clusters),
         )
-        records = PrivateInputs(
-            records=public_records(public_corpus.head(DOCUMENTS), plan.terms.labels),
-            embeddings=public_embeddings[:DOCUMENTS],
-        )
-        for planned in medians:
-            started = time.perf_counter()
-            target = planned.target_epsilon
-            audit = planned.method.audit_median(target, records, public, report)
-            found[planned.folder] = audit.batches
-            settings = _settings(planned, plan, public_language_model)
-            results += [
-                replace(result, settings=settings)
-                for result in median_results(f"{spec.name}/{planned.folder}", audit, started)
-            ]
+
+        def run() -> MedianAudits:
+            public = PublicInputs(
+                language_model=prompted(
+                    models.language_model(public_language_model), plan.terms.prompts
+                ),
+                cluster_centers=public_clusters,
+                salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
+            )
+            records = PrivateInputs(
+                records=public_records(documents, plan.terms.labels),
+                embeddings=public_embeddings[:DOCUMENTS],
+            )
+            return _audited(spec, plan, medians, records, public, public_language_model, report)
+
+        kept = medians_kept(context.asset_key.to_user_string(), settings, run)
+        results = kept.value.results
         save_attacks(results)
         return dg.MaterializeResult(
-            metadata=median_metadata(found, results),
+            metadata={
+                **median_metadata(kept.value.gaps, results),
+                FOUND_AT: _found_at(kept.since, len(results)),
+            },
             check_results=[
                 _check(
                     NEVER_EXCEEDED,
@@ -263,3 +313,27 @@ def _median_audit(
         )
 
     return median_audit
+
+
+def _audited(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    medians: Sequence[PlannedMethod],
+    records: PrivateInputs,
+    public: PublicInputs,
+    manifest: Mapping[str, Any],
+    report: ProgressCallback,
+) -> MedianAudits:
+    """Audits the median of each method on batches of public records."""
+    gaps = {}
+    results: list[AuditResult] = []
+    for planned in medians:
+        started = time.perf_counter()
+        audit = planned.method.audit_median(planned.target_epsilon, records, public, report)
+        gaps[planned.folder] = audit.batches
+        settings = _settings(planned, plan, manifest)
+        results += [
+            replace(result, settings=settings)
+            for result in median_results(f"{spec.name}/{planned.folder}", audit, started)
+        ]
+    return MedianAudits(gaps=gaps, results=tuple(results))

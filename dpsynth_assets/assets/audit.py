@@ -8,6 +8,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.found_at import FOUND_AT, found_at
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.secrets import recall_results
@@ -66,22 +67,26 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         description=(
             "Audits of the mechanisms this dataset uses, run on this installation on made-up "
             "neighbours: each compares what a mechanism does with what is charged for it. "
-            "Printed on every card."
+            "Printed on every card. Run again when code, libraries or processor changed."
         ),
     )
     @public_section(f"Auditing the mechanisms of {spec.name}")
     def mechanism_audits(
         context: dg.AssetExecutionContext, progress: Progress
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.attacks.audits import audits_for, run_audits, save_results
+        from dpsynth_assets.attacks.audits import audits_for, run_audits, save_results, still_valid
 
         chosen = audits_for(planned_events(plan))
+        kept = {result.name: result for result in still_valid(home().audits, chosen)}
         report = progress.start(context, f"Auditing the mechanisms of {spec.name}")
-        results = run_audits(chosen, report)
-        save_results(home().audits, results)
+        made = run_audits([audit for audit in chosen if audit.name not in kept], report)
+        save_results(home().audits, made)
+        found = kept | {result.name: result for result in made}
+        results = [found[audit.name] for audit in chosen]
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/audits": dg.MetadataValue.md(_audit_table(results)),
+                FOUND_AT: found_at([result.finished_at for result in kept.values()], len(made)),
                 "dpsynth/audits_passed": sum(result.passed for result in results),
                 "dpsynth/audits_failed": sum(not result.passed for result in results),
                 "dpsynth/path": dg.MetadataValue.path(str(home().audits)),

@@ -156,5 +156,5 @@ def _printed(name: str, found: "Mapping[str, AuditResult]", settings: str) -> di
     claim, measure = CLAIMS[name.rpartition("/")[2].split(" ")[0]]
     meaning = {"claim": claim, "measure": measure}
     if name in found:
-        return json.loads(json.dumps(asdict(found[name]))) | meaning
+        return json.loads(json.dumps(found[name].printed())) | meaning
     return {"name": name, "kind": NOT_RUN, "passed": None, "settings": settings, **meaning}

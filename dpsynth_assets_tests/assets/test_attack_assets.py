@@ -15,6 +15,7 @@ import pytest
 from dpsynth_assets.assets import attacks
 from dpsynth_assets.assets.attack_tables import median_metadata
 from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.attacks import circumstances
 from dpsynth_assets.attacks.audits import latest_results
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.attacks.reconstruction import PREFIX
@@ -39,7 +40,7 @@ from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.report import attack_record
+from dpsynth_assets.report import attack_record, kept_attacks
 from dpsynth_assets.resources.model_pool import MODEL_POOL
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.progress import Progress
@@ -576,3 +577,126 @@ def test_an_audit_without_any_context_says_what_to_do():
     mechanism = MedianTokenMechanism(clip_bound=1.0, temperature=1.0, relation="add-remove")
     with pytest.raises(ValueError, match="larger public base"):
         attack_runs.median_results("letters/median", MedianAudit(mechanism), 0.0)
+
+
+# What need not run again
+
+
+@pytest.fixture
+def own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    return tmp_path
+
+
+def attack_of(method="mean_uniform", **changes):
+    """Runs the reconstruction test of one method, and gives its metadata."""
+    spec, plan = planned(method, **changes)
+    assets = attacks.attack_definitions(spec, plan).assets
+    texts = ["01234", "56789"]
+    result = dg.materialize([*public_assets(texts), *assets], resources=resources())
+    return metadata(result, attacks.RECONSTRUCTION)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Counts how often keys are planted."""
+    counted = []
+
+    def watched(*given):
+        counted.append(given)
+        return attack_runs.reconstruct(*given)
+
+    monkeypatch.setattr(planted_keys, "CONTEXTS", 24)
+    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
+    monkeypatch.setattr(attacks, "reconstruct", watched)
+    return counted
+
+
+def test_an_unchanged_attack_is_not_run_again_and_says_so(own_home, runs):
+    first = attack_of()
+    attack_record.attacks_file().unlink()
+    second = attack_of()
+    assert len(runs) == 1
+    assert first["dpsynth/found"] == "2 by this run"
+    assert "unchanged since" in second["dpsynth/found"]
+    assert {k: v for k, v in first.items() if k != "dpsynth/found"} == {
+        k: v for k, v in second.items() if k != "dpsynth/found"
+    }
+    assert len(latest_results(attack_record.attacks_file())) == 2, "labels print them still"
+
+
+@pytest.mark.parametrize("what", ["settings", "terms", "prompts", "model", "circumstances"])
+def test_a_changed_attack_is_run_again(own_home, runs, monkeypatch, what):
+    attack_of()
+    changes = {}
+    if what == "settings":
+        warmer = SETTINGS | {"temperature": 3.5}
+        changes = {"methods": [{"method": "mean_uniform", "settings": warmer}]}
+    elif what == "terms":
+        changes = {"budget": {"epsilon": 4.0, "delta": 1e-6}}
+    elif what == "prompts":
+        changes = {"prompt": TURNS}
+        monkeypatch.setattr(TinyModel, "tokenizer", TurnsTokenizer(), raising=False)
+    elif what == "model":
+        given = public_assets
+        manifest = {"path": "other", "dtype": "float32", "device": "cpu"}
+
+        def with_other_model(texts):
+            @dg.asset(key=public_key(BASE, "public_language_model"), tags={PRIVACY: PUBLIC})
+            def made():
+                return manifest
+
+            return [made, *given(texts)[1:]]
+
+        monkeypatch.setitem(globals(), "public_assets", with_other_model)
+    else:
+        monkeypatch.setattr(circumstances, "circumstances", lambda: "a newer library")
+    attack_of(**changes)
+    assert len(runs) == 2
+
+
+def test_a_refuted_claim_is_looked_at_each_time(own_home, monkeypatch):
+    counted = []
+
+    def leaking(name, plan, models, report):
+        counted.append(name)
+        bad = carried_out_by(Straight, plan)
+        return attack_runs.reconstruct(name, bad, {"model": CopyingModel()}, report)
+
+    monkeypatch.setattr(attacks, "reconstruct", leaking)
+    for _ in range(2):
+        spec, plan = planned("mean_uniform")
+        assets = attacks.attack_definitions(spec, plan).assets
+        dg.materialize(
+            [*public_assets(["01234", "56789"]), *assets],
+            resources=resources(),
+            raise_on_error=False,
+        )
+    assert len(counted) == 2
+    assert not list(kept_attacks.kept_attacks_folder().glob("*"))
+
+
+def test_a_file_of_something_else_is_no_finding(own_home, runs):
+    attack_of()
+    (kept,) = kept_attacks.kept_attacks_folder().iterdir()
+    kept.write_text("not what was written")
+    attack_of()
+    assert len(runs) == 2
+
+
+def test_an_unchanged_audit_of_the_median_is_not_run_again(own_home, runs, monkeypatch):
+    texts = [f"{number * 7919 % 100_000:05d}" for number in range(400)]
+    counted = []
+    audited = attacks._audited
+    monkeypatch.setattr(attacks, "_audited", lambda *given: counted.append(1) or audited(*given))
+    spec, plan = planned("median_clustered")
+
+    def table(texts):
+        assets = attacks.attack_definitions(spec, plan).assets
+        result = dg.materialize([*public_assets(texts), *assets], resources=resources())
+        return metadata(result, attacks.MEDIAN)["dpsynth/median_audit"]
+
+    assert table(texts) == table(texts)
+    assert len(counted) == 1
+    table(texts[::-1])
+    assert len(counted) == 2, "other public documents are another audit"

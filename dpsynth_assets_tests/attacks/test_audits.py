@@ -29,6 +29,7 @@ from dpsynth_assets.attacks.audits import (
     results_for,
     run_audits,
     save_results,
+    still_valid,
 )
 from dpsynth_assets.attacks.audits.attained import (
     attained_epsilon,
@@ -53,6 +54,7 @@ from dpsynth_assets.attacks.audits.statistics import (
     pure_curve,
     upper_rate,
 )
+from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.cli import audit as cli
 from dpsynth_assets.privacy import events
 from dpsynth_assets.privacy.events import (
@@ -356,6 +358,32 @@ def test_labels_get_the_results_their_events_rest_on(tmp_path):
     assert (found["name"], found["passed"]) == ("one-draw-a-charge", True)
     assert found["claim"] == find_audit("one-draw-a-charge").claim
     assert len(results_for(path, [None])) == 2
+
+
+def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
+    path, audits = tmp_path / "audits.json", [find_audit("one-draw-a-charge")]
+    now = circumstances()
+    for changes, holds in (
+        ({"circumstances": now}, True),
+        ({"circumstances": "of another machine"}, False),
+        ({}, False),  # a result of a version that did not record them
+        ({"circumstances": now, "passed": False}, False),
+        ({"circumstances": now, "bug": "b"}, False),
+        ({"circumstances": now, "name": "median-bound"}, False),
+    ):
+        path.unlink(missing_ok=True)
+        save_results(path, [result(**changes)])
+        assert bool(still_valid(path, audits)) is holds, changes
+    (own,) = run_audits(audits)
+    assert own.circumstances == now
+
+
+def test_no_label_prints_the_circumstances_of_a_machine(tmp_path):
+    path = tmp_path / "audits.json"
+    save_results(path, [result(circumstances=circumstances())])
+    (found,) = results_for(path, [GaussianEvent(noise_multiplier=1.0)])
+    assert circumstances() not in found.values()
+    assert "circumstances" not in found
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"results": [{"name": 1}]}'])

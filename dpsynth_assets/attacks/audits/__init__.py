@@ -14,7 +14,12 @@ from dpsynth_assets.attacks.audits.registry import (
     planters,
     run_audits,
 )
-from dpsynth_assets.attacks.audits.stored import latest_results, results_for, save_results
+from dpsynth_assets.attacks.audits.stored import (
+    latest_results,
+    results_for,
+    save_results,
+    still_valid,
+)
 
 __all__ = [
     "AUDITS",
@@ -30,4 +35,5 @@ __all__ = [
     "results_for",
     "run_audits",
     "save_results",
+    "still_valid",
 ]

@@ -3,11 +3,13 @@
 import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM, Separation
+from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.privacy.events import Event, event_to_json, flatten
 
 EX_POST = "ex_post"
@@ -108,6 +110,8 @@ class AuditResult:
         bug: The bug that was planted; None for the real code.
         settings: Digest of the settings that were attacked; empty where a mechanism was audited,
             whose claim holds for all of them.
+        circumstances: Digest of the code, libraries and machine it was found with; empty in
+            results of earlier versions. It stays on the machine: no label prints it.
     """
 
     name: str
@@ -121,6 +125,7 @@ class AuditResult:
     note: str = ""
     bug: str | None = None
     settings: str = ""
+    circumstances: str = ""
 
     @classmethod
     def of(
@@ -138,7 +143,14 @@ class AuditResult:
             version=importlib.metadata.version("dpsynth_assets"),
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
             bug=None if bug is None else str(bug),
+            circumstances=circumstances(),
         )
+
+    def printed(self) -> dict[str, Any]:
+        """Fields of the result that a label may print."""
+        fields = asdict(self)
+        del fields["circumstances"]
+        return fields
 
     @property
     def good(self) -> bool:

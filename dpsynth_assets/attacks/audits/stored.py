@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.attacks.audits.audit import AuditResult
+from dpsynth_assets.attacks.audits.audit import Audit, AuditResult
 from dpsynth_assets.attacks.audits.registry import audits_for
+from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.privacy.events import Event
 
 FORMAT = 1
@@ -65,6 +66,23 @@ def save_results(path: Path, results: Sequence[AuditResult]) -> None:
     scratch.replace(path)
 
 
+def still_valid(path: Path, audits: Sequence[Audit]) -> list[AuditResult]:
+    """Reads the results of audits that would find the same again: equal code, libraries, machine.
+
+    A failed audit is none of them. It is always run again, as a statistical one may fail by chance.
+
+    Args:
+        path: File that `save_results` wrote, or none.
+        audits: Whose results are asked for.
+    """
+    names = {audit.name for audit in audits}
+    return [
+        result
+        for result in latest_results(path)
+        if result.name in names and result.passed and result.circumstances == circumstances()
+    ]
+
+
 def results_for(path: Path, events: Iterable[Event | None]) -> list[dict[str, Any]]:
     """Picks the last results that releases of these events rest on, as a label prints them.
 
@@ -78,7 +96,7 @@ def results_for(path: Path, events: Iterable[Event | None]) -> list[dict[str, An
     latest = {result.name: result for result in latest_results(path)}
     return [
         {
-            **asdict(latest[audit.name]),
+            **latest[audit.name].printed(),
             "mechanism": audit.mechanism,
             "claim": audit.claim,
             "measure": audit.measure,
