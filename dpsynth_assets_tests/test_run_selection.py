@@ -11,11 +11,14 @@ from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.cli import confirmation, run as run_module
 from dpsynth_assets.cli.asset_selection import selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
+from dpsynth_assets.cli.one_line import described
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
 from dpsynth_assets_tests.assets.test_schedules import spec_with
 
@@ -148,6 +151,29 @@ def test_a_script_must_say_yes(declared, monkeypatch):
     with pytest.raises(typer.BadParameter, match="--yes"):
         ask(monkeypatch, spec, terminal=False)
     assert "letters/x" in ask(monkeypatch, spec, terminal=False, yes=True)
+
+
+def test_a_run_beyond_the_budget_is_refused_before_it_starts(declared, monkeypatch):
+    spec, plan, ledger = declared
+    assets = {each.asset for each in plan.releases}
+    monkeypatch.setattr(PrivacyLedger, "open", lambda _self: ledger)
+    console = Console(record=True, width=160)
+    for number in range(spec.budget.rounds):
+        name = f"release {number}"
+        agreed, _ = run_module._ask_before_paying(spec, assets, name, console, yes=True)
+        assert agreed is None
+        for planned in plan.parts:
+            for stage in planned.plan.stages:
+                request = stage_request(spec, planned, stage, release=name)
+                ledger.reserve(request, plan.budget, plan.releases)
+    entries = len(ledger.entries())
+    with pytest.raises(PrivacyError, match="would overspend cohort 'letters'") as refused:
+        run_module._ask_before_paying(spec, assets, "one too many", console, yes=True)
+    assert "No run was started" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert described(refused.value)[1] == 2
+    assert len(ledger.entries()) == entries
+    run_module._ask_before_paying(spec, assets, "release 0", console, yes=True)  # paid before
 
 
 def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(declared):

@@ -18,6 +18,7 @@ from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, sh
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.privacy.ledger import Ledger
 
 
 def run(
@@ -121,6 +122,7 @@ def _ask_before_paying(
         which the run is found, with ε of what it is to pay for.
 
     Raises:
+        PrivacyError: The budget does not hold what the run would pay for; nothing is started.
         typer.BadParameter: Nobody can be asked and `yes` was not given.
         typer.Abort: The person said no.
     """
@@ -130,6 +132,7 @@ def _ask_before_paying(
     pending = pending_releases(spec, selected, release, ledger)
     if pending:
         show_pending(spec, pending, ledger, console)
+        _expect_room(spec, pending, release, ledger)
     tags = {**_tags(spec, release, pending), **_person()}
     if yes:
         return None, tags
@@ -141,6 +144,24 @@ def _ask_before_paying(
     if pending:
         typer.confirm("Pay for these releases?", abort=True, err=True)
     return {each.asset for each in pending}, tags
+
+
+def _expect_room(
+    spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], release: str, ledger: Ledger
+) -> None:
+    """Refuses a run that the ledger would refuse, before a step of it is started and fails."""
+    from dpsynth_assets.assets.launch import DEFAULT_RELEASE
+    from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.privacy.errors import PrivacyError
+    from dpsynth_assets.schedules.refusals import pending_refusal
+
+    assets, name = {each.asset for each in pending}, release or DEFAULT_RELEASE
+    refused = pending_refusal(spec, plan_dataset(spec), assets, name, ledger)
+    if refused is not None:
+        raise PrivacyError(
+            f"{refused} No run was started; --select names a part of the cohort, such as what was "
+            "paid for before."
+        )
 
 
 def _tags(

@@ -3,7 +3,7 @@
 What it says is for people: the ledger asks again, under its lock, before anything private is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -41,6 +41,26 @@ def first_run_refusal(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledge
             return f"{planned.folder}: {planned.plan.refusal}"
     requests = [r for part in plan.parts for r in _requests(spec, part, "1")]
     return _first_refusal(spec, plan, requests, ledger)
+
+
+def pending_refusal(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    assets: Collection[str],
+    release: str,
+    ledger: Ledger,
+) -> str | None:
+    """Gives the reason why a run may not pay for these assets, all together; None if it may.
+
+    Args:
+        spec: The cohort.
+        plan: Prices of its releases.
+        assets: Keys of the paid assets that the run would be charged for.
+        release: Name of the release.
+        ledger: What was charged so far.
+    """
+    asked = [each for part in plan.parts for each in _requests(spec, part, release)]
+    return _first_refusal(spec, plan, [each for each in asked if each.asset in assets], ledger)
 
 
 def _first_refusal(

@@ -49,7 +49,7 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
     ) -> dg.RunRequest | dg.SkipReason:
         release = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
         book = ledger.open()
-        left = rounds_in_words(book, spec, plan)
+        left = rounds_in_words(book, spec, plan, [planned.folder for planned in chosen])
         context.log.info("Rounds of %s: %s.", spec.name, left)
         refusal = refusal_of(spec, plan, chosen, book, release)
         if refusal is not None:
@@ -63,9 +63,11 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
     return dg.Definitions(jobs=[job], schedules=[regenerate])
 
 
-def rounds_in_words(ledger: Ledger, spec: PrivateDatasetSpec, plan: DatasetPlan) -> str:
-    """How many whole rounds of the plan the budget still holds, e.g. "9 of 12 left"."""
-    left = rounds_left(ledger.account(spec.account), plan, spec.budget.rounds)
+def rounds_in_words(
+    ledger: Ledger, spec: PrivateDatasetSpec, plan: DatasetPlan, methods: Sequence[str]
+) -> str:
+    """How many rounds of these methods the budget still holds, e.g. "9 of 12 left"."""
+    left = rounds_left(ledger.account(spec.account), plan, spec.budget.rounds, methods)
     return "a round costs no ε" if left is None else f"{left} of {spec.budget.rounds} left"
 
 
