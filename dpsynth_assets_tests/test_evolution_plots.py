@@ -50,7 +50,9 @@ def test_every_picture_has_a_title_and_negative_votes_can_be_drawn(generations):
 
 def test_distances_count_survivors_as_often_as_they_survived(generations):
     def of_last(texts):
-        return round_distances(generations, texts, LengthEmbedder())[-1]
+        embedder = LengthEmbedder()
+        public = embedder.embed(texts, public=True)
+        return round_distances(generations, public, embedder)[-1]
 
     alive = generations.filter((pl.col("iteration") == 3) & (pl.col("survived") > 0))
     as_often = [

@@ -18,6 +18,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
 from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
+from dpsynth_assets.public_base.making import embedded_documents
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -73,7 +74,10 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
         embedder = models.text_embedder(upstream["text_embedder"])
         report(0.0, "embedding public text and survivors")
         public_texts = upstream["public_corpus"]["text"].head(REFERENCE_ROWS).to_list()
-        distances = round_distances(generations, public_texts, embedder)
+        public = embedded_documents(
+            spec.public_data, upstream["text_embedder"], public_texts, models, _silent
+        )
+        distances = round_distances(generations, public, embedder)
         facts = {**generation_facts(generations), "frechet_distance": distances}
         report(1.0, f"{facts['iterations']} rounds described")
         noise_std = planned.plan.parameters.get("noise_std")
@@ -88,9 +92,15 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
 
 
 def round_distances(
-    generations: pl.DataFrame, public_texts: list[str], embedder: "TextEmbedder"
+    generations: pl.DataFrame, public: np.ndarray, embedder: "TextEmbedder"
 ) -> list[float | None]:
-    """Fréchet distance of each round's survivors to public text; None under two rows a side."""
+    """Fréchet distance of each round's survivors to public text; None under two rows a side.
+
+    Args:
+        generations: Texts of all rounds, with how often each survived.
+        public: Embeddings of public texts, float32 (N, d).
+        embedder: Embeds the survivors.
+    """
     from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
 
     survivors = generations.filter(pl.col("survived") > 0).partition_by(
@@ -98,10 +108,9 @@ def round_distances(
     )
     texts = sorted({text for frame in survivors for text in frame["text"].to_list()})
     place = {text: row for row, text in enumerate(texts)}
-    embeddings = embedder.embed(texts, public=True)
-    if len(public_texts) < 2:
+    if len(public) < 2:
         return [None] * len(survivors)
-    reference = Moments.of(embedder.embed(public_texts, public=True))
+    embeddings, reference = embedder.embed(texts, public=True), Moments.of(public)
     distances: list[float | None] = []
     for frame in survivors:
         rows = np.array([place[text] for text in frame["text"].to_list()])
@@ -109,6 +118,10 @@ def round_distances(
         enough = len(features) >= 2
         distances.append(frechet_distance(Moments.of(features), reference) if enough else None)
     return distances
+
+
+def _silent(_share: float, _message: str) -> None:
+    """Takes progress that the step does not show."""
 
 
 def rounds_table(facts: Mapping[str, Any]) -> str:
