@@ -16,6 +16,13 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.corpora import public_corpus_key
 from dpsynth_assets.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.assets.groups import level_group
+from dpsynth_assets.assets.kept_references import (
+    ceiling_is_kept,
+    keep_ceiling,
+    kept_floor,
+    reference_version,
+    version_with_records,
+)
 from dpsynth_assets.assets.keys import (
     EVALUATION,
     PREDICTION_COSTS,
@@ -116,18 +123,16 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.Output[pl.DataFrame]:
         from dpsynth_assets.methods.private_prediction.references import generate_public_only
 
-        corpus = generate_public_only(
-            _reference_settings(plan),
-            plan.terms,
-            PublicInputs(
-                language_model=prompted(
-                    models.language_model(public_language_model), plan.terms.prompts
-                )
-            ),
-            _documents(spec),
-            progress.start(context, f"{spec.name}: public-only reference (ε = 0)"),
-        )
-        rows = corpus.rows.head(spec.evaluation.reference_rows)
+        report = progress.start(context, f"{spec.name}: public-only reference (ε = 0)")
+
+        def write() -> pl.DataFrame:
+            model = prompted(models.language_model(public_language_model), plan.terms.prompts)
+            settings, public = _reference_settings(plan), PublicInputs(language_model=model)
+            corpus = generate_public_only(settings, plan.terms, public, _documents(spec), report)
+            return corpus.rows.head(spec.evaluation.reference_rows)
+
+        version = reference_version(spec, public_language_model, models, "public only", SPARE)
+        rows = kept_floor(spec.name, version, write)
         return dg.Output(rows, metadata={"dagster/row_count": rows.height})
 
     return public_only_corpus
@@ -173,12 +178,19 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.MaterializeResult:
         from dpsynth_assets.methods.private_prediction.references import generate_non_private
 
+        private = sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation")
+        version = version_with_records(
+            reference_version(spec, public_language_model, models, "non-private", SPARE),
+            private.records,
+        )
+        if ceiling_is_kept(sensitive_store, spec.name, version):
+            return dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
         with public_section("Opening the public language model"):
             model = prompted(models.language_model(public_language_model), plan.terms.prompts)
         release = generate_non_private(
             _reference_settings(plan),
             plan.terms,
-            sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation"),
+            private,
             PublicInputs(language_model=model),
             _documents(spec),
             progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
@@ -186,7 +198,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         )
         corpus: SyntheticCorpus = release.value
         rows = corpus.rows.head(spec.evaluation.reference_rows)
-        sensitive_store.write_internal_table(spec.name, "non_private_corpus", rows)
+        keep_ceiling(sensitive_store, spec.name, version, rows)
         return dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
 
     return non_private_corpus
