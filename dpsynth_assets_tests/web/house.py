@@ -17,7 +17,7 @@ from dpsynth_assets_tests.end_to_end.conftest import documents
 
 COHORT, METHOD = "letters", "mean_clustered"
 BLOCKED, BLOCKED_METHOD = "memos", "mean_uniform"
-DEMO_COHORT, DEMO_METHOD = "enquiries", "epsvec"
+DEMO_COHORT, DEMO_METHOD, DEMO_UNSPENT = "enquiries", "epsvec", "feedback"
 BASE = "letter_base"
 TICK_EVERY_MINUTE = "* * * * *"
 CANARY_LETTERS = 6
@@ -135,4 +135,5 @@ def _memos(folder: Path) -> dict[str, Any]:
             "references": False,
             "rows": 40,
         },
+        "schedule": {"cron": "@monthly"},  # Stays off; its tick is tested before anything is spent.
     }

@@ -1,4 +1,4 @@
-"""Writes the tour's pictures and its recording.
+"""Writes the pictures and the recording of the three walks of the tour.
 
     python -m dpsynth_assets_tests.web.pictures FOLDER [--home HOME]
 
@@ -25,7 +25,19 @@ from dpsynth_assets_tests.web.walk import (
     walk_through,
 )
 
-LOOKS = ("mechanism_explained", "corpus", "samples")
+LOOKS = (
+    "mechanism_explained",
+    "corpus",
+    "columns",
+    "samples",
+    "report",
+    "test_tick",
+    "run_tags",
+    "budgets",
+    "five_questions",
+    "statement",
+    "label",
+)
 """Pictures of what lies there, in which a text or a number is worth reading."""
 
 HAPPENS = (
@@ -34,6 +46,8 @@ HAPPENS = (
     "privacy_levels",
     "blocking_check",
     "launchpad_refuses",
+    "schedule",
+    "timeline",
     "skip_reason",
 )
 """Pictures of what happens in a walk, and of a graph small enough to be read."""

@@ -1,4 +1,4 @@
-"""The walk of a newcomer through the web UI, in a real browser against `make ui`.
+"""The walks of three people through the web UI, in a real browser against `make ui`.
 
 Pictures lie in DPSYNTH_WALK_OUTPUT, or in the test's own folder; look at them.
 """
@@ -8,47 +8,84 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets_tests.web.accessible import look_at_pages
+from dpsynth_assets_tests.web.house import COHORT
 from dpsynth_assets_tests.web.walk import MissingToolError, find_browser, walk_through
 
-STEPS = (
+STEWARD = (
     "graph",
     "data_flow",
     "mechanism_explained",
     "materialise",
     "progress",
     "finished",
-    "schedule",
     "privacy_levels",
     "spend",
     "corpus",
+    "columns",
     "samples",
     "plots",
     "evaluation",
+    "report",
     "launchpad_refuses",
+)
+ENGINEER = (
+    "schedule",
+    "test_tick",
     "blocked",
     "blocking_check",
     "downstream_stopped",
+    "run_tags",
+    "timeline",
     "skip_reason",
 )
+OFFICER = ("budgets", "five_questions", "statement", "label")
+STEPS = STEWARD + ENGINEER + OFFICER
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory):
+def browser():
     try:
-        browser = find_browser()
+        return find_browser()
     except MissingToolError as missing:
         pytest.skip(f"the walk needs a browser: {missing}")
-    folder = tmp_path_factory.mktemp("walk")
-    output = Path(os.environ.get("DPSYNTH_WALK_OUTPUT", folder / "pictures"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("walk")
+
+
+@pytest.fixture(scope="module")
+def output(folder):
+    return Path(os.environ.get("DPSYNTH_WALK_OUTPUT", folder / "pictures"))
+
+
+@pytest.fixture(scope="module")
+def steps(browser, folder, output):
     return {step.name: step for step in walk_through(folder, output, browser)}
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_newcomer_sees(steps, name):
+def test_a_person_sees(steps, name):
     assert name in steps, f"the walk ended before {name}"
     assert steps[name].failure is None, f"{steps[name].failure}; look at {steps[name].picture}"
+
+
+def test_an_auditor_has_all_five_answers_within_three_clicks(steps):
+    assert 1 <= steps["five_questions"].clicks <= 3
+
+
+@pytest.mark.usefixtures("steps")
+def test_written_pages_fit_every_screen_and_every_reader(browser, folder, output):
+    reports = folder / "home" / "reports"
+    written = ["budgets.html", f"{COHORT}/report.html", f"{COHORT}/audit_trail.html"]
+    looks = look_at_pages([reports / name for name in written], output / "pages", browser)
+    assert len(looks) == len(written) * len(["light", "dark"]) * len([1280, 1600, 390])
+    assert [look for look in looks if look.overflow or look.violations] == []
+    assert [look for look in looks if look.scrolling and look.width >= 1280] == []
 
 
 def test_the_walk_is_tested_step_by_step(steps):

@@ -1,11 +1,13 @@
-// A newcomer's walk through the web UI. Each step looks for what a person would look for, saves a
-// picture, and prints one line of JSON. Run by `test_walk.py` and by `make pictures`.
+// The walks of a data steward, of a platform engineer and of a privacy officer through the web UI.
+// Each step looks for what that person would look for, saves a picture, and prints one line of JSON
+// with its clicks. Run by `test_walk.py` and by `make pictures`.
 //
 //   node walk.mjs '{"url": ..., "output": ..., "chromium": ..., "playwright": ...,
 //                   "cohort": ..., "method": ..., "groups": {...}, "blocked": ..., ...}'
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 
 const plan = JSON.parse(process.argv[2]);
 const { chromium } = createRequire(join(plan.playwright, 'package.json'))('playwright-core');
@@ -15,6 +17,7 @@ const VIEWPORT = { width: 1440, height: 960 };
 const PICTURE_WIDTH = 1280;
 const PATIENCE = plan.patience_seconds * 1000;
 const RUN_PATIENCE = plan.run_patience_seconds * 1000;
+const MOST_CLICKS_TO_AN_ANSWER = 3;
 
 // ---- what a person does -------------------------------------------------------------------------
 
@@ -101,6 +104,29 @@ async function openLaunchpad(page) {
   await page.locator('[role=dialog] .CodeMirror').first().waitFor({ timeout: PATIENCE });
 }
 
+// Finds an asset by its name from the page the UI opens with.
+async function search(page, words, ...shown) {
+  await page.goto(plan.url);
+  await page.locator('button:has([aria-label=search])').filter({ visible: true }).first().click();
+  await page.locator('input[data-search-input]').fill(words);
+  let hit = page.locator('a[class*=resultLink]').filter({ visible: true });
+  for (const text of shown) hit = hit.filter({ hasText: text });
+  await hit.first().click();
+}
+
+// Opens the text behind a metadata entry, at its beginning.
+async function unfold(page, entry, link = 'Show Markdown') {
+  const row = page.locator('tr', { hasText: entry }).filter({ visible: true }).first();
+  await row.getByText(link).first().click();
+  const dialog = page.locator('[role=dialog]').filter({ visible: true }).last();
+  await dialog.getByText(entry).first().waitFor();
+  await dialog.evaluate((element) => {
+    for (const inner of element.querySelectorAll('*')) inner.scrollTop = 0;
+    for (let outer = element; outer; outer = outer.parentElement) outer.scrollTop = 0;
+  });
+  return dialog;
+}
+
 // Saves what the page shows while a step is under way, at most five pictures a second.
 async function film(page, folder, stepName) {
   mkdirSync(folder, { recursive: true });
@@ -124,11 +150,14 @@ const write = (page, text) => page.evaluate((value) => {
 const { cohort, blocked, method, groups } = plan;
 const candidate = `${cohort}/${method}/candidate_corpus`;
 const mechanism = `${cohort}/${method}/${plan.mechanism}`;
-const schedulePage = `${plan.url}/locations/dpsynth_assets/schedules/${plan.schedule}`;
+const schedulePage = (name) => `${plan.url}/locations/dpsynth_assets/schedules/${name}`;
 const whole = `+key:"${cohort}/evaluation/evaluation_report"`;
 let run;
+let clicks = 0;
 
 const STEPS = {
+  // ---- the data steward --------------------------------------------------------------------------
+
   async graph(page) {
     await page.goto(`${plan.url}/asset-groups`);
     await seeExactly(page, groups.public, cohort, blocked);
@@ -167,15 +196,6 @@ const STEPS = {
     await ends(page, 'Success');
   },
 
-  // Switched on here, so that a tick is there to be read at the end.
-  async schedule(page) {
-    await page.goto(`${plan.url}/automation`);
-    await seeExactly(page, plan.schedule);
-    await page.goto(schedulePage);
-    await see(page, 'Every minute');
-    await page.locator('label:has(input[type=checkbox])').first().click();
-  },
-
   async privacy_levels(page) {
     const query = `key:"${cohort}/shared/private_records" or key:"${cohort}/shared/cluster_histogram"`
       + ` or key:"${candidate}"`;
@@ -193,6 +213,12 @@ const STEPS = {
     await openAsset(page, `${cohort}/${method}/corpus`);
     await see(page, 'dpsynth/epsilon', 'dpsynth/epsilon_remaining', 'dpsynth/samples');
     await toTop(page, 'Status');
+  },
+
+  async columns(page) {
+    await openAsset(page, `${cohort}/${method}/corpus`);
+    await see(page, 'The synthetic text.', 'dpsynth/method', 'dpsynth/in_words');
+    await toTop(page, 'Columns');
   },
 
   async samples(page) {
@@ -214,12 +240,39 @@ const STEPS = {
     await see(page, 'dpsynth/privacy: internal', 'MAUVE');
   },
 
+  async report(page) {
+    await page.goto(pathToFileURL(join(plan.reports, cohort, 'report.html')).href);
+    await see(page, 'Samples');
+    const [needed, there] = await page.locator('.wide').first().evaluate((box) =>
+      [box.scrollWidth, box.clientWidth]);
+    if (needed > there) throw new Error(`the first table is cut off: ${needed} in ${there}`);
+  },
+
   async launchpad_refuses(page) {
     await openAsset(page, candidate);
     await openLaunchpad(page);
     const op = candidate.replaceAll('/', '__');
     await write(page, `ops:\n  ${op}:\n    config:\n      epsilon: 3\n`);
     await see(page, /unexpected config entry "epsilon"/);
+  },
+
+  // ---- the platform engineer ---------------------------------------------------------------------
+
+  // Switched on here, so that a tick is there to be read later.
+  async schedule(page) {
+    await page.goto(`${plan.url}/automation`);
+    await seeExactly(page, plan.schedule);
+    await page.goto(schedulePage(plan.schedule));
+    await see(page, 'Each tick says how many are left.');
+    await page.locator('label:has(input[type=checkbox])').first().click();
+  },
+
+  // Of a cohort that nothing was spent on. Nothing is launched.
+  async test_tick(page) {
+    await page.goto(schedulePage(plan.unspent_schedule));
+    await page.getByRole('button', { name: /Preview/ }).first().click();
+    await page.getByRole('button', { name: 'Continue' }).click();
+    await see(page, '1 run requests', 'Requested runs (1)');
   },
 
   async blocked(page) {
@@ -240,8 +293,22 @@ const STEPS = {
     await see(page, 'Failed in', 'No metadata entries');
   },
 
+  async run_tags(page) {
+    await page.goto(`${plan.url}/runs`);
+    await visible(page, `dpsynth/cohort: ${cohort}`).click();
+    await visible(page, 'Add tag to filter').click();
+    await page.getByText(`dpsynth/cohort: ${blocked}`).first().waitFor({ state: 'hidden' });
+    await see(page, `dpsynth/cohort: ${cohort}`, /^dpsynth\/epsilon: /, /^dpsynth\/release: /);
+  },
+
+  async timeline(page) {
+    await page.goto(`${plan.url}/overview/activity/timeline`);
+    await page.getByText('1hr', { exact: true }).click();
+    await see(page, 'Jobless asset materializations');
+  },
+
   async skip_reason(page) {
-    await page.goto(schedulePage);
+    await page.goto(schedulePage(plan.schedule));
     const result = page.locator('tr').getByText('0 runs requested').filter({ visible: true });
     await result.first().waitFor({ timeout: RUN_PATIENCE });
     // The newest tick; the table is drawn anew with every tick, which may swallow a click.
@@ -253,6 +320,45 @@ const STEPS = {
     }
     await see(page, /would overspend .* remaining/, /budget.rounds is/);
   },
+
+  // ---- the privacy officer -----------------------------------------------------------------------
+
+  async budgets(page) {
+    await search(page, 'privacy_budgets', 'privacy_budgets', 'Asset in');
+    await see(page, `budget of ${cohort}`, /spent, .* left/);
+    await toTop(page, 'Metadata');
+  },
+
+  // Releases and their ε, by which run, by whom, who may read them, what they build on.
+  async five_questions(page) {
+    const before = clicks;
+    await search(page, `${cohort} audit_trail`, 'audit_trail', cohort);
+    const table = await unfold(page, 'dpsynth/spend_table');
+    const took = clicks - before;
+    await table.locator('a[href*="/runs/"]').first().waitFor();
+    const titles = (await table.locator('th').allInnerTexts())
+      .map((title) => title.replace(/\s+/g, ' ').trim());
+    for (const answer of ['ε alone', 'run', 'launched by', 'who may read', 'builds on']) {
+      const place = titles.indexOf(answer);
+      const cells = await table.locator(`tbody tr td:nth-child(${place + 1})`).allInnerTexts();
+      if (place < 0 || !cells.length || !cells.every((cell) => cell.trim())) {
+        throw new Error(`expected ${answer} of every release, got ${titles}: ${cells}`);
+      }
+    }
+    if (took > MOST_CLICKS_TO_AN_ANSWER) throw new Error(`the answers took ${took} clicks`);
+  },
+
+  async statement(page) {
+    await openAsset(page, `${cohort}/audit/privacy_statement`);
+    const text = await unfold(page, 'dpsynth/statement');
+    await text.getByText('What is not protected').first().waitFor();
+  },
+
+  async label(page) {
+    await openAsset(page, `${cohort}/${method}/corpus`);
+    const text = await unfold(page, 'dpsynth/privacy_label', 'Show JSON');
+    await text.getByText(/neighboring_relation/).first().waitFor();
+  },
 };
 
 const browser = await chromium.launch({ executablePath: plan.chromium, args: SWITCHES });
@@ -262,6 +368,8 @@ const page = await browser.newPage({
   deviceScaleFactor: PICTURE_WIDTH / VIEWPORT.width,
 });
 page.setDefaultTimeout(PATIENCE);
+await page.exposeFunction('countClick', () => { clicks += 1; });
+await page.addInitScript(() => addEventListener('pointerdown', () => globalThis.countClick(), true));
 if (plan.only) {  // The step that makes room is left out.
   await page.goto(`${plan.url}/asset-groups`);
   await makeRoom(page);
@@ -271,6 +379,7 @@ if (plan.frames) await film(page, plan.frames, () => underWay);
 for (const [index, [name, step]] of Object.entries(STEPS).entries()) {
   if (plan.only && !plan.only.includes(name)) continue;
   const started = Date.now();
+  const before = clicks;
   underWay = name;
   const picture = join(plan.output, `${String(index + 1).padStart(2, '0')}_${name}.png`);
   let failure = null;
@@ -281,6 +390,7 @@ for (const [index, [name, step]] of Object.entries(STEPS).entries()) {
     failure = String(error).split('\n')[0];
   }
   await page.screenshot({ path: picture });
-  console.log(JSON.stringify({ step: name, picture, seconds: (Date.now() - started) / 1000, failure }));
+  const seconds = (Date.now() - started) / 1000;
+  console.log(JSON.stringify({ step: name, picture, seconds, clicks: clicks - before, failure }));
 }
 await browser.close();

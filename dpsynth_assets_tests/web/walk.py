@@ -1,4 +1,4 @@
-"""Runs the walk: a house, `make ui` in it, and headless Chromium that clicks through it."""
+"""Runs the walks: a house, `make ui` in it, and headless Chromium that clicks through it."""
 
 import json
 import os
@@ -20,6 +20,7 @@ from dpsynth_assets_tests.web import house
 
 ROOT = Path(__file__).parents[2]
 PLAYWRIGHT = "playwright-core@1.65.1"
+AXE = "axe-core@4.14.1"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PROGRAMS = ("make", "node", "npm")
 START_SECONDS = 480
@@ -47,7 +48,7 @@ class MissingToolError(RuntimeError):
 
 @dataclass(frozen=True)
 class Browser:
-    """What drives the browser."""
+    """What drives the browser: Chromium, and the folder of playwright-core and axe-core."""
 
     chromium: str
     playwright: Path
@@ -63,19 +64,20 @@ class Ui:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of the walk came to."""
+    """What one step of the walk came to, and the clicks it took."""
 
     name: str
     picture: Path
     seconds: float
     failure: str | None
+    clicks: int = 0
 
 
 def find_browser() -> Browser:
-    """Chromium of the system, and playwright-core from the cache, installed there once.
+    """Chromium of the system, playwright-core and axe-core from the cache, installed there once.
 
     Raises:
-        MissingToolError: If a program is missing, or npm cannot install playwright-core.
+        MissingToolError: If a program is missing, or npm cannot install a package.
     """
     chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     if chromium is None:
@@ -92,12 +94,14 @@ def _playwright() -> Path:
         return Path(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     folder = cache / "dpsynth_assets" / PLAYWRIGHT.replace("@", "-")
-    if not (folder / "node_modules" / "playwright-core").exists():
+    packages = (PLAYWRIGHT, AXE)
+    names = (package.partition("@")[0] for package in packages)
+    if not all((folder / "node_modules" / name).exists() for name in names):
         folder.mkdir(parents=True, exist_ok=True)
         command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
-        command += ["--prefix", str(folder), PLAYWRIGHT]
+        command += ["--prefix", str(folder), *packages]
         if subprocess.run(command, check=False, timeout=180).returncode != 0:
-            raise MissingToolError(f"npm could not install {PLAYWRIGHT} from its registry")
+            raise MissingToolError(f"npm could not install {' '.join(packages)} from its registry")
     return folder
 
 
@@ -114,7 +118,7 @@ def walk_through(
     """
     output.mkdir(parents=True, exist_ok=True)
     with open_ui(folder / "home", house.build_house(folder)) as ui:
-        steps, browsing = _walk(ui.url, browser, output, frames=frames)
+        steps, browsing = _walk(ui.url, browser, output, home=folder / "home", frames=frames)
         facts = {
             "processor_seconds_of_the_browser": round(browsing),
             "processor_seconds_of_dagster": round(processor_seconds(ui.session)),
@@ -139,8 +143,10 @@ def look_at_demo(home: Path, output: Path, browser: Browser, names: Sequence[str
             ui.url,
             browser,
             output,
+            home=home,
             cohort=house.DEMO_COHORT,
             method=house.DEMO_METHOD,
+            unspent=house.DEMO_UNSPENT,
             only=names,
         )[0]
 
@@ -182,8 +188,10 @@ def _walk(
     browser: Browser,
     output: Path,
     *,
+    home: Path,
     cohort: str = house.COHORT,
     method: str = house.METHOD,
+    unspent: str = house.BLOCKED,
     only: Sequence[str] | None = None,
     frames: Path | None = None,
 ) -> tuple[list[Step], float]:
@@ -202,6 +210,8 @@ def _walk(
         "blocked_method": house.BLOCKED_METHOD,
         "groups": house.groups(cohort, method),
         "schedule": f"regenerate_{cohort}_schedule",
+        "unspent_schedule": f"regenerate_{unspent}_schedule",
+        "reports": str(home / "reports"),
         "patience_seconds": STEP_SECONDS,
         "run_patience_seconds": RUN_SECONDS,
         "settle_seconds": 1.5,
@@ -215,7 +225,9 @@ def _walk(
             for line in walker.stdout or ():
                 row = json.loads(line)
                 picture = Path(row["picture"])
-                steps.append(Step(row["step"], picture, row["seconds"], row["failure"]))
+                steps.append(
+                    Step(row["step"], picture, row["seconds"], row["failure"], row["clicks"])
+                )
         except BaseException:  # The walk ran out of time: its browser must not run on.
             os.killpg(walker.pid, signal.SIGKILL)
             raise
