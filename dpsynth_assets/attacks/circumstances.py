@@ -11,13 +11,13 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import dpsynth_assets
 from dpsynth_assets.storage.identity import version_of
 
 NUMERICAL = ("ATEN_", "CUDA_", "DNNL_", "DPSYNTH_GPU", "MKL_", "NPY_", "NVIDIA_", "OMP_")
 NUMERICAL += ("ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TRANSFORMERS_")
 """Beginnings of the names of environment variables that choose kernels or their threads."""
 
+_PACKAGE = Path(__file__).parents[1]
 _MACHINE_SAYS = (Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version"))
 _DEVICES = Path("/proc/driver/nvidia/gpus")
 _OF_THE_CPU = ("vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags")
@@ -30,7 +30,7 @@ def circumstances() -> str:
 
     It is taken once a process, as the process runs the code that it has loaded.
     """
-    return version_of(code_digest(Path(dpsynth_assets.__file__).parent), _libraries(), _machine())
+    return version_of(code_digest(_PACKAGE), _libraries(), _machine())
 
 
 def code_digest(package: Path) -> str:
@@ -76,6 +76,6 @@ def code_behind(kind: type) -> str:
     """Digest of the package that a class of another distribution is in; empty for our own."""
     import inspect
 
-    if kind.__module__.partition(".")[0] == dpsynth_assets.__name__:
+    if kind.__module__.startswith(f"{_PACKAGE.name}."):
         return ""
     return code_digest(Path(inspect.getfile(kind)).parent)
