@@ -72,7 +72,8 @@ img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }
 .facts dt { color: var(--quiet); } .facts dd { margin: 0; overflow-wrap: anywhere; }
 td .facts { min-width: 16rem; }
 @media (max-width: 40rem) { nav { position: static; } .facts { grid-template-columns: 1fr; }
-  .facts dd { margin-bottom: .4rem; } tbody th { max-width: 9rem; overflow-wrap: anywhere; } }
+  .facts dd { margin-bottom: .4rem; } tbody th { max-width: 9rem; overflow-wrap: anywhere; }
+  tbody th:not(.number) { min-width: 7rem; } }
 @media print { @page { size: landscape; margin: 1cm; } body { font-size: 11px; }
   nav, .skip { display: none; } .wide { overflow: visible; } main { padding: 0; }
   th button { text-decoration: none; } tr, figure, .tiles > div { break-inside: avoid; }
