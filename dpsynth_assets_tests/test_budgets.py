@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -14,6 +15,7 @@ from dpsynth_assets.assets.privacy_budgets import (
     BUDGETS,
     BUDGETS_HOLD,
     PAGE,
+    _with_run_and_month,
     budget_definitions,
     budgets_now,
     month_of_last_round,
@@ -25,11 +27,13 @@ from dpsynth_assets.defs import sensors
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.errors import PlanChangedError
+from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
 from dpsynth_assets.report.budget_page import budget_page, budget_table
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
 from dpsynth_assets.report.page_cells import Bar
 from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.schedules.refusals import refusal_of
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.privacy.ledger_cases import release
@@ -52,10 +56,12 @@ def instance():
         yield made
 
 
-def charge_round(ledger, spec, name):
-    """Charges every release of one round, as a run would."""
+def charge_round(ledger, spec, name, only=None):
+    """Charges every release of one round, or those of one method, as a run would."""
     plan = plan_dataset(spec)
     for planned in plan.parts:
+        if only is not None and planned.folder != only:
+            continue
         for stage in planned.plan.stages:
             if stage.mechanism is not None and stage.name in planned.plan.charges:
                 request = stage_request(spec, planned, stage, release=name)
@@ -85,6 +91,52 @@ def test_rounds_left_are_those_that_the_ledger_still_admits(ledger, accountant):
     assert not any(each.overspent for each in told)
     with pytest.raises(Exception, match="letters"):
         charge_round(ledger, spec, "3")
+
+
+METHODS = [{"method": "mean_clustered"}, {"method": "mean_uniform"}]
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_rounds_left_are_priced_by_what_the_schedule_pays(ledger, accountant):
+    spec = letters(
+        methods=METHODS,
+        budget={"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant},
+        schedule={"cron": "@daily", "methods": ["mean_uniform"]},
+    )
+    charge_round(ledger, spec, "1")
+    plan = plan_dataset(spec)
+    chosen = [planned for planned in plan.methods if planned.folder == "mean_uniform"]
+    for tick in range(9):
+        left = row(read_budgets(ledger, [spec]), "letters").rounds_left
+        if refusal_of(spec, plan, chosen, ledger, f"tick {tick}") is not None:
+            break
+        assert left > 0
+        charge_round(ledger, spec, f"tick {tick}", only="mean_uniform")
+    assert (left, tick >= 2) == (0, True)
+
+
+def test_no_round_is_left_of_a_fixed_plan_that_was_edited(ledger):
+    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": "tight"}
+    bound = {"expected_batch_size": 64, "clip_bound": 6.0}
+    spec = letters(budget=budget, methods=[{"method": "mean_uniform", "settings": bound}])
+    charge_round(ledger, spec, "1")
+    assert row(read_budgets(ledger, [spec]), "letters").rounds_left == 2
+    edited = letters(
+        budget=budget, methods=[{"method": "mean_uniform", "settings": bound | {"clip_bound": 4.0}}]
+    )
+    assert row(read_budgets(ledger, [edited]), "letters").rounds_left == 0
+    with pytest.raises(PlanChangedError):
+        charge_round(ledger, edited, "2")
+
+
+def test_the_schedule_of_a_cohort_that_shares_records_stands_with_its_account(ledger):
+    terms = {"budget": {"epsilon": 6.0, "delta": 1e-6, "rounds": 3}}
+    owner = letters(**terms)
+    sharer = letters(
+        name="second", shares_records_with="letters", schedule={"cron": "@monthly"}, **terms
+    )
+    (told,) = read_budgets(ledger, [owner, sharer]).cohorts
+    assert (told.cohort, told.schedule, told.rounds_left) == ("letters", "@monthly", 3)
 
 
 def test_what_a_file_no_longer_declares_is_told_from_the_ledger(ledger):
@@ -122,6 +174,8 @@ def test_the_month_of_the_last_round_follows_from_schedule_and_rounds():
     assert month_of_last_round(cohort_budget(rounds_left=1), NOW) == "2026-12"
     assert month_of_last_round(cohort_budget(rounds_left=0), NOW) == ""
     assert month_of_last_round(cohort_budget(schedule=""), NOW) == ""
+    beyond = cohort_budget(rounds=10_000, rounds_left=10_000, schedule="@yearly")
+    assert month_of_last_round(beyond, NOW) == ""  # The calendar ends before.
 
 
 @pytest.mark.parametrize(
@@ -175,6 +229,31 @@ def test_the_asset_shows_every_cohort_with_its_last_run_and_its_disagreements(le
     assert [
         each["cohort"] for each in budgets_now(ledger, instance).to_json()["cohorts"]
     ] == sorted(lines)
+
+
+def test_the_last_run_is_the_newer_of_the_tagged_one_and_that_of_the_last_charge(ledger, instance):
+    job = dg.GraphDefinition(name="runs").to_job()
+    for number, cohort in enumerate(["tickets", "zoo"]):
+        instance.create_run_for_job(job, run_id=f"{number}" * 32, tags={COHORT: cohort})
+    release(ledger, run_id="for two cohorts")  # Tagged with both: a search for one misses it.
+    told = {each.cohort: each.last_run for each in budgets_now(ledger, instance).cohorts}
+    assert told["tickets"] in ("0" * 32, "for two cohorts")  # Within one minute either is shown.
+    late = replace(cohort_budget(), cohort="zoo", last_run="a later charge", last_charge="2999")
+    assert _with_run_and_month(late, ["zoo"], instance).last_run == "a later charge"
+    early = replace(late, last_charge="2001")
+    assert _with_run_and_month(early, ["zoo", "sharer"], instance).last_run == "1" * 32
+
+
+def test_an_installation_without_a_ledger_shows_its_declared_budgets(ledger):
+    file = sqlite_path(home().ledger_url)
+    file.unlink()
+    run = CliRunner().invoke(app, ["budgets", "--json"])
+    assert run.exit_code == 0, run.output
+    told = json.loads(run.output)
+    assert not file.exists()
+    assert "enquiries" in {each["cohort"] for each in told["cohorts"]}
+    assert {each["spent"] for each in told["cohorts"]} == {0.0}
+    assert (told["ledger_entries"], told["ledger_head"]) == (0, GENESIS)
 
 
 def test_the_page_loads_nothing_and_belongs_to_its_owner(ledger, instance):

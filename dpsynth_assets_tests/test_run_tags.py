@@ -46,6 +46,12 @@ def run(instance, steps, tags=None, configured=()):
     return made.tags, list(asked.values())
 
 
+@pytest.mark.parametrize("written", ["abc", "nan", "inf", "-3", ""])
+def test_a_tag_that_is_no_epsilon_is_replaced_and_stops_no_step(instance, written):
+    tags, _ = run(instance, [("letters", "1.50")], tags={EPSILON: written})
+    assert tags[EPSILON] == "1.50"
+
+
 def test_a_run_that_nobody_tagged_is_tagged_by_its_steps(instance):
     tags, asked = run(instance, [("letters", "1.50"), ("letters", "9.97")])
     assert (tags[COHORT], tags[RELEASE], tags[EPSILON]) == ("letters", DEFAULT_RELEASE, "9.97")

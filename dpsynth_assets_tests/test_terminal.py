@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.main import get_command
@@ -161,3 +162,18 @@ def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path):
     assert cells[-1] == "dpsynth run tickets"
     (tmp_path / "home" / "released" / "tickets" / "mean_uniform" / "data").mkdir(parents=True)
     assert "dpsynth report tickets" in said().output
+
+
+def test_the_overview_tells_a_cohort_whose_delta_was_edited_under_the_terms_it_had(tmp_path):
+    found = find_cohort("tickets")
+    ledger_file = tmp_path / "home" / "ledger" / "ledger.sqlite"
+    ledger_file.parent.mkdir(parents=True)
+    plan = plan_dataset(found)
+    histogram = plan.histogram
+    request = stage_request(found, histogram, histogram.plan.stages[0], release="1")
+    charged = replace(plan.budget, delta=plan.budget.delta / 2)
+    Ledger(f"sqlite:///{ledger_file}").reserve(request, charged, plan.releases)
+    told = said()
+    assert told.exit_code == 0, told.output
+    (row,) = [line for line in told.output.splitlines() if line.startswith("│ tickets")]
+    assert 0 < float(row.strip("│").split("│")[1]) < 15

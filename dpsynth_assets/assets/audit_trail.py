@@ -12,7 +12,7 @@ from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
 from dpsynth_assets.assets.launched_by import launchers
 from dpsynth_assets.assets.materialised import FILES, materialised
-from dpsynth_assets.assets.privacy_budgets import report_budgets
+from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.paths import home
@@ -250,7 +250,8 @@ def audit_trail_definitions(
         book = ledger.open()
         trail = audit_trail(spec.name, book, release_store, context.instance)
         folder = write_trail(trail)
-        report_budgets(book, context.instance)
+        if problem := report_budgets_or_problem(ledger.open, context.instance):
+            context.log.error(problem)
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/spent": spent_in_words(trail),

@@ -1,5 +1,6 @@
 """Choices of a person who launches a release, and the tags by which its run is found again."""
 
+import math
 import zlib
 from collections.abc import Collection, Iterable
 
@@ -104,6 +105,15 @@ def planned_epsilon(events: Iterable[Event | None], terms: BudgetTerms) -> str:
     return epsilon_up(epsilon_of_fixed(paid, terms.delta, terms.accountant)) if paid else "0"
 
 
+def _epsilon_of_tag(text: str) -> float:
+    """Reads what a tag says; -1 where it is no ε, as anyone may have written the tag."""
+    try:
+        value = float(text)
+    except ValueError:
+        return -1.0
+    return value if 0 <= value < math.inf else -1.0
+
+
 def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilon: str) -> None:
     """Tags the run of a step, so that it is found by cohort and release, whoever launched it.
 
@@ -123,7 +133,7 @@ def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilo
     wanted = {
         COHORT: ", ".join(sorted(cohorts)),
         (RELEASE if release == everywhere else NAMED_RELEASE): release,
-        EPSILON: max(known.get(EPSILON, "0"), epsilon, key=float),
+        EPSILON: max(known.get(EPSILON, "0"), epsilon, key=_epsilon_of_tag),
     }
     if new := {name: value for name, value in wanted.items() if known.get(name) != value}:
         context.instance.add_run_tags(context.run_id, new)

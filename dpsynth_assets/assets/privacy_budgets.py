@@ -1,7 +1,7 @@
 """All budgets of the installation as one asset, with a check that is repeated every hour."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -39,11 +39,11 @@ PAGE = "budgets.html"
 _EXPECTED = "no cohort over its total, a valid ledger, and no disagreement in any audit"
 
 
-def budgets_now(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
+def budgets_now(ledger: Ledger | None, instance: dg.DagsterInstance) -> Budgets:
     """Reads the accounts of all cohorts, the results of their last audits, and their last runs.
 
     Args:
-        ledger: Where charges are.
+        ledger: Where charges are; None before the first one.
         instance: Whose event log holds audits and runs.
 
     Raises:
@@ -59,7 +59,10 @@ def budgets_now(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
     budgets = read_budgets(ledger, specs)
     names = [each.cohort for each in budgets.cohorts]
     budgets = with_findings(budgets, last_findings(names, instance))
-    told = (_with_run_and_month(each, instance) for each in budgets.cohorts)
+    sharing: dict[str, list[str]] = {name: [name] for name in names}
+    for spec in specs:
+        sharing.setdefault(spec.account, []).append(spec.name)
+    told = (_with_run_and_month(each, sharing[each.cohort], instance) for each in budgets.cohorts)
     return replace(budgets, cohorts=tuple(told))
 
 
@@ -81,25 +84,40 @@ def last_findings(cohorts: Sequence[str], instance: dg.DagsterInstance) -> dict[
     return found
 
 
-def _with_run_and_month(cohort: CohortBudget, instance: dg.DagsterInstance) -> CohortBudget:
-    tagged = instance.get_runs(filters=dg.RunsFilter(tags={COHORT: cohort.cohort}), limit=1)
-    run = tagged[0].run_id if tagged else cohort.last_run
+def _with_run_and_month(
+    cohort: CohortBudget, sharing: Sequence[str], instance: dg.DagsterInstance
+) -> CohortBudget:
+    """Adds the last run, of the account's cohorts or by its last charge, and the last month.
+
+    A run for several cohorts is tagged with all of them at once, so that a search for one does not
+    find it: its charges do.
+    """
+    tagged = instance.get_run_records(filters=dg.RunsFilter(tags={COHORT: list(sharing)}), limit=1)
+    run = cohort.last_run
+    if tagged and f"{tagged[0].create_timestamp:%Y-%m-%d %H:%M}" >= cohort.last_charge:
+        run = tagged[0].dagster_run.run_id
     return replace(cohort, last_run=run, ends=month_of_last_round(cohort, time.time()))
 
 
 def month_of_last_round(cohort: CohortBudget, now: float) -> str:
-    """Month in which a schedule comes to the last round that is left, e.g. "2027-03"; or empty.
+    """Month in which a schedule comes to the last round that is left, e.g. "2027-03".
 
     Args:
         cohort: Its schedule and rounds.
         now: Seconds since the epoch from which ticks are counted.
+
+    Returns:
+        The month; empty where no schedule comes to it, in this calendar or at all.
     """
     from dagster._utils.schedules import schedule_execution_time_iterator
 
     if not cohort.schedule or not cohort.rounds_left:
         return ""
     ticks = schedule_execution_time_iterator(now, cohort.schedule, cohort.timezone)
-    last = next(islice(ticks, cohort.rounds_left - 1, None), None)
+    try:
+        last = next(islice(ticks, cohort.rounds_left - 1, None), None)
+    except (ValueError, OverflowError):  # Years end at 9999.
+        return ""
     return "" if last is None else f"{last:%Y-%m}"
 
 
@@ -120,6 +138,27 @@ def report_budgets(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
         instance.report_runless_asset_event(dg.AssetMaterialization(BUDGETS, metadata=metadata))
     report_check(budgets.problems(), instance)
     return budgets
+
+
+def report_budgets_or_problem(
+    open_ledger: Callable[[], Ledger], instance: dg.DagsterInstance
+) -> str:
+    """As `report_budgets`, where a failure must not undo what its caller already did.
+
+    Args:
+        open_ledger: Opens the ledger.
+        instance: Learns the budgets.
+
+    Returns:
+        Why the budgets could not be shown, which their check then says, too; else nothing.
+    """
+    try:
+        report_budgets(open_ledger(), instance)
+    except Exception as error:  # noqa: BLE001 - what the caller showed stays
+        problem = f"Could not read the budgets ({type(error).__name__}: {error})"
+        report_check([problem], instance)
+        return f"{problem}: dpsynth budgets says why."
+    return ""
 
 
 def report_check(problems: list[str], instance: dg.DagsterInstance) -> None:

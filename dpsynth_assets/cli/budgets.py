@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpsynth_assets.cli.ledger import open_ledger
+from dpsynth_assets.cli.ledger import ledger_if_any
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.report.budget_page import bar_of, disagreements, rounds_in_words, until
 from dpsynth_assets.report.budgets import Budgets
@@ -29,7 +29,7 @@ def budgets(
     from dpsynth_assets.cli.instance import dagster_instance
     from dpsynth_assets.paths import home
 
-    book = open_ledger(None)
+    book = ledger_if_any()
     with dagster_instance() as instance:
         told = budgets_now(book, instance)
     write_page(told)

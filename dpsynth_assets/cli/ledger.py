@@ -62,6 +62,14 @@ def open_ledger(url: str | None) -> Ledger:
     return Ledger(url)
 
 
+def ledger_if_any() -> Ledger | None:
+    """The installation's ledger; None where nothing was charged yet. A lost one is refused."""
+    path = sqlite_path(home().ledger_url)
+    if path is not None and not path.exists() and Witness(home().witness).load() is None:
+        return None
+    return open_ledger(None)
+
+
 @app.command()
 def show(
     cohort: Annotated[str | None, typer.Option(help="Show this cohort only.")] = None,

@@ -53,9 +53,11 @@ def overview() -> None:
 
     Reads declarations, the ledger and the dates of files; creates nothing.
     """
+    from dpsynth_assets.cli.ledger import ledger_if_any
+
     console = Console(width=max(100, Console().width))
     found = standing(dataset_folders())
-    ledger = _existing_ledger()
+    ledger = ledger_if_any()
     specs = (file.spec for file in found.usable if isinstance(file.spec, PrivateDatasetSpec))
     states = sorted(
         (_state(cohort, ledger) for spec in specs for cohort in cohorts_of(spec)),
@@ -88,17 +90,6 @@ def _places() -> Iterator[tuple[str, str]]:
     yield "datasets", ", ".join(str(folder) for folder in dataset_folders())
 
 
-def _existing_ledger() -> "Ledger | None":
-    """The ledger; None where nothing was charged yet. A lost one is refused as everywhere."""
-    from dpsynth_assets.cli.ledger import open_ledger
-    from dpsynth_assets.privacy.ledger import Witness, sqlite_path
-
-    file = sqlite_path(home().ledger_url)
-    if file is not None and not file.exists() and Witness(home().witness).load() is None:
-        return None
-    return open_ledger(None)
-
-
 def _state(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> CohortState:
     stores = home()
     corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
@@ -107,10 +98,20 @@ def _state(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> CohortState:
     return CohortState(
         name=spec.name,
         budget=spec.budget.epsilon,
-        spend=None if ledger is None else ledger.spend(spec.account, budget_terms(spec)),
+        spend=None if ledger is None else _spend(spec, ledger),
         published=len(corpora),
         last_result=max(results, default=0.0),
     )
+
+
+def _spend(spec: PrivateDatasetSpec, ledger: "Ledger") -> "CohortSpend":
+    """The statement under the declared terms or, where δ was edited, under those charged last."""
+    from dpsynth_assets.privacy.errors import PrivacyError
+
+    try:
+        return ledger.spend(spec.account, budget_terms(spec))
+    except PrivacyError:
+        return ledger.spend(spec.account)
 
 
 def _table(states: list[CohortState]) -> Table:

@@ -54,6 +54,7 @@ def _audit_hourly() -> dg.SensorDefinition:
             report_agreement,
             report_no_audit,
         )
+        from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
         from dpsynth_assets.resources.ledger import PrivacyLedger
         from dpsynth_assets.resources.release_store import ReleaseStore
 
@@ -76,26 +77,15 @@ def _audit_hourly() -> dg.SensorDefinition:
         if failed:
             said.append(f"Could not audit {', '.join(failed)}: dpsynth audit NAME says why.")
             context.log.error(said[-1])
-        if (done or failed) and (problem := _budgets_problem(context.instance)):
+        problem = ""
+        if done or failed:
+            problem = report_budgets_or_problem(PrivacyLedger().open, context.instance)
+        if problem:
             said.append(problem)
             context.log.error(problem)
         return dg.SkipReason(" ".join(said) or "No audit is due.")
 
     return audit_hourly
-
-
-def _budgets_problem(instance: dg.DagsterInstance) -> str:
-    """Shows the budgets as they are now; says why where that cannot be done, else nothing."""
-    from dpsynth_assets.assets.privacy_budgets import report_budgets, report_check
-    from dpsynth_assets.resources.ledger import PrivacyLedger
-
-    try:
-        report_budgets(PrivacyLedger().open(), instance)
-    except Exception as error:  # noqa: BLE001 - the audits of this tick were shown and stay so
-        problem = f"Could not read the budgets ({type(error).__name__}: {error})"
-        report_check([problem], instance)
-        return f"{problem}: dpsynth budgets says why."
-    return ""
 
 
 def killed_runs_sensor() -> dg.SensorDefinition:

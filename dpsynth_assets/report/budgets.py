@@ -1,9 +1,10 @@
 """The budgets of all cohorts of an installation: what is spent, what is left, and for how long.
 
-Everything here is public or derived from public values: realised ex-post bounds stay in the ledger.
+For internal readers. Realised ex-post bounds stay in the ledger; its head, a hash, seals them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,11 +15,12 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_to_json, is_post_processing
-from dpsynth_assets.privacy.ledger import CohortSpend, Ledger
+from dpsynth_assets.privacy.ledger import GENESIS, CohortSpend, Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
+from dpsynth_assets.privacy.ledger.conditions import keeps_to_plan
 from dpsynth_assets.privacy.ledger.plans import is_secret, plan_rounds
-from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry, plan_to_json
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.ledger.terms import TIGHT, canonical_json
 
@@ -40,9 +42,10 @@ class CohortBudget:
         left: What is left of the budget, rounded down.
         delta: δ of the cohort.
         rounds: Rounds that the dataset file declares; None where no file declares the cohort.
-        rounds_left: Whole rounds that the ledger would still admit; None where it is not known, or
-            where a round costs no ε.
-        schedule: Cron expression, or several, on which rounds are run; empty for none.
+        rounds_left: Rounds that the ledger would still admit, of what the schedule pays or else of
+            the whole plan; None where it is not known, or where a round costs no ε.
+        schedule: Cron expression, or several, on which rounds are run, of this cohort or of one
+            that shares its account; empty for none.
         timezone: Its time zone.
         ends: Month in which the last of these rounds is due, e.g. "2027-03"; empty for none.
         last_run: Run that last asked for a release of the cohort; empty for none.
@@ -120,32 +123,39 @@ class Budgets:
         return {**asdict(self), "problems": self.problems()}
 
 
-def read_budgets(ledger: Ledger, specs: Sequence[PrivateDatasetSpec]) -> Budgets:
+def read_budgets(ledger: Ledger | None, specs: Sequence[PrivateDatasetSpec]) -> Budgets:
     """Reads every account of the ledger, and every declared cohort that was never charged.
 
     Args:
-        ledger: Where charges are.
+        ledger: Where charges are; None before the first one.
         specs: Declared cohorts; one that shares another's account is told with that account.
 
     Raises:
         LedgerIntegrityError: The chain is broken, so no sum can be trusted.
     """
     book, charges = Book(), dict[str, LedgerEntry]()
-    for entry in ledger.stream():
+    for entry in () if ledger is None else ledger.stream():
         book.post(entry)
         if entry.kind == RESERVE:
             charges[entry.cohort] = entry
-    report = ledger.verify()
+    report = None if ledger is None else ledger.verify()
     owners = {spec.name: spec for spec in specs if spec.name == spec.account}
+    scheduled = owners | {spec.account: spec for spec in specs if spec.schedule is not None}
     names = sorted({*book.accounts, *owners})
     return Budgets(
         cohorts=tuple(
-            _budget(name, book.accounts.get(name), owners.get(name), charges.get(name))
+            _budget(
+                name,
+                book.accounts.get(name),
+                owners.get(name),
+                scheduled.get(name),
+                charges.get(name),
+            )
             for name in names
         ),
-        ledger_entries=report.entries,
-        ledger_head=report.head,
-        chain_problems=tuple(str(problem) for problem in report.problems),
+        ledger_entries=0 if report is None else report.entries,
+        ledger_head=GENESIS if report is None else report.head,
+        chain_problems=() if report is None else tuple(str(each) for each in report.problems),
     )
 
 
@@ -164,9 +174,12 @@ def _budget(
     name: str,
     account: CohortAccount | None,
     spec: PrivateDatasetSpec | None,
+    scheduled: PrivateDatasetSpec | None,
     last: LedgerEntry | None,
 ) -> CohortBudget:
+    """Tells one account; `scheduled` is the cohort whose rounds it pays for."""
     spend = _spend(name, account, spec)
+    schedule = None if scheduled is None else scheduled.schedule
     charged = account is not None and account.reserved > 0
     return CohortBudget(
         cohort=name,
@@ -177,10 +190,10 @@ def _budget(
         guaranteed=spend.guaranteed_epsilon,
         left=spend.remaining_epsilon,
         delta=spend.delta,
-        rounds=None if spec is None else spec.budget.rounds,
-        rounds_left=None if spec is None else _rounds_left(account, spec),
-        schedule="" if spec is None or spec.schedule is None else spec.schedule.cron,
-        timezone="UTC" if spec is None or spec.schedule is None else spec.schedule.timezone,
+        rounds=None if scheduled is None else scheduled.budget.rounds,
+        rounds_left=None if scheduled is None else _rounds_left(account, scheduled),
+        schedule="" if schedule is None else schedule.cron,
+        timezone="UTC" if schedule is None else schedule.timezone,
         last_run="" if last is None else last.run_id,
         last_charge="" if last is None else last.recorded_at[:16].replace("T", " "),
     )
@@ -201,31 +214,46 @@ def _spend(
 def _rounds_left(account: CohortAccount | None, spec: PrivateDatasetSpec) -> int | None:
     try:
         plan = plan_dataset(spec)
-    except ValueError:  # Its asset says why it cannot be planned.
+    except (ValueError, OSError, PrivacyError):  # Its asset says why it cannot be planned.
         return None
-    return rounds_left(account, plan, spec.budget.rounds)
+    return rounds_left(account, plan, spec.budget.rounds, scheduled_methods(spec, plan))
 
 
-def rounds_left(account: CohortAccount | None, plan: DatasetPlan, rounds: int) -> int | None:
-    """Counts the whole rounds of a plan that an account still holds, `rounds` at most.
+def scheduled_methods(spec: PrivateDatasetSpec, plan: DatasetPlan) -> frozenset[str] | None:
+    """Folders of the methods that a tick of the schedule releases; None without a schedule."""
+    if spec.schedule is None:
+        return None
+    return frozenset(spec.schedule.methods or (planned.folder for planned in plan.methods))
+
+
+def rounds_left(
+    account: CohortAccount | None,
+    plan: DatasetPlan,
+    rounds: int,
+    methods: Collection[str] | None = None,
+) -> int | None:
+    """Counts the rounds that an account still admits, `rounds` at most.
 
     Args:
         account: The account; None before its first charge.
         plan: Prices of one round.
         rounds: Declared number of rounds.
+        methods: Folders of the methods that a round releases; None for the whole plan, with the
+            histograms that methods share.
 
     Returns:
-        Their number; None where one round costs no ε.
+        Their number, 0 where the plan is no longer the one that the account is bound to; None where
+        one round costs no ε.
     """
-    events = [each.event for each in plan.releases if each.event is not None]
+    chosen = [
+        each for each in plan.releases if methods is None or each.asset.split("/")[1] in methods
+    ]
+    events = [each.event for each in chosen if each.event is not None]
     paid = [event for event in events if not is_post_processing(event)]
     if not paid:
         return None
     if plan.budget.accountant == TIGHT:
-        if account is None or account.plan_json is None:
-            return rounds
-        used = plan_rounds(account.charges + account.secret_charges, account.plan_json)
-        return max(0, rounds - used)
+        return _planned_rounds_left(account, plan, rounds, {each.asset for each in chosen})
     spent = account.spent if account is not None else FilterSum()
     round_ = [canonical_json(event_to_json(event)) for event in paid if not is_secret(event)]
 
@@ -236,6 +264,21 @@ def rounds_left(account: CohortAccount | None, plan: DatasetPlan, rounds: int) -
         return total.filter_epsilon(plan.budget.delta, plan.budget.epsilon) <= plan.budget.epsilon
 
     return _largest(fits, rounds)
+
+
+def _planned_rounds_left(
+    account: CohortAccount | None, plan: DatasetPlan, rounds: int, assets: Collection[str]
+) -> int:
+    """Counts what is left of a fixed plan, which is charged by whole rounds."""
+    if account is None:
+        return rounds
+    if account.adaptive or not keeps_to_plan(account, plan_to_json(plan.releases)):
+        return 0
+    if account.plan_json is None:
+        return rounds
+    charges = account.charges + account.secret_charges
+    own = Counter({line: count for line, count in charges.items() if line[0] in assets})
+    return max(0, rounds - plan_rounds(own, account.plan_json))
 
 
 def _largest(holds: Any, most: int) -> int:

@@ -20,6 +20,9 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - a disk in memory, where folders are ma
 
 _PREFIX = "dpsynth-plain-"
 
+_locks: dict[Path, int] = {}
+"""Open descriptors whose locks say that this process still uses its plain folders."""
+
 
 class OwnerOnlyFiles:
     """Files below one root; the place below the root is part of what encryption seals."""
@@ -138,13 +141,23 @@ class OwnerOnlyFiles:
 def plain_folder() -> Path:
     """A new folder of mode 0700 for plain files: in memory where the system has such a disk.
 
-    This process holds a lock on it until it ends, however it ends, so that
-    `abandoned_plain_folders` finds what a killed one left behind. Another container that shares the
-    disk sees the lock, but not the process.
+    This process holds a lock on it until `forget_plain_folder`, or until it ends, however it ends,
+    so that `abandoned_plain_folders` finds what a killed one left behind. Another container that
+    shares the disk sees the lock, but not the process.
     """
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=plain_place()))
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # Open as long as the process lives.
+    unlocked = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=plain_place()))
+    lock = os.open(unlocked, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    folder = unlocked.with_name(unlocked.name.removeprefix("."))
+    unlocked.rename(folder)  # Under this name it is looked for, and never without its lock.
+    _locks[folder] = lock
     return folder
+
+
+def forget_plain_folder(folder: Path) -> None:
+    """Removes a folder of this process, then lets go of its lock."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(_locks.pop(folder))
 
 
 def abandoned_plain_folders() -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.releases.waiting import once_there_is_room
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, plain_folder
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, forget_plain_folder, plain_folder
 from dpsynth_assets.resources.sealing import sealing_key
 from dpsynth_assets.storage.whole_folders import flush
 
@@ -157,4 +157,4 @@ def _forget_all_plain() -> None:
 
 def _forget_plain(folder: Path) -> None:
     if folder in _plain_folders:
-        shutil.rmtree(_plain_folders.pop(folder), ignore_errors=True)
+        forget_plain_folder(_plain_folders.pop(folder))

@@ -12,9 +12,10 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dpsynth_assets.resources import sealing, unfinished
+from dpsynth_assets.resources import owner_only, sealing, unfinished
 from dpsynth_assets.resources.owner_only import (
     abandoned_plain_folders,
+    forget_plain_folder,
     plain_folder,
 )
 from dpsynth_assets.resources.sealing import (
@@ -199,4 +200,21 @@ def test_plain_folders_of_killed_processes_are_found_and_those_of_running_ones_l
     folder.rmdir()
     running = plain_folder()
     assert running not in abandoned_plain_folders()
-    running.rmdir()
+    assert running in owner_only._locks
+    forget_plain_folder(running)
+    assert not running.exists()
+    assert running not in owner_only._locks
+
+
+def test_a_plain_folder_has_its_name_only_once_it_is_locked(monkeypatch):
+    lock, named = owner_only.fcntl.flock, []
+
+    def locking(*arguments):
+        named.extend(owner_only.plain_place().glob("dpsynth-plain-*"))
+        lock(*arguments)
+
+    monkeypatch.setattr(owner_only.fcntl, "flock", locking)
+    folder = plain_folder()
+    assert folder not in named
+    assert folder.exists()
+    forget_plain_folder(folder)

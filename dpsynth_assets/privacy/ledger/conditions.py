@@ -160,7 +160,7 @@ def pinned_plan(
     plan_json = plan_to_json(plan)
     if account is not None and _is_older(account, plan_json):
         return _older_plan(account, request)
-    if account is not None and account.plan_json not in (plan_json, None):
+    if not keeps_to_plan(account, plan_json):
         raise PlanChangedError(
             f"Expected the plan that cohort {request.cohort!r} was first charged for, got another "
             f"one: a fixed plan cannot follow its own releases. {remedy}"
@@ -178,6 +178,18 @@ def pinned_plan(
             f"event that the plan does not hold. {remedy}"
         )
     return plan_json
+
+
+def keeps_to_plan(account: CohortAccount | None, plan_json: str) -> bool:
+    """Says whether an account was charged for no plan yet, for this one, or for an older one of it.
+
+    Args:
+        account: The account; None before its first charge.
+        plan_json: Plan that releases are asked for under.
+    """
+    if account is None or account.plan_json in (plan_json, None):
+        return True
+    return _is_older(account, plan_json)
 
 
 def _is_older(account: CohortAccount, plan_json: str) -> bool:
