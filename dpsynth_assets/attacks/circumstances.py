@@ -13,15 +13,19 @@ from pathlib import Path
 
 from dpsynth_assets.storage.identity import version_of
 
-NUMERICAL = ("ATEN_", "CUDA_", "DNNL_", "DPSYNTH_GPU", "MKL_", "NPY_", "NVIDIA_", "OMP_")
-NUMERICAL += ("ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TRANSFORMERS_")
+NUMERICAL = (
+    *("ATEN_", "CUDA_", "DNNL_", "DPSYNTH_GPU", "MKL_", "NPY_", "NVIDIA_", "OMP_"),
+    *("ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TRANSFORMERS_"),
+)
 """Beginnings of the names of environment variables that choose kernels or their threads."""
 
 _PACKAGE = Path(__file__).parents[1]
 _MACHINE_SAYS = (Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version"))
 _DEVICES = Path("/proc/driver/nvidia/gpus")
-_OF_THE_CPU = ("vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags")
-_OF_THE_CPU += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
+_OF_THE_CPU = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),
+)
 
 
 @cache
