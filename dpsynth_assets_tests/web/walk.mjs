@@ -13,7 +13,7 @@ const plan = JSON.parse(process.argv[2]);
 const { chromium } = createRequire(join(plan.playwright, 'package.json'))('playwright-core');
 const SWITCHES = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
   '--disable-background-networking', '--disable-component-update', '--disable-sync'];
-const VIEWPORT = { width: 1440, height: 960 };
+const VIEWPORT = { width: plan.width, height: Math.round((plan.width * 2) / 3) };
 const PICTURE_WIDTH = 1280;
 const PATIENCE = plan.patience_seconds * 1000;
 const RUN_PATIENCE = plan.run_patience_seconds * 1000;
@@ -152,6 +152,7 @@ const candidate = `${cohort}/${method}/candidate_corpus`;
 const mechanism = `${cohort}/${method}/${plan.mechanism}`;
 const schedulePage = (name) => `${plan.url}/locations/dpsynth_assets/schedules/${name}`;
 const whole = `+key:"${cohort}/evaluation/evaluation_report"`;
+const audited = `${whole} or +key:"${cohort}/audit/audit_trail"`;
 let run;
 let clicks = 0;
 
@@ -182,7 +183,7 @@ const STEPS = {
   },
 
   async materialise(page) {
-    await select(page, whole);
+    await select(page, audited);
     run = await materialise(page);
     await page.goto(`${plan.url}/runs/${run}`);
     await see(page, /assets$/, /checks$/);

@@ -25,6 +25,8 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PROGRAMS = ("make", "node", "npm")
 START_SECONDS = 480
 STEP_SECONDS = 120
+SCREEN_WIDTH = 1440
+"""Pixels; DPSYNTH_WALK_WIDTH takes another."""
 RUN_SECONDS = 1500
 STOP_SECONDS = 10
 MECHANISMS = {
@@ -212,6 +214,7 @@ def _walk(
         "schedule": f"regenerate_{cohort}_schedule",
         "unspent_schedule": f"regenerate_{unspent}_schedule",
         "reports": str(home / "reports"),
+        "width": int(os.environ.get("DPSYNTH_WALK_WIDTH", SCREEN_WIDTH)),
         "patience_seconds": STEP_SECONDS,
         "run_patience_seconds": RUN_SECONDS,
         "settle_seconds": 1.5,
