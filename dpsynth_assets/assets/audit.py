@@ -21,6 +21,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.report.budgets import rounds_left, scheduled_methods
 from dpsynth_assets.report.card_check import (
     LABEL_FILE,
     STATEMENT_FILE,
@@ -33,7 +34,7 @@ from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
+from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED, ROUNDS
 
 
 def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -188,6 +189,7 @@ def _privacy_statement(
                 "dpsynth/epsilon_cumulative": bound_up(cohort["epsilon"]),
                 "dpsynth/epsilon_guaranteed": bound_up(cohort["epsilon_guaranteed"]),
                 "dpsynth/epsilon_remaining": bound_down(cohort["remaining_epsilon"]),
+                **_rounds(spec, plan, book),
                 "dpsynth/delta": float(cohort["delta"]),
                 "dpsynth/cohort_guarantee": cohort["guarantee"],
                 "dpsynth/ledger_entries": cohort["as_of_entry"],
@@ -197,6 +199,15 @@ def _privacy_statement(
         )
 
     return privacy_statement
+
+
+def _rounds(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> dict[str, str]:
+    """Rounds that a schedule may still run, e.g. "9 of 12 left"; nothing without a schedule."""
+    if spec.schedule is None:
+        return {}
+    account, methods = ledger.account(spec.account), scheduled_methods(spec, plan)
+    left = rounds_left(account, plan, spec.budget.rounds, methods)
+    return {} if left is None else {ROUNDS: f"{left} of {spec.budget.rounds} left"}
 
 
 def statement(

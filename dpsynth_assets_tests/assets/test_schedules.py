@@ -8,6 +8,7 @@ import pytest
 from dagster._utils.schedules import is_valid_cron_string
 from pydantic import ValidationError
 
+from dpsynth_assets.assets.audit import audit_definitions
 from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.cli.plan import _facts as plan_facts
 from dpsynth_assets.datasets import (
@@ -348,3 +349,15 @@ def test_the_demos_schedule_runs_as_often_as_its_rounds_and_then_says_why_not(fe
     assert "cohort 'feedback'" in data.skip_message
     assert "Rounds: 0 of 12 left" in data.skip_message
     assert "budget.rounds is 12" in data.skip_message
+
+
+def test_the_statement_says_how_many_rounds_are_left(feedback):
+    pay_for_a_round(feedback, "1")
+    key = dg.AssetKey(["feedback", "audit", "privacy_statement"])
+    made = dg.materialize(
+        [audit_definitions(feedback, plan_dataset(feedback)).get_assets_def(key)],
+        resources={"ledger": PrivacyLedger()},
+        selection=[key],
+    )
+    (event,) = made.asset_materializations_for_node(key.to_python_identifier())
+    assert event.metadata["dpsynth/rounds"].value == "11 of 12 left"
