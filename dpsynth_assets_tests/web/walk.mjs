@@ -114,10 +114,16 @@ async function search(page, words, ...shown) {
   await hit.first().click();
 }
 
-// Opens the text behind a metadata entry, at its beginning.
+// Opens the text behind a metadata entry, at its beginning. A short one stands in its row.
 async function unfold(page, entry, link = 'Show Markdown') {
   const row = page.locator('tr', { hasText: entry }).filter({ visible: true }).first();
-  await row.getByText(link).first().click();
+  const fold = row.getByText(link).first();
+  await row.locator('table').or(fold).first().waitFor();
+  if (!await fold.isVisible()) {
+    await row.evaluate((element) => element.scrollIntoView());
+    return row;
+  }
+  await fold.click();
   const dialog = page.locator('[role=dialog]').filter({ visible: true }).last();
   await dialog.getByText(entry).first().waitFor();
   await dialog.evaluate((element) => {
