@@ -36,7 +36,6 @@ LOOKS = (
     "budgets",
     "five_questions",
     "statement",
-    "label",
 )
 """Pictures of what lies there, in which a text or a number is worth reading."""
 

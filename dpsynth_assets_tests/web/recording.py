@@ -41,7 +41,7 @@ CAPTIONS = {
 SIZE = (864, 576)
 STRIP = 34
 """Pixels of the caption's strip below the page."""
-MOVING, RESTING = 300, 2600
+MOVING, RESTING = 300, 2200
 """Milliseconds that a picture on the way, and the last one of a step, stay."""
 MOST_ON_THE_WAY = 6
 COLOURS = (96, 64, 48, 32, 24)
