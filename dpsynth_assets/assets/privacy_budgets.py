@@ -34,7 +34,7 @@ from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 
 BUDGETS = dg.AssetKey("privacy_budgets")
 BUDGETS_HOLD = "budgets_hold"
-BUDGETS_GROUP = "budgets"
+BUDGETS_GROUP = "installation"
 PAGE = "budgets.html"
 _EXPECTED = "no cohort over its total, a valid ledger, and no disagreement in any audit"
 
