@@ -44,6 +44,8 @@ STRIP = 34
 MOVING, RESTING = 300, 2200
 """Milliseconds that a picture on the way, and the last one of a step, stay."""
 MOST_ON_THE_WAY = 6
+EMPTY = 16
+"""Largest difference of brightness, of 255, within a page that shows nothing yet."""
 COLOURS = (96, 64, 48, 32, 24)
 LARGEST = 3_000_000
 
@@ -61,7 +63,9 @@ def write_recording(
     """
     shown: list[tuple[Image.Image, int]] = []
     for step in steps:
-        on_the_way = [] if step.name in still else sorted(frames.glob(f"{step.name}-*.png"))
+        moves = shown and step.name not in still  # It begins with a whole page.
+        taken = sorted(frames.glob(f"{step.name}-*.png")) if moves else []
+        on_the_way = [path for path in taken if _shows_something(path)]
         every = max(1, -(-len(on_the_way) // MOST_ON_THE_WAY))
         caption = CAPTIONS[step.name]
         shown += [(_framed(path, caption), MOVING) for path in on_the_way[::every]]
@@ -71,6 +75,13 @@ def write_recording(
         if target.stat().st_size < LARGEST:
             return
     raise RuntimeError(f"Expected a recording below {LARGEST} bytes, got {target.stat().st_size}.")
+
+
+def _shows_something(path: Path) -> bool:
+    """False for a page that is still empty: one colour, or nearly."""
+    with Image.open(path) as image:
+        darkest, lightest = image.convert("L").getextrema()
+    return bool(lightest - darkest > EMPTY)
 
 
 def _framed(path: Path, caption: str) -> Image.Image:

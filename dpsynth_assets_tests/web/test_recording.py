@@ -18,10 +18,11 @@ def page(path, words):
 
 @pytest.fixture
 def steps(tmp_path):
-    """Two steps, one of which showed nine pictures on the way."""
+    """Two steps, each of which showed nine pictures on the way."""
     (tmp_path / "frames").mkdir()
     for moment in range(9):
-        page(tmp_path / "frames" / f"graph-{moment}.png", f"moment {moment}")
+        for name in ("graph", "spend"):
+            page(tmp_path / "frames" / f"{name}-{moment}.png", f"{name} {moment}")
     return [
         Step(name, page(tmp_path / f"{name}.png", name), 1.0, None) for name in ("graph", "spend")
     ]
@@ -39,7 +40,16 @@ def test_a_recording_holds_some_pictures_on_the_way_and_rests_at_each_step(steps
             made.seek(frame)
             stays.append(made.info["duration"])
     assert stays.count(recording.RESTING) == 2
+    assert stays[0] == recording.RESTING
     assert 3 <= len(stays) <= MOST_ON_THE_WAY + 2
+
+
+def test_a_page_that_is_still_empty_is_left_out(steps, tmp_path):
+    for empty in (tmp_path / "frames").glob("*.png"):
+        Image.new("RGB", (320, 240), "white").save(empty)
+    write_recording(steps, tmp_path / "frames", tmp_path / "walk.gif")
+    with Image.open(tmp_path / "walk.gif") as made:
+        assert made.n_frames == len(steps)
 
 
 def test_one_that_is_too_large_is_refused(steps, tmp_path, monkeypatch):
