@@ -145,14 +145,20 @@ def test_the_overview_says_where_it_works_and_what_comes_next(tmp_path):
     assert not (tmp_path / "home").exists()  # Looking creates nothing.
 
 
-def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path):
+def charge_histogram(tmp_path, **terms):
+    """Charges one release of `tickets`, under other terms than its file's where they are given."""
     found = find_cohort("tickets")
     ledger_file = tmp_path / "home" / "ledger" / "ledger.sqlite"
     ledger_file.parent.mkdir(parents=True)
     plan = plan_dataset(found)
     histogram = plan.histogram
     request = stage_request(found, histogram, histogram.plan.stages[0], release="1")
-    Ledger(f"sqlite:///{ledger_file}").reserve(request, plan.budget, plan.releases)
+    charged = replace(plan.budget, **terms)
+    Ledger(f"sqlite:///{ledger_file}").reserve(request, charged, plan.releases)
+
+
+def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path):
+    charge_histogram(tmp_path)
     charged = said()
     (row,) = [line for line in charged.output.splitlines() if line.startswith("│ tickets")]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
@@ -165,14 +171,7 @@ def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path):
 
 
 def test_the_overview_tells_a_cohort_whose_delta_was_edited_under_the_terms_it_had(tmp_path):
-    found = find_cohort("tickets")
-    ledger_file = tmp_path / "home" / "ledger" / "ledger.sqlite"
-    ledger_file.parent.mkdir(parents=True)
-    plan = plan_dataset(found)
-    histogram = plan.histogram
-    request = stage_request(found, histogram, histogram.plan.stages[0], release="1")
-    charged = replace(plan.budget, delta=plan.budget.delta / 2)
-    Ledger(f"sqlite:///{ledger_file}").reserve(request, charged, plan.releases)
+    charge_histogram(tmp_path, delta=0.5e-6)
     told = said()
     assert told.exit_code == 0, told.output
     (row,) = [line for line in told.output.splitlines() if line.startswith("│ tickets")]
