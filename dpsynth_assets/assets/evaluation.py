@@ -228,7 +228,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
             spec,
             (EVALUATION, "evaluation_report"),
             INTERNAL,
-            "dpsynth_assets.metrics.evaluation.evaluate_corpora",
+            "dpsynth_assets.metrics.evaluation.score_corpus",
         ),
         ins=ins,
         deps=deps,
@@ -256,11 +256,15 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         **references: pl.DataFrame,
     ) -> dg.MaterializeResult:
         report = progress.start(context, f"{spec.name}: evaluation")
-        with public_section("Opening the text embedder"):
-            embedder = models.text_embedder(text_embedder)
         corpora = list(_corpora(spec, plan, references, sensitive_store))
         scored: list[Scored] = score_corpora(
-            spec, corpora, embedder, sensitive_store, public_corpus["text"].to_list(), report
+            spec,
+            corpora,
+            text_embedder,
+            models,
+            sensitive_store,
+            public_corpus["text"].to_list(),
+            report,
         )
         book = ledger.open()
         trained = score_models(spec, plan, book, release_store, sensitive_store)

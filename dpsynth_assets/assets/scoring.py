@@ -4,32 +4,39 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
 from dpsynth_assets.assets.downstream_scoring import ScoredModel
+from dpsynth_assets.assets.kept_scores import KeptScores, scores_version
 from dpsynth_assets.assets.score_metadata import score_metadata
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, verdicts
 from dpsynth_assets.metrics.evaluation import (
+    REAL_DATA,
     CorpusScores,
     EvaluationSettings,
     PrivateReference,
     ScoredCorpus,
-    evaluate_corpora,
     real_scores,
+    score_corpus,
 )
 from dpsynth_assets.metrics.leaders import ceiling_sentences, leading_sentence
-from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
+from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
+from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.render import render_report
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.identity import version_of, version_of_texts
 
 ProgressCallback = Callable[[float, str], None]
 
@@ -70,40 +77,68 @@ def internal_facts(store: SensitiveStore, dataset: str, folder: str) -> dict[str
 def score_corpora(
     spec: PrivateDatasetSpec,
     corpora: Sequence[CorpusToScore],
-    embedder: Any,
+    manifest: Mapping[str, Any],
+    models: OpenedModels,
     store: SensitiveStore,
     public_texts: Sequence[str],
     progress: ProgressCallback,
 ) -> list[Scored]:
-    """Scores real data and every corpus; private embeddings are read, never made again."""
+    """Scores real data and every corpus; scores that were kept and still hold are read back.
+
+    Args:
+        spec: The dataset.
+        corpora: What is scored.
+        manifest: The text embedder that the private embeddings were made with.
+        models: Opens it, where a corpus has to be embedded.
+        store: Holds records, their embeddings and kept scores.
+        public_texts: Documents whose spans are no leak.
+        progress: Called with the share done in [0, 1] and a public message.
+    """
     reference = _private_reference(spec, store)
     settings = evaluation_settings(spec, corpora)
-    progress(0.0, "real data against real data")
-    scored = [Scored(corpus=None, scores=real_scores(reference, public_texts, settings))]
-    inputs = []
-    for index, corpus in enumerate(corpora):
+    version = scores_version(settings, reference, list(public_texts), manifest, models)
+    kept = KeptScores(store, spec.name)
+    opened = _Opened(manifest, models)
+
+    def scores_of(corpus: CorpusToScore) -> CorpusScores:
         rows = corpus.rows.sample(
             min(settings.max_rows, corpus.rows.height), seed=settings.seed, shuffle=True
         )
-        progress(0.1 + 0.3 * index / len(corpora), f"embedding {corpus.name}")
-        texts = rows["text"].to_list()
-        inputs.append(
-            ScoredCorpus(
-                name=corpus.name,
-                texts=texts,
-                labels=rows["label"].to_list(),
-                features=embedder.embed(texts, public=True),
-            )
+        texts, labels = rows["text"].to_list(), rows["label"].to_list()
+
+        def compute() -> CorpusScores:
+            features = opened.embedder.embed(texts, public=True)
+            given = ScoredCorpus(name=corpus.name, texts=texts, labels=labels, features=features)
+            return score_corpus(given, reference, public_texts, settings)
+
+        return kept.scores(
+            version_of(version, corpus.name, version_of_texts(texts), labels), compute
         )
-    results = evaluate_corpora(
-        inputs,
-        reference,
-        public_texts,
-        settings,
-        lambda share, message: progress(0.4 + 0.6 * share, message),
+
+    progress(0.0, f"scoring {REAL_DATA}")
+    real = kept.scores(
+        version_of(version, REAL_DATA), lambda: real_scores(reference, public_texts, settings)
     )
-    scored += [Scored(corpus=c, scores=s) for c, s in zip(corpora, results, strict=True)]
+    scored = [Scored(corpus=None, scores=real)]
+    for number, corpus in enumerate(corpora, start=1):
+        progress(number / (len(corpora) + 1), f"scoring {corpus.name}")
+        scored.append(Scored(corpus=corpus, scores=scores_of(corpus)))
+    kept.drop_others()
+    without = "" if mauve_is_installed() else f"; MAUVE: {NOT_COMPUTED}"
+    progress(1.0, f"{len(corpora)} corpora scored{without}")
     return scored
+
+
+class _Opened:
+    """The text embedder, opened with the first texts that have to be embedded."""
+
+    def __init__(self, manifest: Mapping[str, Any], models: OpenedModels) -> None:
+        self._manifest, self._models = dict(manifest), models
+
+    @cached_property
+    def embedder(self) -> TextEmbedder:
+        with public_section("Opening the text embedder"):
+            return self._models.text_embedder(self._manifest)
 
 
 def evaluation_settings(

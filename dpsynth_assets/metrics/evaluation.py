@@ -8,7 +8,7 @@ mechanism read; copying is measured against the *source* records, which mechanis
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,6 @@ from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
 from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import distinct_n, label_distance, length_distance, word_lengths
 
-ProgressCallback = Callable[[float, str], None]
 REAL_DATA = "real data"
 
 
@@ -165,31 +164,6 @@ class CorpusScores:
         """Plain values by name; the resamples stay behind."""
         names = (item.name for item in dataclasses.fields(self) if item.name != "estimates")
         return {name: getattr(self, name) for name in names}
-
-
-def evaluate_corpora(
-    corpora: Sequence[ScoredCorpus],
-    reference: PrivateReference,
-    public_texts: Sequence[str],
-    settings: EvaluationSettings,
-    progress: ProgressCallback,
-) -> list[CorpusScores]:
-    """Scores each corpus, in order.
-
-    Args:
-        corpora: Corpora with embeddings of the same embedder as the reference.
-        reference: Private records.
-        public_texts: Documents whose spans are no leak.
-        settings: Constants.
-        progress: Called with the share done in [0, 1] and a public message.
-    """
-    scores = []
-    for index, corpus in enumerate(corpora):
-        progress(index / len(corpora), f"scoring {corpus.name}")
-        scores.append(score_corpus(corpus, reference, public_texts, settings))
-    done = f"{len(corpora)} corpora scored"
-    progress(1.0, done if mauve_is_installed() else f"{done}; MAUVE: {NOT_COMPUTED}")
-    return scores
 
 
 def score_corpus(

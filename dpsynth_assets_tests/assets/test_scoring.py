@@ -1,10 +1,12 @@
 """Corpora of a cohort are scored on one number of rows, which is public, and compared by it."""
 
 import json
+import sys
 
 import numpy as np
 import polars as pl
 import pytest
+from pydantic import PrivateAttr
 
 from dpsynth_assets.assets.scoring import (
     CorpusToScore,
@@ -15,7 +17,10 @@ from dpsynth_assets.assets.scoring import (
     write_report,
 )
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
 LABELS = ("billing", "delivery")
@@ -47,8 +52,14 @@ def _corpus(name, count, role="corpus", **parts):
     return CorpusToScore(name=name, rows=rows, role=role, **{**given, **parts})
 
 
-class Embedder:
+class Embedder(OpenedModels):
     """Embeds a text by its label and by how far its corpus is from real text."""
+
+    opened = 0
+
+    def text_embedder(self, manifest):
+        Embedder.opened += 1
+        return self
 
     def embed(self, texts, progress=None, *, public=False):
         return embedded(texts, 3.0 if "by floor" in texts[0] else 0.5)
@@ -60,14 +71,19 @@ def embedded(texts, away):
     return np.hstack([place, noise]).astype(np.float32)
 
 
-class Records:
+class Records(SensitiveStore):
     """As many private records as asked for."""
 
-    def __init__(self, held_out):
-        self.held_out = held_out
+    _held_out: int = PrivateAttr()
+
+    @classmethod
+    def of(cls, folder, held_out):
+        records = cls.at(str(folder))
+        records._held_out = held_out
+        return records
 
     def read_for_scoring(self, dataset, split):
-        rows = _rows(self.held_out if split == "held_out" else 200, f"{PRIVATE} {split}")
+        rows = _rows(self._held_out if split == "held_out" else 200, f"{PRIVATE} {split}")
         return rows, embedded(rows["text"].to_list(), 0.0)
 
 
@@ -81,8 +97,30 @@ def corpora():
     ]
 
 
-def _scored(spec, corpora, held_out=160):
-    return score_corpora(spec, corpora, Embedder(), Records(held_out), [], lambda *_: None)
+def _scored(spec, corpora, held_out=160, told=None):
+    store = Records.of(home().sensitive, held_out)
+    report = (lambda *_: None) if told is None else (lambda _, line: told.append(line))
+    return score_corpora(spec, corpora, {"name": "made up"}, Embedder(), store, [], report)
+
+
+def test_without_the_extra_one_line_says_so(spec, corpora, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    told = []
+    _scored(spec, corpora, told=told)
+    assert told[-1] == "4 corpora scored; MAUVE: not computed; pip install 'dpsynth_assets[mauve]'"
+
+
+def test_scores_that_still_hold_are_read_back_without_a_model(spec, corpora, monkeypatch):
+    monkeypatch.setattr(Embedder, "opened", 0)
+    first = report_table(_scored(spec, corpora))
+    assert report_table(_scored(spec, corpora)) == first
+    assert Embedder.opened == 1
+    corpora[2] = _corpus("a", 140, text="written anew")
+    other = {row["name"]: row for row in report_table(_scored(spec, corpora))}
+    assert Embedder.opened == 2
+    changed = [row["name"] for row in first if row != other[row["name"]]]
+    assert changed == ["a"]
+    assert report_table(_scored(spec, corpora, held_out=161)) != list(other.values())
 
 
 def test_all_corpora_are_scored_on_the_smallest_number_asked_of_any(spec, corpora):

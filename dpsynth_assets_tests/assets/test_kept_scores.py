@@ -1,0 +1,123 @@
+"""Scores are computed again when anything that they are a function of changed, and else not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.assets import kept_scores as subject
+from dpsynth_assets.attacks import circumstances
+from dpsynth_assets.metrics.evaluation import (
+    EvaluationSettings,
+    PrivateReference,
+    ScoredCorpus,
+    score_corpus,
+)
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+SETTINGS = EvaluationSettings(max_rows=40, resamples=20)
+EMBEDDER = {"name": "tiny", "path": "models/tiny"}
+
+
+def features(rows, seed):
+    return np.random.default_rng(seed).normal(size=(rows, 4)).astype(np.float32)
+
+
+def reference(**changes) -> PrivateReference:
+    parts = {}
+    for seed, side in enumerate(("source", "held_out")):
+        parts[f"{side}_texts"] = [f"{side} letter {row}" for row in range(50)]
+        parts[f"{side}_labels"] = ["ab"[row % 2] for row in range(50)]
+        parts[f"{side}_features"] = features(50, seed)
+    return PrivateReference(**(parts | changes))
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    return SensitiveStore.at(str(tmp_path / "sensitive"))
+
+
+def version(settings=SETTINGS, records=None, public=(), manifest=EMBEDDER, models=None) -> str:
+    return subject.scores_version(
+        settings, records or reference(), list(public), manifest, models or Models()
+    )
+
+
+def test_equal_inputs_are_one_version_and_any_change_is_another(monkeypatch):
+    class OwnModels(Models):
+        """Opens other models."""
+
+    moved = reference().held_out_features.copy()
+    moved[7, 2] += 1e-6
+    versions = [
+        version(),
+        version(settings=dataclasses.replace(SETTINGS, seed=1)),
+        version(settings=dataclasses.replace(SETTINGS, max_rows=41)),
+        version(settings=dataclasses.replace(SETTINGS, record_schema={"type": "object"})),
+        version(settings=dataclasses.replace(SETTINGS, next_word={"width": 8})),
+        version(records=reference(source_texts=["another", *reference().source_texts[1:]])),
+        version(records=reference(held_out_labels=["b", *reference().held_out_labels[1:]])),
+        version(records=reference(held_out_features=moved)),
+        version(records=reference(canaries=["a canary"])),
+        version(public=["a public document"]),
+        version(manifest=EMBEDDER | {"path": "models/larger"}),
+        version(models=OwnModels()),
+    ]
+    assert version() == versions[0]
+    monkeypatch.setattr(circumstances, "circumstances", lambda: "a newer library")
+    versions.append(version())
+    assert len(set(versions)) == len(versions)
+
+
+def test_kept_scores_are_those_that_were_computed(store):
+    corpus = ScoredCorpus(
+        name="c", texts=["made up"] * 45, labels=["a", "b"] * 22 + ["a"], features=features(45, 3)
+    )
+    computed = score_corpus(corpus, reference(), [], SETTINGS)
+
+    def never():
+        raise AssertionError("computed again")
+
+    assert subject.KeptScores(store, "letters").scores("d", lambda: computed) == computed
+    again = subject.KeptScores(store, "letters").scores("d", never)
+    assert again == computed
+    assert again.estimates.keys() == computed.estimates.keys()
+    for name, estimate in again.estimates.items():
+        assert estimate.value == computed.estimates[name].value
+        assert np.array_equal(estimate.draws, computed.estimates[name].draws)
+
+
+def test_other_digests_are_computed_and_what_is_not_asked_for_is_dropped(store):
+    scores = score_corpus(
+        ScoredCorpus(name="c", texts=["x"], labels=["a"], features=features(1, 0)),
+        reference(), [], SETTINGS,
+    )  # fmt: skip
+    computed = []
+
+    def compute():
+        computed.append(1)
+        return scores
+
+    first = subject.KeptScores(store, "letters")
+    for digest in ("old", "new"):
+        first.scores(digest, compute)
+    cut = subject.KeptScores(store, "letters")  # no `drop_others`: the evaluation was cut
+    cut.scores("new", compute)
+    cut.drop_others()
+    assert len(computed) == 2
+    subject.KeptScores(store, "letters").scores("old", compute)
+    assert len(computed) == 3
+
+
+def test_the_file_is_the_owners_and_a_damaged_one_is_made_anew(store):
+    scores = score_corpus(
+        ScoredCorpus(name="c", texts=["x"], labels=["a"], features=features(1, 0)),
+        reference(), [], SETTINGS,
+    )  # fmt: skip
+    subject.KeptScores(store, "letters").scores("d", lambda: scores)
+    path = store.folder("letters") / subject.FILE
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_text(path.read_text()[:40])
+    assert subject.KeptScores(store, "letters").scores("d", lambda: scores) == scores
