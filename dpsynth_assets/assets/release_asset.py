@@ -52,7 +52,7 @@ from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
 from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
-from dpsynth_assets.resources.private_section import private_section, public_section
+from dpsynth_assets.resources.private_section import private_section, public_section, refused
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
@@ -100,7 +100,7 @@ def release_asset(
         context: dg.AssetExecutionContext, config: ReleaseConfig, **upstream: Any
     ) -> dg.Output[Any]:
         if planned.plan.refusal is not None:
-            raise dg.Failure(description=planned.plan.refusal, allow_retries=False)
+            raise refused(planned.plan.refusal)
         run = _StageRun(
             spec=spec,
             plan=plan,

@@ -10,12 +10,14 @@ import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
 
 from dpsynth_assets.resources.live_runs import hold_until_exit
 from dpsynth_assets.resources.model_pool import carry_over_limit
+from dpsynth_assets.resources.private_section import is_refused
 from dpsynth_assets.resources.waiting import watched
 
 _GPU = Path("/dev/nvidia0")
@@ -74,8 +76,25 @@ class _AliveExecutor(dg.Executor):
         hold_until_exit(plan_context.run_id)
         if carried := carry_over_limit(plan_context.instance):
             plan_context.log.info(carried)
+        failed = []
         with watched(plan_context.instance, plan_context.run_id, plan_context.log.warning):
-            yield from self._inner.execute(plan_context, execution_plan)
+            for event in self._inner.execute(plan_context, execution_plan):
+                if event.is_step_failure:
+                    failed.append(event)
+                yield event
+        if failed and all(map(is_refused, failed)):
+            _end_refused(plan_context)
+
+
+def _end_refused(plan_context: Any) -> NoReturn:
+    """Ends a run as canceled whose only failures are releases that were refused.
+
+    Dagster shows an asset whose latest run failed in red, and its planned checks as failed. After a
+    refusal what was released before is as valid as it was.
+    """
+    told = "Refused by the budget or the plan, before any charge. What was released before stands."
+    plan_context.instance.report_run_canceling(plan_context.dagster_run, told)
+    raise DagsterExecutionInterruptedError(told)
 
 
 def _holding_its_lock(inner: dg.ExecutorDefinition) -> dg.ExecutorDefinition:

@@ -14,12 +14,15 @@ from typing import Any
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 
-from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.memory import keep_out_of_core_dumps
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 """Failures of a disk, whose names say nothing about records."""
+
+REFUSED = "dpsynth/refused"
+"""Metadata of the failure of a step whose release was refused before a charge."""
 
 _OUT_OF_MEMORY = {"MemoryError", "OutOfMemoryError"}
 """Type names: PyTorch has one of its own."""
@@ -51,6 +54,8 @@ def private_section(name: str) -> Iterator[None]:
     keep_out_of_core_dumps()
     try:
         yield
+    except (BudgetExceededError, PlanChangedError) as refusal:
+        raise refused(str(refusal)) from None
     except (PrivacyError, SourceError) as refusal:  # Their messages hold no content of records.
         raise _failure(str(refusal)) from None
     except dg.Failure as failure:
@@ -76,6 +81,17 @@ def public_section(name: str) -> Iterator[None]:
         if type(error).__name__ in _OUT_OF_MEMORY:
             raise _failure(_out_of_memory(name)) from error
         raise _failure(f"{name}: {str(error) or type(error).__name__}") from error
+
+
+def refused(description: str) -> Failure:
+    """The failure of a step whose release its budget or plan refuses: nothing was charged."""
+    return Failure(description=description, allow_retries=False, metadata={REFUSED: True})
+
+
+def is_refused(event: dg.DagsterEvent) -> bool:
+    """Says whether a failed step was refused before a charge."""
+    user = event.step_failure_data.user_failure_data
+    return user is not None and REFUSED in user.metadata
 
 
 def _failure(description: str) -> Failure:

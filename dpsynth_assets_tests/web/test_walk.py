@@ -28,6 +28,8 @@ STEWARD = (
     "evaluation",
     "report",
     "launchpad_refuses",
+    "refused",
+    "still_valid",
 )
 ENGINEER = (
     "schedule",

@@ -65,18 +65,22 @@ const toTop = (page, heading) =>
 const openAsset = (page, key, view = 'overview') =>
   page.goto(`${plan.url}/assets/${key}?view=${view}`);
 
+const launchIsAnswered = (page) => page.waitForResponse(async (response) => {
+  const asked = response.request().postData() ?? '';
+  return response.url().includes('/graphql') && asked.includes('LaunchPipelineExecution');
+}, { timeout: PATIENCE });
+
+const runOf = async (answer) =>
+  /"(?:id|runId)":"([0-9a-f-]{36})"/.exec(JSON.stringify(await (await answer).json()))[1];
+
 // Starts a run of what is selected and returns its id, as the UI's own request tells it.
 async function materialise(page) {
-  const answer = page.waitForResponse(async (response) => {
-    const asked = response.request().postData() ?? '';
-    return response.url().includes('/graphql') && asked.includes('LaunchPipelineExecution');
-  }, { timeout: PATIENCE });
+  const answer = launchIsAnswered(page);
   await page.getByRole('button', { name: /Materialize all/ }).click();
   // Asked only where something upstream was never made.
   const sure = page.getByRole('button', { name: 'Confirm' });
   await Promise.race([answer, sure.click({ timeout: PATIENCE }).catch(() => null)]);
-  const launched = JSON.stringify(await (await answer).json());
-  return /"(?:id|runId)":"([0-9a-f-]{36})"/.exec(launched)[1];
+  return runOf(answer);
 }
 
 // Waits until a run has ended, away from its page, whose live log would cost a processor; then looks.
@@ -261,6 +265,26 @@ const STEPS = {
     const op = candidate.replaceAll('/', '__');
     await write(page, `ops:\n  ${op}:\n    config:\n      epsilon: 3\n`);
     await see(page, /unexpected config entry "epsilon"/);
+  },
+
+  // Another release, for which the budget has no room. What was released before stays valid.
+  async refused(page) {
+    await openAsset(page, candidate);
+    await openLaunchpad(page);
+    const op = candidate.replaceAll('/', '__');
+    await write(page, `ops:\n  ${op}:\n    config:\n      release: more\n`);
+    const answer = launchIsAnswered(page);
+    await page.locator('[role=dialog]').getByRole('button', { name: 'Materialize' }).last().click();
+    run = await runOf(answer);
+    await ends(page, 'Canceled');
+    await see(page, /would overspend/, /before any charge/);
+  },
+
+  async still_valid(page) {
+    await select(page, `key:"${candidate}"`);
+    await expand(page, `key:"${candidate}"`, cohort, groups.method);
+    await see(page, 'Materialized');
+    if (await visible(page, 'Failed').isVisible()) throw new Error('the valid corpus is shown failed');
   },
 
   // ---- the platform engineer ---------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""A run whose only failures are refused releases ends as canceled: earlier assets stay as valid."""
+
+import asyncio
+
+import dagster as dg
+import pytest
+from dagster._core.loader import LoadingContextForTest
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionResolvedStatus
+
+from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
+from dpsynth_assets.resources.executors import declared_executor
+from dpsynth_assets.resources.private_section import private_section, refused
+
+REFUSALS = {
+    "budget": BudgetExceededError("Expected at most 0.50 of ε, got 2.00."),
+    "plan": PlanChangedError("Expected a release of the plan, got another."),
+    "declaration": refused("n is too small for this plan."),
+}
+FAULTS = {
+    "lost": PrivacyError("Expected the ledger, got none."),
+    "fault": ValueError("a private text"),
+}
+
+
+def defs() -> dg.Definitions:
+    def failing(name, error):
+        @dg.asset(name=name, check_specs=[dg.AssetCheckSpec("gate", asset=name)])
+        @private_section(name)
+        def release():
+            raise error
+
+        return release
+
+    @dg.asset
+    def unharmed():
+        return 1
+
+    assets = [failing(name, error) for name, error in (REFUSALS | FAULTS).items()]
+    selections = {
+        "refused": list(REFUSALS),
+        "beside_another": ["budget", "unharmed"],
+        **{f"with_{name}": ["budget", name] for name in FAULTS},
+        **{name: [name] for name in FAULTS},
+    }
+    jobs = [
+        dg.define_asset_job(f"{name}_job", selection=dg.AssetSelection.assets(*keys))
+        for name, keys in selections.items()
+    ]
+    return dg.Definitions(assets=[*assets, unharmed], jobs=jobs, executor=declared_executor())
+
+
+def job(name: str) -> dg.JobDefinition:
+    return defs().resolve_job_def(name)
+
+
+@pytest.fixture(params=["in_process", "local"])
+def instance(request, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.setenv("DPSYNTH_EXECUTOR", request.param)
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield instance
+
+
+def described(error: Exception) -> str:
+    return getattr(error, "description", None) or str(error)
+
+
+def run(instance, name) -> dg.DagsterRun:
+    built = dg.build_reconstructable_job(
+        "dpsynth_assets_tests.test_refused_runs", "job", reconstructable_kwargs={"name": name}
+    )
+    result = dg.execute_job(built, instance=instance)
+    return instance.get_run_by_id(result.run_id)
+
+
+def test_a_run_that_was_only_refused_is_canceled_and_its_checks_are_skipped(instance):
+    done = run(instance, "refused_job")
+    assert done.status is dg.DagsterRunStatus.CANCELED
+    records = instance.all_logs(done.run_id)
+    assert any("before any charge" in record.message for record in records)
+    events = [record.get_dagster_event() for record in records if record.is_dagster_event]
+    failed = [
+        event.step_failure_data.user_failure_data for event in events if event.is_step_failure
+    ]
+    assert {failure.description for failure in failed} == set(map(described, REFUSALS.values()))
+    for name in REFUSALS:
+        check = dg.AssetCheckKey(dg.AssetKey(name), "gate")
+        (record,) = instance.event_log_storage.get_asset_check_execution_history(check, limit=5)
+        status = asyncio.run(record.resolve_status(LoadingContextForTest(instance)))
+        assert status is AssetCheckExecutionResolvedStatus.SKIPPED
+
+
+def test_what_was_not_refused_is_materialised(instance):
+    assert run(instance, "beside_another_job").status is dg.DagsterRunStatus.CANCELED
+    assert instance.get_latest_materialization_event(dg.AssetKey("unharmed")) is not None
+
+
+@pytest.mark.parametrize("name", [*FAULTS, *(f"with_{name}" for name in FAULTS)])
+def test_any_other_failure_fails_the_run(instance, name):
+    assert run(instance, f"{name}_job").status is dg.DagsterRunStatus.FAILURE
