@@ -292,6 +292,20 @@ def test_audits_are_printed_on_the_card(ledger):
     )
 
 
+def test_settings_are_written_as_words_and_a_prompt_as_it_stands(ledger):
+    settings = {
+        "clip_bound": 10.0, "public_top_k": None, "chat": False,
+        "labels": ["billing", "<b>"], "inputs": {"model": "MiniLM (int8)"},
+        "prompt": "*Write*\n`it`",
+    }  # fmt: skip
+    reservation = histogram_and_corpus(ledger, parameters=settings)
+    card = dataset_card(corpus_label(ledger.entries(), reservation), columns=["text"], rows=1)
+    assert (
+        "\n  - `chat` no; `clip_bound` 10.0; `inputs.model` MiniLM (int8); "
+        '`labels` `["billing", "<b>"]`; `prompt` `"*Write*\\n\'it\'"`; `public_top_k` none\n'
+    ) in card
+
+
 def test_a_label_needs_a_charge_of_this_ledger(ledger):
     release(ledger)
     with pytest.raises(PrivacyError, match="reservation"):

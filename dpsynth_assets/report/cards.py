@@ -4,12 +4,16 @@ Both are functions of a privacy label, so that a card can be rendered anew and c
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.report.guarantee_lines import guarantee_lines
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
+
+_PLAIN = re.compile(r"[\w .,:()/+-]+")
+"""Values that mean nothing in Markdown."""
 
 
 def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int) -> str:
@@ -146,11 +150,28 @@ def _mechanism_line(mechanism: Mapping[str, Any]) -> str:
     alone = mechanism["epsilon_alone"]
     cost = "" if alone is None else f" (ε = {epsilon_up(alone)} alone)"
     words = mechanism["in_words"] or f"{mechanism['guarantee']} release"
-    parameters = json.dumps(mechanism["parameters"], sort_keys=True)
     return (
         f"`{mechanism['asset']}` ({mechanism['release']}): {mechanism['mechanism']}: {words}{cost}."
-        f" Parameters: `{parameters}`"
+        f"\n  - {'; '.join(_in_words(mechanism['parameters']))}"
     )
+
+
+def _in_words(parameters: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Writes settings as `name` value, in the order of their names; a group's after a dot."""
+    for name, value in sorted(parameters.items()):
+        if isinstance(value, Mapping):
+            yield from _in_words(value, f"{within}{name}.")
+        else:
+            yield f"`{within}{name}` {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, int | float) or (isinstance(value, str) and _PLAIN.fullmatch(value)):
+        return str(value)
+    written = json.dumps(value, ensure_ascii=False).replace("`", "'")
+    return f"`{written}`"  # A prompt may hold marks of Markdown.
 
 
 def _audit_lines(audits: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -199,7 +220,8 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
 
 def _release_row(release: Mapping[str, Any]) -> str:
     epsilon = "—" if release["epsilon"] is None else epsilon_up(release["epsilon"])
+    when = release["at"][:16].replace("T", " ")
     return (
-        f"| {release['at']} | {release['asset']} ({release['release']}) | {release['mechanism']} | "
+        f"| {when} | {release['asset']} ({release['release']}) | {release['mechanism']} | "
         f"{release['guarantee']} | {epsilon} | {release['state']} |"
     )
