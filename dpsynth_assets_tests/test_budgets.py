@@ -30,7 +30,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PlanChangedError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
 from dpsynth_assets.report.budget_page import budget_page, budget_table
-from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
+from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets, rounds_left
 from dpsynth_assets.report.page_cells import Bar
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules.refusals import refusal_of
@@ -137,6 +137,45 @@ def test_the_schedule_of_a_cohort_that_shares_records_stands_with_its_account(le
     )
     (told,) = read_budgets(ledger, [owner, sharer]).cohorts
     assert (told.cohort, told.schedule, told.rounds_left) == ("letters", "@monthly", 3)
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"budget": {"delta": 1e-5}},
+        {"neighboring_relation": "zero-out", "public_facts": {"records": 1_000}},
+        {"privacy_unit": {"column": "author", "max_records": 2}},
+    ],
+)
+def test_no_round_is_left_under_terms_that_the_ledger_would_not_charge(ledger, accountant, edited):
+    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant}
+    charge_round(ledger, letters(budget=budget), "1")
+    others = letters(**{**edited, "budget": budget | edited.get("budget", {})})
+    assert row(read_budgets(ledger, [others]), "letters").rounds_left == 0
+    plan = plan_dataset(others)
+    assert refusal_of(others, plan, plan.methods, ledger, "2") is not None
+
+
+def test_no_round_is_left_of_a_plan_pinned_at_the_price_of_older_noise(ledger):
+    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": "tight"}
+    charge_round(ledger, letters(budget=budget), "1")
+    account = ledger.account("letters")
+    assert rounds_left(account, plan_dataset(letters(budget=budget)), 3) == 2
+    account.older_plan_json = "[]"
+    cheaper = plan_dataset(letters(budget=budget | {"epsilon": 5.0}))
+    assert rounds_left(account, cheaper, 3) == 0
+
+
+def test_of_several_schedules_that_pay_from_one_account_no_common_number_is_told(ledger):
+    terms = {"budget": {"epsilon": 6.0, "delta": 1e-6, "rounds": 3}}
+    owner = letters(schedule={"cron": "@daily"}, **terms)
+    sharer = letters(
+        name="second", shares_records_with="letters", schedule={"cron": "@monthly"}, **terms
+    )
+    (told,) = read_budgets(ledger, [owner, sharer]).cohorts
+    assert told.schedule == ["@daily", "@monthly"]
+    assert (told.rounds, told.rounds_left, month_of_last_round(told, NOW)) == (None, None, "")
 
 
 def test_what_a_file_no_longer_declares_is_told_from_the_ledger(ledger):

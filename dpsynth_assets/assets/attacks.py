@@ -92,7 +92,7 @@ def _attack_settings(
     models: Models,
 ) -> str:
     """Digest of what an attack does, besides the code, the libraries, the machine and the data."""
-    from dpsynth_assets.attacks.circumstances import code_behind
+    from dpsynth_assets.attacks.circumstances import code_behind, files_behind
 
     each = [
         (
@@ -106,7 +106,8 @@ def _attack_settings(
     prompts, kind = repr(plan.terms.prompts), type(models)
     opened_by = (kind.__module__, kind.__qualname__, code_behind(kind))
     stated = json.dumps(dict(manifest), sort_keys=True, default=str)
-    return version_of(each, prompts, plan.terms.labels, stated, opened_by)
+    model = stated, files_behind(manifest)
+    return version_of(each, prompts, plan.terms.labels, model, opened_by)
 
 
 def _common(

@@ -94,6 +94,14 @@ def _reference_settings(plan: DatasetPlan) -> Any:
     return get_method("mean_uniform").config_type()
 
 
+def _writer(plan: DatasetPlan) -> tuple[Any, ...]:
+    """What the references take from the methods, whose defaults may be those of a plugin."""
+    from dpsynth_assets.attacks.circumstances import code_behind
+
+    kinds = [type(each.method) for each in plan.methods]
+    return _reference_settings(plan), _examples(plan), [code_behind(kind) for kind in kinds]
+
+
 def _examples(plan: DatasetPlan) -> int:
     """Records in a prompt of the ceiling: as many as the most examples that a method shows."""
     return max((each.method.examples_in_prompt for each in plan.methods), default=1)
@@ -131,7 +139,9 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
             corpus = generate_public_only(settings, plan.terms, public, _documents(spec), report)
             return corpus.rows.head(spec.evaluation.reference_rows)
 
-        version = reference_version(spec, public_language_model, models, "public only", SPARE)
+        version = reference_version(
+            spec, public_language_model, models, "public only", SPARE, *_writer(plan)
+        )
         rows = kept_floor(spec.name, version, write)
         return dg.Output(rows, metadata={"dagster/row_count": rows.height})
 
@@ -180,7 +190,9 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
 
         private = sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation")
         version = version_with_records(
-            reference_version(spec, public_language_model, models, "non-private", SPARE),
+            reference_version(
+                spec, public_language_model, models, "non-private", SPARE, *_writer(plan)
+            ),
             private.records,
         )
         if ceiling_is_kept(sensitive_store, spec.name, version):

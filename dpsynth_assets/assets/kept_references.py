@@ -37,10 +37,11 @@ def reference_version(
         models: Opens it.
         code: Versions of what writes the reference.
     """
-    from dpsynth_assets.attacks.circumstances import circumstances, code_behind
+    from dpsynth_assets.attacks.circumstances import circumstances, code_behind, files_behind
 
     stated = json.dumps(dict(manifest), sort_keys=True, default=str)
-    return version_of(spec, stated, code_behind(type(models)), list(code), circumstances())
+    model = stated, files_behind(manifest)
+    return version_of(spec, model, code_behind(type(models)), list(code), circumstances())
 
 
 def kept_floor(cohort: str, version: str, write: Callable[[], pl.DataFrame]) -> pl.DataFrame:

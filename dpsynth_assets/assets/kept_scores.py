@@ -65,7 +65,7 @@ def scores_version(
         manifest: The text embedder.
         models: Opens it.
     """
-    from dpsynth_assets.attacks.circumstances import circumstances, code_behind
+    from dpsynth_assets.attacks.circumstances import circumstances, code_behind, files_behind
 
     stated = json.dumps([dataclasses.asdict(settings), dict(manifest)], sort_keys=True, default=str)
     sides = [
@@ -77,7 +77,8 @@ def scores_version(
         for part in (version_of_texts(texts), list(labels), _of_array(features))
     ]
     public = version_of_texts(public_texts), list(reference.canaries)
-    return version_of(stated, *sides, *public, code_behind(type(models)), circumstances())
+    opened = files_behind(manifest), code_behind(type(models))
+    return version_of(stated, *sides, *public, opened, circumstances())
 
 
 def _of_array(values: np.ndarray) -> list[object]:

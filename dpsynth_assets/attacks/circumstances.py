@@ -5,13 +5,19 @@ result that was found under equal circumstances and equal settings need not be f
 """
 
 import hashlib
+import inspect
 import os
 import platform
+import secrets
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from dpsynth_assets import LOADED_AT
 from dpsynth_assets.storage.identity import version_of
+from dpsynth_assets.storage.shared_models import local_copy
 
 NUMERICAL = (
     *("ATEN_", "CUDA_", "DNNL_", "DPSYNTH_GPU", "MKL_", "NPY_", "NVIDIA_", "OMP_"),
@@ -20,6 +26,7 @@ NUMERICAL = (
 """Beginnings of the names of environment variables that choose kernels or their threads."""
 
 _PACKAGE = Path(__file__).parents[1]
+_VERSIONED = {_PACKAGE.name, "dagster", "pydantic"}
 _MACHINE_SAYS = (Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version"))
 _DEVICES = Path("/proc/driver/nvidia/gpus")
 _OF_THE_CPU = (
@@ -28,23 +35,48 @@ _OF_THE_CPU = (
 )
 
 
-@cache
 def circumstances() -> str:
     """Digest of the code of this package, all installed libraries, and the machine's kernels.
 
-    It is taken once a process, as the process runs the code that it has loaded.
+    The files must be those that this process has loaded. Where one was changed since, the process
+    has circumstances of its own: it finds no kept result, and keeps none that another one finds.
     """
-    return version_of(code_digest(_PACKAGE), _libraries(), _machine())
+    return version_of(_loaded(_PACKAGE), _around())
+
+
+@cache
+def _around() -> str:
+    return version_of(_libraries(), _machine())
+
+
+def _loaded(package: Path) -> str:
+    """Digest of the code of a package; no other one is equal where a file is newer than this run.
+
+    The time of the last change of a file's entry is compared: it is later than any copy of an older
+    file, too.
+    """
+    if any(path.stat().st_ctime_ns >= LOADED_AT for path in _sources(package)):
+        return secrets.token_hex(16)
+    return _digest_once(package)
+
+
+@cache
+def _digest_once(package: Path) -> str:
+    return code_digest(package)
 
 
 def code_digest(package: Path) -> str:
-    """Digest of all Python files of a package, names included."""
+    """Digest of all Python files of a package, names included, or of one module."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in _sources(package):
         content = path.read_bytes()
-        digest.update(f"{path.relative_to(package)}\0{len(content)}\0".encode())
+        digest.update(f"{path.relative_to(package.parent)}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def _sources(package: Path) -> list[Path]:
+    return [package] if package.is_file() else sorted(package.rglob("*.py"))
 
 
 def _libraries() -> list[str]:
@@ -77,9 +109,51 @@ def _lasting(path: Path) -> list[str]:
 
 
 def code_behind(kind: type) -> str:
-    """Digest of the package that a class of another distribution is in; empty for our own."""
-    import inspect
+    """Digest of the packages of other distributions that a class and its bases are in.
 
-    if kind.__module__.startswith(f"{_PACKAGE.name}."):
-        return ""
-    return code_digest(Path(inspect.getfile(kind)).parent)
+    Our own is part of the `circumstances`; of Dagster and Pydantic these hold the versions.
+    """
+    names = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    foreign = sorted(names - _VERSIONED - sys.stdlib_module_names)
+    return version_of([(name, list(map(_loaded, _places(name)))) for name in foreign])
+
+
+def _places(name: str) -> list[Path]:
+    """Folders of a package, which may be spread over several, or the file of a module."""
+    module = sys.modules.get(name)
+    if (folders := getattr(module, "__path__", None)) is not None:
+        return sorted(map(Path, folders))
+    file = None if module is None else inspect.getsourcefile(module)
+    return [] if file is None else [Path(file)]
+
+
+def files_behind(manifest: Mapping[str, Any]) -> list[list[object]]:
+    """Names, sizes and times of change of the files of the model that a manifest names.
+
+    A declared folder keeps its name when other weights are put into it. For a name of the hub the
+    files are those of its snapshot on this machine.
+
+    Args:
+        manifest: Describes a model: its `path`, or its `model`; neither for a packaged one.
+    """
+    name = manifest.get("path") or manifest.get("model")
+    if not name:
+        return []
+    place = Path(local_copy(str(name)))
+    if not place.is_dir():
+        place = _snapshot(str(name))
+    found = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else []
+    facts = [(path.relative_to(place), path.stat()) for path in found]
+    return [[str(path), state.st_size, state.st_mtime_ns] for path, state in facts]
+
+
+def _snapshot(name: str) -> Path:
+    """Folder of a model of the hub in the cache of this machine; one that is not there else."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # No name of the hub has this form.
+        config = None
+    return Path(config).parent if isinstance(config, str) else Path("/nonexistent")

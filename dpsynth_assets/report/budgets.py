@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
@@ -18,11 +19,16 @@ from dpsynth_assets.privacy.events import event_to_json, is_post_processing
 from dpsynth_assets.privacy.ledger import GENESIS, CohortSpend, Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
-from dpsynth_assets.privacy.ledger.conditions import keeps_to_plan
-from dpsynth_assets.privacy.ledger.plans import is_secret, plan_rounds
-from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry, plan_to_json
+from dpsynth_assets.privacy.ledger.conditions import check_unchanged, keeps_to_plan
+from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies, plan_rounds
+from dpsynth_assets.privacy.ledger.schema import (
+    RESERVE,
+    LedgerEntry,
+    PlannedRelease,
+    plan_to_json,
+)
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
-from dpsynth_assets.privacy.ledger.terms import TIGHT, canonical_json
+from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json
 
 NOTHING_CHARGED = "nothing charged"
 
@@ -43,9 +49,10 @@ class CohortBudget:
         delta: δ of the cohort.
         rounds: Rounds that the dataset file declares; None where no file declares the cohort.
         rounds_left: Rounds that the ledger would still admit, of what the schedule pays or else of
-            the whole plan; None where it is not known, or where a round costs no ε.
-        schedule: Cron expression, or several, on which rounds are run, of this cohort or of one
-            that shares its account; empty for none.
+            the whole plan; None where it is not known, where a round costs no ε, or where several
+            schedules pay from the account.
+        schedule: Cron expression, or several, on which rounds are run, of this cohort and of those
+            that share its account; empty for none.
         timezone: Its time zone.
         ends: Month in which the last of these rounds is due, e.g. "2027-03"; empty for none.
         last_run: Run that last asked for a release of the cohort; empty for none.
@@ -140,7 +147,11 @@ def read_budgets(ledger: Ledger | None, specs: Sequence[PrivateDatasetSpec]) -> 
             charges[entry.cohort] = entry
     report = None if ledger is None else ledger.verify()
     owners = {spec.name: spec for spec in specs if spec.name == spec.account}
-    scheduled = owners | {spec.account: spec for spec in specs if spec.schedule is not None}
+    paying = {name: [spec] for name, spec in owners.items() if spec.schedule is None}
+    for spec in specs:
+        if spec.schedule is not None:
+            others = [each for each in paying.get(spec.account, []) if each.schedule is not None]
+            paying[spec.account] = [*others, spec]
     names = sorted({*book.accounts, *owners})
     return Budgets(
         cohorts=tuple(
@@ -148,7 +159,7 @@ def read_budgets(ledger: Ledger | None, specs: Sequence[PrivateDatasetSpec]) -> 
                 name,
                 book.accounts.get(name),
                 owners.get(name),
-                scheduled.get(name),
+                paying.get(name, []),
                 charges.get(name),
             )
             for name in names
@@ -174,12 +185,13 @@ def _budget(
     name: str,
     account: CohortAccount | None,
     spec: PrivateDatasetSpec | None,
-    scheduled: PrivateDatasetSpec | None,
+    paying: Sequence[PrivateDatasetSpec],
     last: LedgerEntry | None,
 ) -> CohortBudget:
-    """Tells one account; `scheduled` is the cohort whose rounds it pays for."""
+    """Tells one account; `paying` are the cohorts whose rounds it pays for."""
     spend = _spend(name, account, spec)
-    schedule = None if scheduled is None else scheduled.schedule
+    one = paying[0] if len(paying) == 1 else None  # Of several, rounds have no common number.
+    schedules = [each.schedule for each in paying if each.schedule is not None]
     charged = account is not None and account.reserved > 0
     return CohortBudget(
         cohort=name,
@@ -190,13 +202,21 @@ def _budget(
         guaranteed=spend.guaranteed_epsilon,
         left=spend.remaining_epsilon,
         delta=spend.delta,
-        rounds=None if scheduled is None else scheduled.budget.rounds,
-        rounds_left=None if scheduled is None else _rounds_left(account, scheduled),
-        schedule="" if schedule is None else schedule.cron,
-        timezone="UTC" if schedule is None else schedule.timezone,
+        rounds=None if one is None else one.budget.rounds,
+        rounds_left=None if one is None else _rounds_left(account, one),
+        schedule=_crons(schedules),
+        timezone=schedules[0].timezone if schedules else "UTC",
         last_run="" if last is None else last.run_id,
         last_charge="" if last is None else last.recorded_at[:16].replace("T", " "),
     )
+
+
+def _crons(schedules: Sequence[ScheduleSpec]) -> str | list[str]:
+    """The cron expressions of all schedules of an account, as a dataset file writes them."""
+    if len(schedules) == 1:
+        return schedules[0].cron
+    each = [[one.cron] if isinstance(one.cron, str) else one.cron for one in schedules]
+    return [cron for crons in each for cron in crons] or ""
 
 
 def _spend(
@@ -242,8 +262,8 @@ def rounds_left(
             histograms that methods share.
 
     Returns:
-        Their number, 0 where the plan is no longer the one that the account is bound to; None where
-        one round costs no ε.
+        Their number, 0 where plan or terms are no longer those that the account is bound to; None
+        where one round costs no ε.
     """
     chosen = [
         each for each in plan.releases if methods is None or each.asset.split("/")[1] in methods
@@ -252,8 +272,10 @@ def rounds_left(
     paid = [event for event in events if not is_post_processing(event)]
     if not paid:
         return None
+    if account is not None and not _keeps_terms(account, plan.budget):
+        return 0
     if plan.budget.accountant == TIGHT:
-        return _planned_rounds_left(account, plan, rounds, {each.asset for each in chosen})
+        return _planned_rounds_left(account, plan, rounds, chosen)
     spent = account.spent if account is not None else FilterSum()
     round_ = [canonical_json(event_to_json(event)) for event in paid if not is_secret(event)]
 
@@ -266,8 +288,22 @@ def rounds_left(
     return _largest(fits, rounds)
 
 
+def _keeps_terms(account: CohortAccount, terms: BudgetTerms) -> bool:
+    """Says whether the ledger would still charge an account under these terms."""
+    if not account.is_charged:
+        return True
+    try:
+        check_unchanged(account, account.dataset, terms)
+    except PrivacyError:
+        return False
+    return True
+
+
 def _planned_rounds_left(
-    account: CohortAccount | None, plan: DatasetPlan, rounds: int, assets: Collection[str]
+    account: CohortAccount | None,
+    plan: DatasetPlan,
+    rounds: int,
+    chosen: Sequence[PlannedRelease],
 ) -> int:
     """Counts what is left of a fixed plan, which is charged by whole rounds."""
     if account is None:
@@ -276,6 +312,14 @@ def _planned_rounds_left(
         return 0
     if account.plan_json is None:
         return rounds
+    lines = {
+        (each.asset, canonical_json(event_to_json(each.event)))
+        for each in chosen
+        if each.event is not None and not is_post_processing(each.event)
+    }
+    if not lines <= plan_copies(account.plan_json).keys():  # Pinned at the price of older noise.
+        return 0
+    assets = {each.asset for each in chosen}
     charges = account.charges + account.secret_charges
     own = Counter({line: count for line, count in charges.items() if line[0] in assets})
     return max(0, rounds - plan_rounds(own, account.plan_json))

@@ -108,7 +108,8 @@ def _read(asset: str, settings: str) -> dict[str, Any] | None:
         document = json.loads(_file(asset).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return document if document.get("digest") == _digest(settings) else None
+    is_one = isinstance(document, dict) and document.get("digest") == _digest(settings)
+    return document if is_one else None
 
 
 def _write(asset: str, settings: str, value: Any, *, passed: bool) -> None:

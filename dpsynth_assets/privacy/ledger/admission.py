@@ -122,7 +122,7 @@ def admit(
     check_guarantee(request, terms)
     account = book.accounts.get(request.cohort)
     if account is not None:
-        check_unchanged(account, request, terms)
+        check_unchanged(account, request.dataset, terms)
     check_partition(book.partitions, request, terms)
     spent = account.epsilon(terms.accountant) if account else 0.0
     if find_released(book, request, terms) is not None:

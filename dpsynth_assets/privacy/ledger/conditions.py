@@ -63,11 +63,20 @@ def _check_secrets(request: ReleaseRequest, terms: BudgetTerms, where: str) -> N
         )
 
 
-def check_unchanged(account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms) -> None:
-    """Refuses a change, after a charge, of what composition takes for granted."""
+def check_unchanged(account: CohortAccount, dataset: str, terms: BudgetTerms) -> None:
+    """Refuses a change, after a charge, of what composition takes for granted.
+
+    Args:
+        account: The account that would be charged.
+        dataset: Name of the dataset whose release is asked for.
+        terms: Its terms now.
+
+    Raises:
+        PrivacyError: They are others than at the first charge.
+    """
     opened = account.opened
     facts: dict[str, tuple[object, object]] = {
-        "dataset": (account.dataset, request.dataset),
+        "dataset": (account.dataset, dataset),
         "delta": (opened.delta, terms.delta),
         "relation": (str(opened.relation), str(terms.relation)),
         "privacy unit": (opened.unit.describe(), terms.unit.describe()),
