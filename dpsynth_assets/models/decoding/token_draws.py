@@ -14,8 +14,8 @@ _BLOCK = 64
 """Tokens of a block of probabilities."""
 _LEAST_BLOCK = 8
 """Blocks of logits are smaller, the more are looked for; below this all are looked through."""
-_FIRST_LOOK = 128
-"""A nucleus is looked for among so many tokens first."""
+_FIRST_LOOK = 256
+"""The end of a nucleus is looked for among so many of the most probable tokens first."""
 _MARGIN = 0.99
 """Covers the rounding of probabilities."""
 
@@ -48,9 +48,10 @@ def draw_tokens(
 ) -> "torch.Tensor":
     """Draws one token a row: softmax(logits / temperature), its top k, their top-p nucleus.
 
-    The vocabulary is never sorted, nor added up token by token: the most probable tokens are looked
-    for in the blocks whose largest is among the largest, and a draw from all tokens picks a block,
-    then a token in it. A row's token depends on its own logits and uniform alone.
+    On a processor the vocabulary is never sorted, nor added up token by token: the most probable
+    tokens are looked for in the blocks whose largest is among the largest, a nucleus among the
+    tokens that can be in it, and a draw from all tokens picks a block, then a token in it. A row's
+    token depends on its own logits and uniform alone.
 
     Args:
         logits: (R, V) float32.
@@ -106,20 +107,17 @@ def _in_blocks(values: "torch.Tensor", filler: float, size: int = _BLOCK) -> "to
 def _draw_nucleus(
     probabilities: "torch.Tensor", uniform: "torch.Tensor", top_p: float
 ) -> "torch.Tensor":
-    """Looks for each row's nucleus among its most probable tokens; the wider ones row by row."""
+    """Draws from each row's nucleus: row by row, but at once where a device sorts rows at once."""
     import torch
 
-    values, tokens = _largest(probabilities, min(_FIRST_LOOK, probabilities.shape[-1]))
-    narrow = values.sum(-1) >= top_p
-    drawn = _draw_among(values, tokens, uniform, top_p)
-    if not narrow.all():
-        rest = zip((~narrow).nonzero()[:, 0].tolist(), uniform[~narrow].tolist(), strict=True)
-        wide = [_draw_wide(probabilities[row].cpu().numpy(), own, top_p) for row, own in rest]
-        drawn[~narrow] = torch.tensor(wide, device=drawn.device)
-    return drawn
+    if probabilities.is_cuda:
+        values, tokens = probabilities.sort(dim=-1, descending=True)
+        return _draw_among(values, tokens, uniform, top_p)
+    rows = zip(probabilities.cpu().numpy(), uniform.tolist(), strict=True)
+    return torch.tensor([_draw_from_nucleus(row, own, top_p) for row, own in rows])
 
 
-def _draw_wide(probabilities: np.ndarray, uniform: float, top_p: float) -> int:
+def _draw_from_nucleus(probabilities: np.ndarray, uniform: float, top_p: float) -> int:
     """Draws from the nucleus of one row (V,).
 
     Tokens below (1 - top_p) / V hold less than 1 - top_p together: no nucleus needs one, and only
@@ -127,16 +125,25 @@ def _draw_wide(probabilities: np.ndarray, uniform: float, top_p: float) -> int:
     """
     likely = np.flatnonzero(probabilities >= _MARGIN * (1 - top_p) / len(probabilities))
     values = probabilities[likely]
-    descending = np.sort(values)[::-1]
-    mass = descending.cumsum(dtype=np.float64)
-    count = min(int(np.searchsorted(mass, top_p)) + 1, len(mass))
-    least = descending[count - 1]
+    least, count = _least_of_nucleus(np.sort(values), top_p)
     ties = np.flatnonzero(values == least)
     inside = values > least
     inside[ties[: count - int(inside.sum())]] = True
     reached = values[inside].cumsum(dtype=np.float64)
     place = int(np.searchsorted(reached, uniform * reached[-1], side="right"))
     return int(likely[inside][min(place, count - 1)])
+
+
+def _least_of_nucleus(ascending: np.ndarray, top_p: float) -> tuple[float, int]:
+    """The least value of a nucleus, and how many values it has; looked for from the top."""
+    look = _FIRST_LOOK
+    while True:
+        top = ascending[-look:][::-1].astype(np.float64)
+        mass = top.cumsum()
+        if mass[-1] >= top_p or look >= len(ascending):
+            count = min(int(np.searchsorted(mass, top_p)) + 1, len(mass))
+            return float(top[count - 1]), count
+        look *= 4
 
 
 def _draw_among(
