@@ -4,15 +4,13 @@
 builds on. Both are loaded when first asked for, so that opening the web UI stays quick.
 """
 
-import time
 from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets import loaded as loaded  # Before all else: it notes the time.
 
 if TYPE_CHECKING:
     from dpsynth_assets.method_run import MethodRun, run_method
     from dpsynth_assets.public_base import PublicBase
-
-LOADED_AT = time.time_ns()
-"""When this process began to load the package, in nanoseconds since 1970."""
 
 __all__ = ["MethodRun", "PublicBase", "run_method"]
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets import LOADED_AT
+from dpsynth_assets.loaded import LOADED_AT
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.storage.shared_models import local_copy
 
