@@ -23,6 +23,7 @@ CAPTIONS = {
     "evaluation": "Scores, for internal readers",
     "report": "The report: scores with their verdicts, plots and samples",
     "launchpad_refuses": "The Launchpad cannot change the budget",
+    "refused": "A release that the budget has no room for: refused, and the earlier one stays",
     "schedule": "A schedule makes the cohort anew",
     "test_tick": "A tick can be tested first: what it would request",
     "blocked": "Another cohort, whose candidate holds a planted code",

@@ -29,7 +29,6 @@ STEWARD = (
     "report",
     "launchpad_refuses",
     "refused",
-    "still_valid",
 )
 ENGINEER = (
     "schedule",

@@ -279,9 +279,6 @@ const STEPS = {
     run = await runOf(answer);
     await ends(page, 'Canceled');
     await see(page, /would overspend/, /before any charge/);
-  },
-
-  async still_valid(page) {
     await openAsset(page, candidate, 'checks');
     await seeExactly(page, 'attacks_withstood', 'budget_kept', 'no_canary');
     if (await visible(page, /failed/i).isVisible()) throw new Error('a valid corpus is shown as failed');
