@@ -159,6 +159,9 @@ def opened(table: Table, cohort: Cohort) -> Bench:
     else:
         model |= {"kind": "pretrained", "model": options.language_model}
     words = list(cohort.labels.values())
+    generator: dict[str, Any] = {"device": options.device, "settings": dict(size.generator)}
+    if options.language_model is not None:  # Fine-tuning starts from the model that writes.
+        generator = {"device": options.device, "kind": "language_model"}
     public = PublicBase(
         None if size.invented else public_documents(cohort.name, size.documents),
         name="real_text",
@@ -168,7 +171,7 @@ def opened(table: Table, cohort: Cohort) -> Bench:
         text_embedder={"max_tokens": 64},
         clusters={"count": size.clusters},
         topic_model={"settings": dict(size.topics)},
-        conditional_generator={"settings": dict(size.generator), "device": options.device},
+        conditional_generator=generator,
     )
     public.models = Models()
     return Bench(
