@@ -12,11 +12,10 @@ Shape letters: R rows at hand, S condition tokens, T new tokens, V vocabulary, d
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar
 
 from dpsynth_assets.models.conditional_generator.writing_rows import start_rows
+from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ class SamplingSettings:
     seed: int = 0
     max_new_tokens: int = 512
     batch_rows: int = 256
+    top_k: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         """Refuses values outside their bounds."""
@@ -139,7 +139,7 @@ def _decode_batch(
     device, end = generator.device, generator.encoder.end_token_id
     steps = generator.encoder.document_bound(settings.max_new_tokens)
     writing = start_rows(generator, prompts, steps)
-    uniforms = torch.from_numpy(_uniforms(settings.seed, streams, steps)).to(device)
+    uniform = torch.from_numpy(uniforms(settings.seed, streams, steps)).to(device)
     forbidden, forbidden_first = _never_sampled(generator)
     rows = torch.arange(len(prompts), device=device)
     written = torch.full((len(prompts), steps), end, device=device)
@@ -148,7 +148,7 @@ def _decode_batch(
     for step in range(steps):
         logits = writing.next_logits(tokens)
         logits[:, forbidden if step else forbidden_first] = -torch.inf
-        tokens = draw_from_nucleus(logits, uniforms[rows, step], settings)
+        tokens = draw_tokens(logits, uniform[rows, step], settings)
         tokens.masked_fill_(ended[rows], end)
         written[rows, step] = tokens
         ended[rows] |= tokens == end
@@ -159,66 +159,6 @@ def _decode_batch(
             writing.keep(active.nonzero()[:, 0])
             rows, tokens = rows[active], tokens[active]
     return [ids[: ids.index(end)] if end in ids else ids for ids in written.tolist()]
-
-
-def draw_from_nucleus(
-    logits: "torch.Tensor", uniforms: "torch.Tensor", settings: SamplingSettings
-) -> "torch.Tensor":
-    """Draws one token a row from softmax(logits / temperature), cut to its top-p nucleus.
-
-    A token drawn from the whole distribution is kept if it lies in the nucleus, which takes one sum
-    and no sort; the few rows whose token lies outside are sorted and drawn again.
-
-    Args:
-        logits: (R, V), float32.
-        uniforms: (R, 2) in [0, 1): for the first draw, and for the second.
-        settings: Temperature and nucleus; a token belongs to the nucleus if the tokens more
-            probable than it have less mass than top_p.
-
-    Returns:
-        (R,) int64.
-    """
-    import torch
-
-    probabilities = torch.softmax(logits / settings.temperature, dim=-1)
-    tokens = _inverse_cdf(probabilities, uniforms[:, 0])
-    if settings.top_p >= 1:
-        return tokens
-    chosen = probabilities.gather(1, tokens[:, None])
-    above = probabilities.masked_fill(probabilities <= chosen, 0.0).sum(1)
-    outside = (above >= settings.top_p).nonzero()[:, 0]
-    if len(outside):
-        few = probabilities[outside]
-        ordered = few.sort(dim=-1, descending=True).values
-        inside = ordered.cumsum(-1) - ordered < settings.top_p
-        least = ordered.gather(1, inside.sum(1, keepdim=True) - 1)
-        nucleus = few.masked_fill(few < least, 0.0)
-        tokens[outside] = _inverse_cdf(nucleus, uniforms[outside, 1])
-    return tokens
-
-
-def _inverse_cdf(weights: "torch.Tensor", uniforms: "torch.Tensor") -> "torch.Tensor":
-    """Token at which the running sum of weights (R, V) passes a uniform share of their total."""
-    import torch
-
-    cumulative = weights.cumsum(-1)
-    targets = uniforms[:, None].to(cumulative.dtype) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(
-        max=weights.shape[1] - 1
-    )
-
-
-def _uniforms(seed: int, streams: Sequence[int], steps: int) -> np.ndarray:
-    """Two uniforms for each token of each row, (R, T, 2): one counter-based stream a row."""
-    key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
-    return np.stack(
-        [
-            np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, row])).random(
-                (steps, 2), dtype=np.float32
-            )
-            for row in streams
-        ]
-    )
 
 
 def _never_sampled(generator: "ConditionalGenerator") -> "tuple[torch.Tensor, torch.Tensor]":

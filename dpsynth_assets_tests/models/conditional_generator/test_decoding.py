@@ -1,44 +1,11 @@
-"""Sampling: the nucleus exactly, rows that do not depend on their neighbours, clean text."""
+"""Sampling: rows that do not depend on their neighbours, clean text."""
 
-import numpy as np
 import pytest
 import torch
 
 from dpsynth_assets.models.conditional_generator import decoding, load_conditional_generator
-from dpsynth_assets.models.conditional_generator.decoding import (
-    SamplingSettings,
-    draw_from_nucleus,
-)
 
 CONDITIONS = ["Keywords: violin, melody", "Keywords: boiler", "", "Label: Note"] * 5
-
-
-def draws(probabilities, top_p, count=40_000, temperature=1.0):
-    logits = torch.tensor(probabilities).log().expand(count, -1).clone()
-    uniforms = torch.from_numpy(np.random.default_rng(0).random((count, 2), dtype=np.float32))
-    settings = SamplingSettings(top_p=top_p, temperature=temperature)
-    tokens = draw_from_nucleus(logits, uniforms, settings)
-    return np.bincount(tokens.numpy(), minlength=len(probabilities)) / count
-
-
-def test_the_nucleus_is_the_smallest_set_with_the_asked_mass_renormalised():
-    shares = draws([0.1, 0.45, 0.05, 0.4], top_p=0.9)
-    expected = np.array([0.1, 0.45, 0.0, 0.4]) / 0.95
-    np.testing.assert_allclose(shares, expected, atol=0.01)
-    assert shares[2] == 0
-
-
-def test_a_small_nucleus_holds_the_most_probable_token_alone():
-    assert draws([0.3, 0.5, 0.2], top_p=0.4)[1] == 1.0
-
-
-def test_without_a_nucleus_every_token_keeps_its_share():
-    np.testing.assert_allclose(draws([0.7, 0.2, 0.1], top_p=1.0), [0.7, 0.2, 0.1], atol=0.01)
-
-
-def test_temperature_flattens_before_the_cut():
-    shares = draws([0.8, 0.2], top_p=1.0, temperature=2.0)
-    np.testing.assert_allclose(shares, [2 / 3, 1 / 3], atol=0.01)
 
 
 @pytest.fixture(params=["bart", "t5", "gpt2", "llama"])
