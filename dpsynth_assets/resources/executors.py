@@ -92,7 +92,10 @@ def _end_refused(plan_context: Any) -> NoReturn:
     Dagster shows an asset whose latest run failed in red, and its planned checks as failed. After a
     refusal what was released before is as valid as it was.
     """
-    told = "Refused by the budget or the plan, before any charge. What was released before stands."
+    told = (
+        "What failed was refused by the budget or the plan, before any charge for it. What was "
+        "released stands."
+    )
     plan_context.instance.report_run_canceling(plan_context.dagster_run, told)
     raise DagsterExecutionInterruptedError(told)
 
