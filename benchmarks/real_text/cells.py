@@ -9,7 +9,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +21,7 @@ from cohorts import Cohort
 from references import REFERENCES
 from scores import Scorer
 
+from dpsynth_assets.benchmark.cost import metered
 from dpsynth_assets.method_run import MethodRun, run_method
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -161,9 +161,9 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     facts_file = _file(bench.folder, "cells", cell, ".json")
     if facts_file.exists():
         return json.loads(facts_file.read_text(encoding="utf-8"))
-    started = time.process_time()
-    facts = _made(bench, cell)
-    facts["processor_seconds"] = round(time.process_time() - started, 1)
+    with metered() as cost:
+        facts = _made(bench, cell)
+    facts |= cost.to_json()
     _write(facts_file, facts)
     return facts
 

@@ -7,6 +7,7 @@ from dpsynth_assets.models.decoding.cached_attention import RowwiseCache, groupe
 from dpsynth_assets.models.decoding.context_window import require_room
 from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
 from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
+from dpsynth_assets.models.token_counts import COUNTS
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,7 @@ class PackedContexts:
         """
         import torch
 
+        COUNTS.read += sum(map(len, prompts))
         self._model = model
         self._device = next(model.parameters()).device
         self._prompt_columns = prompt_columns
@@ -108,6 +110,7 @@ class PackedContexts:
 
         if not len(self):
             return torch.zeros((0, self._model.config.vocab_size), device=self._device)
+        COUNTS.written += len(self)
         # public: lengths of drawn texts
         visible = self._seen_columns(self._prompt_columns + int(generated.max()))
         tokens, generated = tokens.to(self._device), generated.to(self._device)

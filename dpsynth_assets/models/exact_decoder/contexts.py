@@ -9,6 +9,7 @@ from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, whole_columns
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
 from dpsynth_assets.models.exact_decoder.workers import run_alone
+from dpsynth_assets.models.token_counts import COUNTS
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +63,7 @@ class ExactContexts:
         import torch
 
         _check(decoder, prompts, prompt_columns, max_new_tokens)
+        COUNTS.read += sum(map(len, prompts))
         self._decoder, self._added = decoder, dict(added or {})
         self._threads = threads or torch.get_num_threads()
         self._prompt_columns, self._tokens_per_pack = prompt_columns, tokens_per_pack
@@ -103,6 +105,7 @@ class ExactContexts:
         rows = len(self)
         if not rows:
             return torch.zeros((0, self._decoder.shape.vocabulary))
+        COUNTS.written += rows
         # public: lengths of drawn texts
         columns = whole_columns(self._prompt_columns + int(generated.max()))
         tokens = torch.where(generated == 0, self._last_tokens, tokens)

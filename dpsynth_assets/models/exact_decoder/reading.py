@@ -9,6 +9,7 @@ import numpy as np
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
 from dpsynth_assets.models.exact_decoder.workers import run_alone
+from dpsynth_assets.models.token_counts import COUNTS
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,7 @@ def pooled_streams(
     """
     import torch
 
+    COUNTS.read += sum(map(len, texts))
     width = decoder.shape.width
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in layers}
     threads, done = torch.get_num_threads(), sum(not len(text) for text in texts)
