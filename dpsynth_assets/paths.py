@@ -96,6 +96,11 @@ class Home:
         return self.root / "plans"
 
     @property
+    def benchmarks(self) -> Path:
+        """Corpora and scores of benchmarks over public records, by benchmark."""
+        return self.root / "benchmarks"
+
+    @property
     def audits(self) -> Path:
         """Results of the mechanism audits run on this installation."""
         return self.root / "audits.json"

@@ -5,26 +5,22 @@ other corpora; none is both. The corpora lie in DPSYNTH_REAL_DATA, or in ../shar
 project. The cohort `letters` is invented and needs none of them.
 """
 
-import hashlib
-import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.benchmark.cohorts import SEPARATOR, Cohort, pieces, split_cohort
 from dpsynth_assets.paths import project_root
 
 TEXT_CHARACTERS = 240
 """Greatest length of private texts and of public documents, a public constant."""
 
 PUBLIC_CORPORA = ("brown", "abc_news", "wikitext2", "wikipedia_movies")
-SEPARATOR = " / "
 _AS_WRITTEN = {
     " @-@ ": "-", " @,@ ": ",", " @.@ ": ".", " ,": ",", " .": ".", " ;": ";", " :": ":",
     " 's": "'s", "( ": "(", " )": ")", "`` ": '"', "``": '"', " ''": '"', "''": '"',
@@ -33,35 +29,6 @@ _AS_WRITTEN = {
 
 Records = tuple[pl.DataFrame, Mapping[str, str]]
 """Columns `text` and `label`; how a prompt words each label."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cohort:
-    """A private corpus.
-
-    Attributes:
-        name: Its name.
-        domain: What its texts are, in public words.
-        labels: Public label values, and how prompts word them.
-        label_names: What the parts of a label are, e.g. category and rating.
-        source: Records that methods read: `id`, `text`, `label`.
-        held_out: Other records of the same corpus, which score.
-        declared: Further fields of its dataset file.
-    """
-
-    name: str
-    domain: str
-    labels: Mapping[str, str]
-    label_names: tuple[str, ...]
-    source: pl.DataFrame = field(repr=False)
-    held_out: pl.DataFrame = field(repr=False)
-    declared: Mapping[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def version(self) -> str:
-        """A digest of its records: results of other records are not these."""
-        rows = [*self.source.iter_rows(), *self.held_out.iter_rows()]
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:12]
 
 
 def load_cohort(name: str, records: int, held_out: int, per_label: int | None = None) -> Cohort:
@@ -74,24 +41,22 @@ def load_cohort(name: str, records: int, held_out: int, per_label: int | None = 
         per_label: Source records of each label, as many of each; None: as they come.
     """
     found, labels = COHORTS[name]()
-    cut = [next(pieces(text, TEXT_CHARACTERS), None) for text in found["text"]]
-    if name not in UNCUT:
-        found = found.with_columns(pl.Series("text", cut, dtype=pl.String)).drop_nulls("text")
-    shuffled = found.unique(maintain_order=True).sample(fraction=1.0, shuffle=True, seed=0)
-    test = min(held_out, shuffled.height // 5)
-    source = shuffled[test:]
-    if per_label is not None:
-        source = source.filter(pl.int_range(pl.len()).over("label") < per_label)
-    source = source.head(records).with_row_index("id").cast({"id": pl.String})
-    return Cohort(
+    whole = split_cohort(
+        found,
         name=name,
         domain=_DOMAINS[name.split("_")[0]],
         labels=labels,
         label_names=("category", "rating") if name == "yelp_category_rating" else ("",),
-        source=source,
-        held_out=shuffled[:test],
+        max_characters=None if name in UNCUT else TEXT_CHARACTERS,
+        records=None if per_label is not None else records,
+        held_out=held_out,
         declared=_movies_declared() if name == "movies_json" else {},
     )
+    if per_label is None:
+        return whole
+    source = whole.source.filter(pl.int_range(pl.len()).over("label") < per_label).head(records)
+    numbered = source.drop("id").with_row_index("id").cast({"id": pl.String})
+    return replace(whole, source=numbered)
 
 
 def public_documents(cohort: str, count: int) -> pl.DataFrame:
@@ -105,20 +70,6 @@ def public_documents(cohort: str, count: int) -> pl.DataFrame:
 
         parts.append(invented_records(parts[0]["text"].to_list(), count // 3))
     return pl.concat(parts).sample(fraction=1.0, shuffle=True, seed=1)
-
-
-def pieces(text: str, characters: int) -> Iterator[str]:
-    """Cuts a document at sentence ends into parts of at most `characters`; long sentences go."""
-    part = ""
-    for sentence in re.split(r"(?<=[.!?]) +", text.strip()):
-        joined = f"{part} {sentence}".strip()
-        if len(joined) > characters:
-            if part:
-                yield part
-            joined = sentence if len(sentence) <= characters else ""
-        part = joined
-    if part:
-        yield part
 
 
 def real_data() -> Path:

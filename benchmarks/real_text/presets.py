@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cells import Entry
-
+from dpsynth_assets.benchmark.cells import Entry
 from dpsynth_assets.metrics.next_word import NextWordSettings
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.secret_protection import gaussian_budget

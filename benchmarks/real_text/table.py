@@ -29,7 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import (
+from cohorts import COHORTS, Cohort, load_cohort, public_documents
+from presets import PRESETS, SIZES, Preset, Size, of_method
+from transformers.utils.logging import disable_progress_bar
+
+from dpsynth_assets.benchmark.cells import (
     Bench,
     Cell,
     Entry,
@@ -40,12 +44,8 @@ from cells import (
     make_cell,
     score_cell,
 )
-from cohorts import COHORTS, Cohort, load_cohort, public_documents
-from comparisons import CEILING, FLOOR, Line, line_of, sentences, shares
-from presets import PRESETS, SIZES, Preset, Size, of_method
-from references import REFERENCES
-from transformers.utils.logging import disable_progress_bar
-
+from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR, Line, line_of, sentences, shares
+from dpsynth_assets.benchmark.references import REFERENCES
 from dpsynth_assets.metrics.comparison import METRICS, GapShare
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.paths import project_root

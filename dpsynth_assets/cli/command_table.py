@@ -45,6 +45,7 @@ ENTRIES: dict[str, Entry] = {
     "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
     "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),
+    "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),
     "leak-scan": Entry("leak_scan:leak_scan", "Search what was written for planted canaries."),
     "ui": Entry("web.command:ui", "Serve the web UI and run the daemon, until interrupted."),

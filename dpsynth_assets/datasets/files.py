@@ -26,6 +26,9 @@ COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
     "dpsynth_assets.components.PublicData": PublicDataSpec,
 }
 
+BENCHMARK = "dpsynth_assets.components.Benchmark"
+"""A component over public corpora: no dataset file (`datasets.benchmark_files`)."""
+
 _ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
 _SECRET = re.compile(
     r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?$|^DPSYNTH_LEDGER_URL$", re.IGNORECASE
@@ -229,6 +232,8 @@ def _is_foreign(document: Any, kind: Any) -> bool:
     """Says whether a document is another component's, and not one of ours with a misspelt type."""
     if kind is None:
         return not (isinstance(document, Mapping) and "attributes" in document)
+    if kind == BENCHMARK:
+        return True
     package = __name__.partition(".")[0]
     ours = str(kind).partition(".")[0] == package
     return not ours and not difflib.get_close_matches(str(kind), COMPONENTS, n=1, cutoff=0.8)

@@ -1,6 +1,7 @@
-"""Datasets and public bases declared outside the package, in folders of DPSYNTH_DATASETS."""
+"""Datasets, public bases and benchmarks outside the package, in folders of DPSYNTH_DATASETS."""
 
 from functools import partial
+from pathlib import Path
 
 import dagster as dg
 
@@ -11,9 +12,11 @@ def external() -> dg.Definitions:
 
     A file that cannot be used is an asset that says why.
     """
+    from dpsynth_assets.components.benchmark import benchmark_file_definitions
     from dpsynth_assets.components.declared import file_definitions
     from dpsynth_assets.components.refused import contained, refused_by_file
     from dpsynth_assets.datasets import dataset_folders, standing
+    from dpsynth_assets.datasets.benchmark_files import BenchmarkFile, benchmark_files
 
     own, *folders = dataset_folders()
     found = standing([own, *folders])
@@ -27,4 +30,11 @@ def external() -> dg.Definitions:
         for path, problems in found.refused.items()
         if not path.is_relative_to(own.resolve())
     }
+    for each in benchmark_files(folders):
+        if isinstance(each, BenchmarkFile):
+            build = partial(benchmark_file_definitions, each.spec, each.path)
+            parts.append(contained(each.path, build))
+        else:
+            place = Path(each.file)
+            outside[place] = (*outside.get(place, ()), each)
     return dg.Definitions.merge(refused_by_file(outside), *parts)

@@ -57,7 +57,8 @@ def sentences(
     """What is decided at each ε, references included; the rule of the verdicts last."""
     budgets = list(dict.fromkeys(epsilon for _, epsilon in lines if epsilon is not None))
     told = []
-    for budget in budgets or [None]:
+    asked: list[float | None] = [*budgets]
+    for budget in asked or [None]:
         beside = {t: line for (t, epsilon), line in lines.items() if epsilon in (budget, None)}
         ends = [roles.get(role) if roles.get(role) in beside else None for role in (FLOOR, CEILING)]
         at = "" if budget is None else f"ε = {budget:g}. "

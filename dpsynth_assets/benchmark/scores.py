@@ -1,6 +1,6 @@
 """How near a corpus is to held-out records, and what models that were trained on it get right.
 
-Every corpus of a table is scored on the same number of rows: a corpus with fewer has no scores.
+Every corpus of a benchmark is scored on the same number of rows: a corpus with fewer has no scores.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from cohorts import SEPARATOR, Cohort
 
+from dpsynth_assets.benchmark.cohorts import SEPARATOR, Cohort
+from dpsynth_assets.benchmark.reading import near_duplicates, perplexity
 from dpsynth_assets.metrics.downstream import (
     accuracy_estimate,
     correct_predictions,
@@ -25,10 +26,14 @@ from dpsynth_assets.metrics.next_word import NextWordSettings, next_word_accurac
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import length_distance
+from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.text_embedder import TextEmbedder
 
 DIGITS = 6
 """Of a kept draw."""
+
+FLUENCY_ROWS = 100
+"""Rows whose perplexity is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +45,16 @@ class Scorer:
         held_out: (M, d) embeddings of the held-out texts.
         embedder: Embeds rows.
         rows: Rows that every corpus is scored on.
-        next_word: Size and training of the next-word model.
+        next_word: Size and training of the next-word model; None: none is trained.
+        language_model: Says how fluent rows are; None: nothing does.
     """
 
     cohort: Cohort
     held_out: np.ndarray = field(repr=False)
     embedder: TextEmbedder
     rows: int
-    next_word: NextWordSettings
+    next_word: NextWordSettings | None = None
+    language_model: LanguageModel | None = field(default=None, repr=False)
 
     @cached_property
     def held_out_side(self) -> ScoredSide:
@@ -78,8 +85,16 @@ class Scorer:
             **{score: estimate.value for score, estimate in resampled.items()},
             **self._next_word(texts, seed),
             **self._distances(features, texts),
+            **self._own(features, texts),
             "draws": {k: e.draws.round(DIGITS).tolist() for k, e in resampled.items()},
         }
+
+    def _own(self, features: np.ndarray, texts: Sequence[str]) -> dict[str, float]:
+        """What rows are like without any record beside them."""
+        own = {"near_duplicates": near_duplicates(features)}
+        if self.language_model is not None:
+            own["perplexity"] = perplexity(self.language_model, texts[:FLUENCY_ROWS])
+        return own
 
     def of_model(self, folder: Path) -> dict[str, float]:
         """Scores a downstream model that was trained on the records themselves."""
@@ -107,6 +122,8 @@ class Scorer:
         return scores
 
     def _next_word(self, texts: Sequence[str], seed: int) -> dict[str, float]:
+        if self.next_word is None:
+            return {}
         settings = self.next_word.model_copy(update={"seed": seed})
         found = next_word_accuracy(texts, self.cohort.held_out["text"].to_list(), settings)
         return {"next_word_accuracy": found.accuracy, "next_word_perplexity": found.perplexity}

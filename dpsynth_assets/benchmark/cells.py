@@ -1,4 +1,4 @@
-"""One cell of a table: the corpus of one cohort, method, ε and seed, kept on disk with its scores.
+"""One cell of a benchmark: a corpus of one cohort, method, ε and seed, kept with its scores.
 
 A method runs through `run_method` alone, with a ledger and a store of its own: on real data the
 accounts of all cells over one corpus would add up. What is printed as ε comes from the label of the
@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from cohorts import Cohort
-from references import REFERENCES
-from scores import Scorer
 
+from dpsynth_assets.benchmark.cohorts import Cohort
 from dpsynth_assets.benchmark.cost import metered
+from dpsynth_assets.benchmark.references import REFERENCES
+from dpsynth_assets.benchmark.scores import Scorer
 from dpsynth_assets.method_run import MethodRun, run_method
+from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.metrics.next_word import NextWordSettings
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
@@ -30,6 +32,9 @@ from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.opening import OpenedModels
 
 DOWNSTREAM = "downstream_model"
+
+PREPARED = ("public_corpus", "public_language_model", "text_embedder", "public_clusters")
+"""Artifacts of the public base that most methods read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +99,16 @@ class Remembering:
     """An embedder that embeds a text once: cells of one cohort share its records."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
-        self._embedder, self._known = embedder, {}
+        self._embedder = embedder
+        self._known: dict[tuple[bool, str], np.ndarray] = {}
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the embedder's own."""
         return getattr(self._embedder, name)
 
-    def embed(self, texts, progress=None, *, public=False) -> np.ndarray:
+    def embed(
+        self, texts: Sequence[str], progress: Any = None, *, public: bool = False
+    ) -> np.ndarray:
         """See `TextEmbedder.embed`."""
         new = [text for text in dict.fromkeys(texts) if (public, text) not in self._known]
         if new:
@@ -117,7 +125,7 @@ class Models(OpenedModels):
     def __init__(self) -> None:
         self._embedders: dict[str, Remembering] = {}
 
-    def text_embedder(self, manifest: Mapping[str, Any]) -> Remembering:
+    def text_embedder(self, manifest: Mapping[str, Any]) -> Any:
         """Opens the embedder that the artifact `text_embedder` describes."""
         name = json.dumps(manifest["model"])
         if name not in self._embedders:
@@ -127,14 +135,31 @@ class Models(OpenedModels):
 
 @dataclass(kw_only=True)
 class Bench:
-    """What the cells of one cohort share."""
+    """What the cells of one cohort share.
+
+    Attributes:
+        folder: Where corpora, facts and scores are kept.
+        cohort: Its records.
+        public: Public documents and models.
+        scored_rows: Rows that every corpus is scored on.
+        rows: Rows of a corpus where they are free.
+        next_word: The next-word model that is trained on every corpus; None: none.
+        fluency: Whether rows' perplexity under the public model is a score.
+        progress: Called with the share of each stage of a method that is done.
+    """
 
     folder: Path
     cohort: Cohort
     public: PublicBase
     scored_rows: int
     rows: int
-    next_word: Any
+    next_word: NextWordSettings | None = None
+    fluency: bool = False
+    progress: ProgressCallback = lambda _share, _message: None
+
+    def prepare(self) -> None:
+        """Makes what all cells read, so that none of them pays for it."""
+        self.public.values(PREPARED)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -147,7 +172,12 @@ class Bench:
             embedder=embedder,
             rows=self.scored_rows,
             next_word=self.next_word,
+            language_model=self._language_model() if self.fluency else None,
         )
+
+    def _language_model(self) -> Any:
+        manifest = self.public.values(["public_language_model"])["public_language_model"]
+        return self.public.models.language_model(manifest)
 
 
 def found_cell(folder: Path, cell: Cell, scored_rows: int) -> dict[str, Any] | None:
@@ -231,6 +261,7 @@ def _run(bench: Bench, cell: Cell, scratch: Path) -> MethodRun:
                 declared=_declared(cohort, entry.declared),
                 ledger=Ledger(f"sqlite:///{scratch}/ledger.db"),
                 store=scratch / "store",
+                progress=bench.progress,
             )
         except PrivacyError:
             if number == len(tried) - 1:

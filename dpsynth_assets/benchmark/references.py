@@ -1,11 +1,11 @@
-"""References of a table: real text, public text alone, and text made without any privacy."""
+"""References of a benchmark: real text, public text alone, and text made without any privacy."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
-from cohorts import Cohort
 
+from dpsynth_assets.benchmark.cohorts import Cohort
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.declared_terms import cohort_terms

@@ -1,0 +1,258 @@
+"""The leaderboard: scores of every line at every ε and number of records, over its seeds."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from dpsynth_assets.benchmark.comparisons import (
+    CEILING,
+    FLOOR,
+    Line,
+    line_of,
+    sentences,
+    shares,
+)
+from dpsynth_assets.benchmark.running import Place
+from dpsynth_assets.datasets.benchmark_spec import REFERENCES
+from dpsynth_assets.metrics.comparison import GapShare
+from dpsynth_assets.metrics.resampling import Estimate
+
+SCORES = (
+    "mauve",
+    "energy_distance",
+    "accuracy",
+    "next_word_accuracy",
+    "near_duplicates",
+    "perplexity",
+)
+COSTS = (
+    "rows",
+    "seconds",
+    "processor_seconds",
+    "peak_memory_mib",
+    "tokens_read",
+    "tokens_written",
+)
+Promise = Literal["worst case", "ex post", "secrets", "reference", "refused"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One line of a table: a method at one ε on so many records.
+
+    Attributes:
+        dataset: Name of the dataset.
+        line: Name of the line.
+        asked: Budget ε; None for a reference.
+        records: Most source records.
+        seeds: Runs behind it.
+        promise: What kind of guarantee its corpora have; corpora of different kinds stand in
+            different tables.
+        epsilon: The largest ε that a label states; None where none does.
+        scores: Mean of each score with resamples of seeds and rows.
+        shares: Share of the gap between floor and ceiling by score; None where undecided.
+        costs: Means of what a run took.
+        refusal: Why the plan is refused, if it is.
+    """
+
+    dataset: str
+    line: str
+    asked: float | None
+    records: int
+    seeds: int
+    promise: Promise
+    epsilon: float | None = None
+    scores: Line = field(default_factory=dict, repr=False)
+    shares: Mapping[str, GapShare | None] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
+    refusal: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; a score is its mean and ±, a share its value and interval."""
+        return {
+            "dataset": self.dataset,
+            "line": self.line,
+            "asked_epsilon": self.asked,
+            "records": self.records,
+            "seeds": self.seeds,
+            "promise": self.promise,
+            "epsilon": self.epsilon,
+            "scores": {
+                name: {"value": round(found.value, 6), "std": round(found.std, 6)}
+                for name, found in self.scores.items()
+            },
+            "gap_closed": {
+                name: None
+                if share is None
+                else {name: round(value, 4) for name, value in vars(share).items()}
+                for name, share in self.shares.items()
+            },
+            "costs": {name: round(value, 1) for name, value in self.costs.items()},
+            "refusal": self.refusal,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaderboard:
+    """All lines of a benchmark.
+
+    Attributes:
+        name: Of the benchmark.
+        standings: Its lines, best MAUVE first within a dataset, size and ε.
+        verdicts: Dataset -> what its lines decide and leave undecided.
+        missing: Cells that are not there yet.
+        facts: What holds for all: δ, rows scored, the code that ran.
+    """
+
+    name: str
+    standings: tuple[Standing, ...]
+    verdicts: Mapping[str, Sequence[str]]
+    missing: int
+    facts: Mapping[str, Any]
+
+    @property
+    def datasets(self) -> list[str]:
+        """Names of the datasets that have a line."""
+        return list(dict.fromkeys(each.dataset for each in self.standings))
+
+    def of(self, dataset: str) -> list[Standing]:
+        """Lines of one dataset."""
+        return [each for each in self.standings if each.dataset == dataset]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "benchmark": self.name,
+            "facts": dict(self.facts),
+            "missing_cells": self.missing,
+            "lines": [each.to_json() for each in self.standings],
+            "verdicts": {name: list(told) for name, told in self.verdicts.items()},
+        }
+
+
+def leaderboard(
+    name: str,
+    cells: Iterable[tuple[Place, Mapping[str, Any]]],
+    *,
+    missing: int = 0,
+    facts: Mapping[str, Any] | None = None,
+) -> Leaderboard:
+    """Puts cells together.
+
+    Args:
+        name: Of the benchmark.
+        cells: Finished cells with their places.
+        missing: Cells that are not there yet.
+        facts: What holds for all cells.
+    """
+    grouped: dict[tuple[str, str, float | None, int], list[Mapping[str, Any]]] = {}
+    for place, found in cells:
+        key = (place.dataset, place.line, place.epsilon, place.records)
+        grouped.setdefault(key, []).append(found)
+    lines = {key: line_of(results, [*SCORES]) for key, results in grouped.items()}
+    standings = [
+        _standing(key, results, lines[key], _ends(lines, key[0]))
+        for key, results in grouped.items()
+    ]
+    standings.sort(key=_order)
+    return Leaderboard(
+        name=name,
+        standings=tuple(standings),
+        verdicts={
+            dataset: _verdicts(dataset, lines, grouped)
+            for dataset in dict.fromkeys(each.dataset for each in standings)
+        },
+        missing=missing,
+        facts=facts or {},
+    )
+
+
+def _standing(
+    key: tuple[str, str, float | None, int],
+    results: Sequence[Mapping[str, Any]],
+    line: Line,
+    ends: tuple[Line | None, Line | None],
+) -> Standing:
+    dataset, name, asked, records = key
+    stated = [r["epsilon"] for r in results if r.get("epsilon") is not None]
+    return Standing(
+        dataset=dataset,
+        line=name,
+        asked=asked,
+        records=records,
+        seeds=len(results),
+        promise=promise_of(name, results),
+        epsilon=max(stated, default=None),
+        scores=line,
+        shares=shares(line, *ends) if asked is not None else {},
+        costs={c: float(np.mean(found)) for c in COSTS if (found := _numbers(results, c))},
+        refusal=next((r["refusal"] for r in results if "refusal" in r), ""),
+    )
+
+
+def promise_of(line: str, results: Sequence[Mapping[str, Any]]) -> Promise:
+    """Kind of guarantee of a line's corpora."""
+    if line in REFERENCES:
+        return "reference"
+    if all("refusal" in result for result in results):
+        return "refused"
+    if any(result.get("posterior") is not None for result in results):
+        return "secrets"
+    if any(result.get("ex_post_epsilon") is not None for result in results):
+        return "ex post"
+    return "worst case"
+
+
+def _numbers(results: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [float(r[name]) for r in results if r.get(name) is not None]
+
+
+def _ends(
+    lines: Mapping[tuple[str, str, float | None, int], Line], dataset: str
+) -> tuple[Line | None, Line | None]:
+    """Floor and ceiling of a dataset."""
+    found = {name: line for (own, name, _, _), line in lines.items() if own == dataset}
+    return found.get(FLOOR), found.get(CEILING)
+
+
+def _verdicts(
+    dataset: str,
+    lines: Mapping[tuple[str, str, float | None, int], Line],
+    grouped: Mapping[tuple[str, str, float | None, int], Sequence[Any]],
+) -> list[str]:
+    """What is decided at each ε with the most records."""
+    own = {key: line for key, line in lines.items() if key[0] == dataset and line}
+    largest = max((key[3] for key in own), default=0)
+    compared = {
+        (name, epsilon): line
+        for (_, name, epsilon, records), line in own.items()
+        if epsilon is None or records == largest
+    }
+    seeds = min((len(grouped[key]) for key in own if key[2] is not None), default=1)
+    return sentences(compared, {role: role for role in (FLOOR, CEILING)}, seeds)
+
+
+def _order(each: Standing) -> tuple[Any, ...]:
+    """By dataset, size and ε from the largest; references around the methods, best first."""
+    last = each.line == FLOOR
+    first = each.promise == "reference" and not last
+    score = each.scores.get("mauve")
+    return (
+        each.dataset,
+        0 if first else 2 if last else 1,
+        -each.records,
+        -(each.asked or 0.0),
+        -score.value if isinstance(score, Estimate) else 1.0,
+        each.line,
+    )
+
+
+def plain_rows(board: Leaderboard) -> Iterator[dict[str, Any]]:
+    """Lines as plain rows, for plots: a score's mean and ±."""
+    for each in board.standings:
+        scores = {name: found.value for name, found in each.scores.items()}
+        spread = {f"{name}_std": found.std for name, found in each.scores.items()}
+        shown = {"name": each.line, "epsilon": each.epsilon, "records": each.records}
+        yield {**shown, **scores, **spread, **each.costs, "dataset": each.dataset}

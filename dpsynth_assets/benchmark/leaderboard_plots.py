@@ -1,0 +1,90 @@
+"""Pictures of one dataset's lines: score against ε, records and cost, and rows obtainable."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dpsynth_assets.benchmark.leaderboard import Standing
+from dpsynth_assets.report.plots import COLORS, add_legend, new_axes, shortened, to_png
+
+_MARKERS = "osD^vPX*"
+
+
+def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
+    """PNG pictures by title; one is left out where it would show a single point a line."""
+    methods = [each for each in lines if each.asked is not None and "mauve" in each.scores]
+    ends = {each.line: each for each in lines if each.promise == "reference"}
+    if not methods:
+        return {}
+    largest = max(each.records for each in methods)
+    drawn = {
+        f"{dataset}: MAUVE against ε": _lines(
+            [each for each in methods if each.records == largest],
+            lambda each: each.epsilon or each.asked or 0.0,
+            "ε",
+            ends,
+        ),
+        f"{dataset}: MAUVE against processor minutes": _lines(
+            [each for each in methods if each.records == largest],
+            lambda each: max(each.costs.get("processor_seconds", 0.0) / 60, 0.01),
+            "processor minutes",
+            ends,
+            joined=False,
+        ),
+        f"{dataset}: rows obtainable": _lines(
+            [each for each in methods if each.records == largest],
+            lambda each: each.epsilon or each.asked or 0.0,
+            "ε",
+            {},
+            value=lambda each: (each.costs.get("rows", 0.0), 0.0),
+            name="rows",
+        ),
+    }
+    if len({each.records for each in methods}) > 1:
+        sizes = {(each.line, each.asked) for each in methods if each.records != largest}
+        drawn[f"{dataset}: MAUVE against records"] = _lines(
+            [each for each in methods if (each.line, each.asked) in sizes],
+            lambda each: float(each.records),
+            "records",
+            ends,
+        )
+    return drawn
+
+
+def _mauve(each: Standing) -> tuple[float, float]:
+    return each.scores["mauve"].value, each.scores["mauve"].std
+
+
+def _lines(
+    standings: Sequence[Standing],
+    place: Callable[[Standing], float],
+    label: str,
+    ends: Mapping[str, Standing],
+    *,
+    value: Callable[[Standing], tuple[float, float]] = _mauve,
+    name: str = "MAUVE",
+    joined: bool = True,
+) -> bytes:
+    """Points with error bars, a colour and a mark a method, ends as level lines."""
+    figure, axes = new_axes(width=5.6, height=3.4)
+    names = list(dict.fromkeys(each.line for each in standings))
+    for index, line in enumerate(names):
+        own = sorted((each for each in standings if each.line == line), key=place)
+        scores = [value(each) for each in own]
+        axes.errorbar(
+            [place(each) for each in own],
+            [score for score, _ in scores],
+            yerr=[spread for _, spread in scores],
+            fmt=_MARKERS[index % len(_MARKERS)] + ("-" if joined else ""),
+            markersize=4,
+            linewidth=1.2,
+            color=COLORS[index % len(COLORS)],
+            label=shortened(line),
+        )
+    for role, style in (("public_only", ":"), ("one_real_example", "--")):
+        if role in ends and "mauve" in ends[role].scores:
+            level = ends[role].scores["mauve"].value
+            axes.axhline(level, color="#444444", linestyle=style, linewidth=1.2, label=role)
+    axes.set_xscale("log")
+    axes.set(xlabel=label, ylabel=name)
+    axes.set_ylim(bottom=0)
+    add_legend(axes, len(names) + len(ends))
+    return to_png(figure)

@@ -1,0 +1,89 @@
+"""What stands of a benchmark: its cells read back, its leaderboard written, cells carried over."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.benchmark.leaderboard import Leaderboard, leaderboard
+from dpsynth_assets.benchmark.leaderboard_page import to_page, to_text
+from dpsynth_assets.benchmark.running import DatasetBench, Place, places
+from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
+from dpsynth_assets.paths import home
+
+
+def benchmark_folder(name: str) -> Path:
+    """Where the corpora, facts and scores of a benchmark are kept."""
+    return home().benchmarks / name
+
+
+def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Leaderboard:
+    """Reads back what is there; nothing is made."""
+    found, missing = [], 0
+    for place, scores in kept_cells(spec, folder or benchmark_folder(spec.name)):
+        if scores is None:
+            missing += 1
+        else:
+            found.append((place, scores))
+    codes = sorted({scores["code"] for _, scores in found if scores.get("code")})
+    seconds = sum(scores.get("seconds", 0.0) for _, scores in found)
+    facts = {
+        "δ": f"{spec.delta:g}",
+        "rows scored": spec.scored_rows,
+        "held-out records": ", ".join(str(each.held_out) for each in spec.datasets.values()),
+        "cells": len(found),
+        "hours of all cells together": f"{seconds / 3600:.1f}",
+        "code": ", ".join(codes),
+    }
+    return leaderboard(spec.name, found, missing=missing, facts=facts)
+
+
+def kept_cells(
+    spec: BenchmarkSpec, folder: Path
+) -> Iterator[tuple[Place, Mapping[str, Any] | None]]:
+    """Every cell of a benchmark with its scores; None where they are not there."""
+    benches = {name: DatasetBench(spec, name, folder) for name in spec.datasets}
+    for place in places(spec):
+        yield place, benches[place.dataset].found(place)
+
+
+def write_leaderboard(board: Leaderboard, folder: Path) -> dict[str, Path]:
+    """Writes leaderboard.md, .html and .json; returns the files by ending."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "md": to_text(board),
+        "html": to_page(board),
+        "json": json.dumps(board.to_json(), indent=1, ensure_ascii=False) + "\n",
+    }
+    files = {ending: folder / f"leaderboard.{ending}" for ending in content}
+    for ending, file in files.items():
+        file.write_text(content[ending], encoding="utf-8")
+    return files
+
+
+def export_cells(folder: Path, file: Path) -> int:
+    """Writes facts and scores of all finished cells into one file, a line each; no rows."""
+    lines = [
+        json.dumps({"cell": path.stem, **json.loads(path.read_text("utf-8"))}, ensure_ascii=False)
+        for path in sorted((folder / "scores").glob("*.json"))
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return len(lines)
+
+
+def import_cells(file: Path, folder: Path) -> int:
+    """Reads cells that `export_cells` wrote: what is there already stays.
+
+    A benchmark then goes on from them; their rows are not there to be scored otherwise.
+    """
+    count = 0
+    for line in file.read_text("utf-8").splitlines():
+        scores = json.loads(line)
+        name = scores.pop("cell")
+        place = folder / "scores" / f"{name}.json"
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+            count += 1
+    return count

@@ -1,0 +1,188 @@
+"""The cells of a declared benchmark, and what makes and scores them: once each, then kept."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.benchmark.cells import (
+    Bench,
+    Cell,
+    Entry,
+    Models,
+    found_cell,
+    is_made,
+    make_cell,
+    score_cell,
+)
+from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort
+from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
+from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.metrics.next_word import NextWordSettings
+from dpsynth_assets.public_base import PublicBase
+
+SCORE_TEXTS = 500
+"""Held-out texts that the next-word model is tested on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a cell stands on the leaderboard.
+
+    Attributes:
+        dataset: Name of the dataset.
+        line: Name of the method's line, or of a reference.
+        epsilon: Budget ε; None for a reference.
+        records: Most source records.
+        seed: Number of the run.
+    """
+
+    dataset: str
+    line: str
+    epsilon: float | None
+    records: int
+    seed: int
+
+
+def places(spec: BenchmarkSpec) -> Iterator[Place]:
+    """Every cell of a benchmark: whole grids seed after seed, references first.
+
+    References read as many records as the largest size: they need them for examples alone.
+    """
+    largest = max(records for _, records in spec.sizes)
+    for seed in range(spec.seeds):
+        for dataset in spec.datasets:
+            for line in spec.references:
+                yield Place(dataset=dataset, line=line, epsilon=None, records=largest, seed=seed)
+        for epsilon, records in spec.sizes:
+            for dataset in spec.datasets:
+                for method in spec.lines(dataset):
+                    yield Place(
+                        dataset=dataset,
+                        line=method.name,
+                        epsilon=epsilon,
+                        records=records,
+                        seed=seed,
+                    )
+
+
+class DatasetBench:
+    """One dataset of a benchmark: its records, its public base, its cells.
+
+    Nothing is read before a cell needs it.
+    """
+
+    def __init__(
+        self,
+        spec: BenchmarkSpec,
+        name: str,
+        folder: Path,
+        progress: ProgressCallback = lambda _share, _message: None,
+    ) -> None:
+        """Names the dataset.
+
+        Args:
+            spec: The benchmark.
+            name: A dataset in it.
+            folder: Where corpora, facts and scores are kept.
+            progress: Called with the share of each stage that is done.
+        """
+        self.spec, self.name, self.folder, self.progress = spec, name, folder, progress
+        self._benches: dict[int, Bench] = {}
+        self._cohorts: dict[int, Cohort] = {}
+
+    @property
+    def dataset(self) -> BenchmarkDataset:
+        """Its declaration."""
+        return self.spec.datasets[self.name]
+
+    @cached_property
+    def cohort(self) -> Cohort:
+        """Its records at the largest size."""
+        return read_cohort(self.name, self.dataset, max(n for _, n in self.spec.sizes))
+
+    def cohort_of(self, records: int) -> Cohort:
+        """Its first so many records, beside the same held-out ones."""
+        if records not in self._cohorts:
+            self._cohorts[records] = self.cohort.of(records)
+        return self._cohorts[records]
+
+    @cached_property
+    def public(self) -> PublicBase:
+        """Its public base: documents are invented from domain and labels."""
+        return opened_base(self.spec, self.dataset, list(self.cohort.labels.values()))
+
+    def cell(self, place: Place) -> Cell:
+        """The cell at a place: another one wherever anything that it depends on differs."""
+        cohort = self.cohort_of(place.records)
+        shared = {"public": public_fields(self.spec, self.dataset, [*cohort.labels.values()])}
+        return Cell(
+            table={**shared, "rows": self.spec.rows, "records": cohort.version},
+            cohort=self.name,
+            entry=entry_of(self.spec, place.line),
+            epsilon=place.epsilon,
+            delta=self.spec.delta,
+            seed=place.seed,
+        )
+
+    def found(self, place: Place) -> dict[str, Any] | None:
+        """A finished cell with its scores; None if it is not there."""
+        return found_cell(self.folder, self.cell(place), self.spec.scored_rows)
+
+    def is_made(self, place: Place) -> bool:
+        """Whether the corpus is there, scored or not."""
+        return is_made(self.folder, self.cell(place))
+
+    def run(self, place: Place) -> dict[str, Any]:
+        """Makes and scores a cell, or reads back what an earlier run has finished."""
+        cell = self.cell(place)
+        found = found_cell(self.folder, cell, self.spec.scored_rows)
+        if found is not None:
+            return found
+        bench = self._bench(place.records)
+        if not is_made(self.folder, cell):
+            bench.prepare()
+            make_cell(bench, cell)
+        return score_cell(bench, cell)
+
+    def _bench(self, records: int) -> Bench:
+        if records not in self._benches:
+            self._benches[records] = Bench(
+                folder=self.folder,
+                cohort=self.cohort_of(records),
+                public=self.public,
+                scored_rows=self.spec.scored_rows,
+                rows=self.spec.rows,
+                next_word=NextWordSettings(score_texts=SCORE_TEXTS)
+                if self.spec.next_word
+                else None,
+                fluency=True,
+                progress=self.progress,
+            )
+        return self._benches[records]
+
+
+def entry_of(spec: BenchmarkSpec, line: str) -> Entry:
+    """Method and settings of a line, or a reference."""
+    if line in spec.references:
+        return Entry(title=line, method=line)
+    method: BenchmarkMethod = next(each for each in spec.methods if each.name == line)
+    return Entry(
+        title=line, method=method.method, settings=method.settings, declared=method.declared
+    )
+
+
+def public_fields(
+    spec: BenchmarkSpec, dataset: BenchmarkDataset, labels: list[str]
+) -> Mapping[str, Any]:
+    """Fields of a dataset's public base."""
+    invented = {"documents": spec.documents, **({"labels": labels} if labels else {})}
+    return {"invented": invented, **spec.public, "domain": dataset.domain}
+
+
+def opened_base(spec: BenchmarkSpec, dataset: BenchmarkDataset, labels: list[str]) -> PublicBase:
+    """The public base of a dataset; its models remember what they embedded."""
+    public = PublicBase(None, name=spec.name, **public_fields(spec, dataset, labels))
+    public.models = Models()
+    return public

@@ -1,0 +1,143 @@
+"""`dpsynth benchmark`: methods side by side on public corpora, and their leaderboard."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+
+Named = Annotated[str, typer.Argument(help="Name of a declared benchmark, or its YAML file.")]
+
+
+@app.command()
+def run(
+    name: Named,
+    minutes: Annotated[float, typer.Option(help="Start no cell after so many minutes.")] = 24
+    * 60.0,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only this dataset; may be given again.")
+    ] = None,
+    line: Annotated[
+        list[str] | None, typer.Option(help="Only this line; may be given again.")
+    ] = None,
+) -> None:
+    """Make and score the cells that are not there yet; a cut run goes on from there.
+
+    Exit code 2 if the benchmark cannot be used.
+    """
+    from dpsynth_assets.benchmark.results import benchmark_folder
+    from dpsynth_assets.benchmark.running import DatasetBench, places
+
+    spec = _spec(name)
+    deadline = time.monotonic() + 60 * minutes
+    folder = benchmark_folder(spec.name)
+    benches = {each: DatasetBench(spec, each, folder) for each in spec.datasets}
+    lines = {each.name for each in spec.methods} | set(spec.references)
+    _require("--dataset", dataset or [], set(spec.datasets))
+    _require("--line", line or [], lines)
+    asked = [
+        place
+        for place in places(spec)
+        if (not dataset or place.dataset in dataset) and (not line or place.line in line)
+    ]
+    done = 0
+    for place in asked:
+        bench = benches[place.dataset]
+        found = bench.found(place)
+        if found is None:
+            if time.monotonic() > deadline:
+                continue
+            found = bench.run(place)
+            typer.echo(f"{_told(place)}: {_scores(found)}")
+        done += 1
+    typer.echo(f"{done} of {len(asked)} cells are there, in {folder}.")
+
+
+@app.command()
+def report(
+    name: Named,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of leaderboard.md, .html and .json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Put the finished cells side by side; nothing is made."""
+    from dpsynth_assets.benchmark.leaderboard_page import to_text
+    from dpsynth_assets.benchmark.results import (
+        benchmark_folder,
+        standing_leaderboard,
+        write_leaderboard,
+    )
+
+    spec = _spec(name)
+    board = standing_leaderboard(spec)
+    files = write_leaderboard(board, output or benchmark_folder(spec.name))
+    if as_json:
+        typer.echo(json.dumps(board.to_json(), indent=1, ensure_ascii=False))
+    else:
+        typer.echo(to_text(board))
+    typer.echo(f"Page: {files['html']}", err=as_json)
+
+
+@app.command()
+def export(
+    name: Named,
+    file: Annotated[Path, typer.Argument(help="File of all finished cells, a line each.")],
+) -> None:
+    """Write facts and scores of all finished cells into one file, without rows."""
+    from dpsynth_assets.benchmark.results import benchmark_folder, export_cells
+
+    count = export_cells(benchmark_folder(_spec(name).name), file)
+    typer.echo(f"{count} cells in {file}.")
+
+
+@app.command(name="import")
+def import_(
+    name: Named,
+    file: Annotated[Path, typer.Argument(help="What `export` has written.")],
+) -> None:
+    """Take over cells that another machine has finished; what is there stays."""
+    from dpsynth_assets.benchmark.results import benchmark_folder, import_cells
+
+    if not file.is_file():
+        raise typer.BadParameter(f"expected a file that `export` wrote, found none at {file}")
+    count = import_cells(file, benchmark_folder(_spec(name).name))
+    typer.echo(f"{count} cells were not there and now are.")
+
+
+def _spec(name: str) -> Any:
+    from dpsynth_assets.datasets.benchmark_files import found_benchmark
+    from dpsynth_assets.datasets.problems import DatasetFileError
+
+    try:
+        return found_benchmark(name)
+    except DatasetFileError as error:
+        for problem in error.problems:
+            typer.echo(str(problem), err=True)
+        raise typer.Exit(2) from None
+
+
+def _require(option: str, given: list[str], known: set[str]) -> None:
+    for each in given:
+        if each not in known:
+            raise typer.BadParameter(
+                f"{option}: expected one of {', '.join(sorted(known))}, got {each!r}"
+            )
+
+
+def _told(place: Any) -> str:
+    budget = "" if place.epsilon is None else f", ε {place.epsilon:g}"
+    return (
+        f"{place.dataset}/{place.line}{budget}, {place.records} records at most, seed {place.seed}"
+    )
+
+
+def _scores(found: dict[str, Any]) -> str:
+    if "refusal" in found:
+        return f"refused: {found['refusal']}"
+    shown = {"mauve": ".3f", "energy_distance": ".4f", "accuracy": ".3f", "rows": "d"}
+    told = [f"{name} {found[name]:{form}}" for name, form in shown.items() if name in found]
+    return ", ".join([*told, f"{found.get('processor_seconds', 0):.0f} processor s"])

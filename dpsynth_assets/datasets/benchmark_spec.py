@@ -1,0 +1,129 @@
+"""Declaration of a benchmark: datasets, methods, budgets and seeds whose corpora are compared."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+
+REFERENCES = ("public_only", "one_real_example", "real_data")
+"""Corpora that no method wrote: the floor, the ceiling, and real records."""
+
+
+class BenchmarkDataset(Declaration):
+    """A public corpus that stands in the place of private records.
+
+    Its scores are shown as they are: never name records of people here.
+    """
+
+    path: str = Field(description="CSV or Parquet file of records that may be read by anyone.")
+    public: Literal[True] = Field(
+        description="true: anyone may read these records. Their scores are shown without noise."
+    )
+    text: str = Field(default="text", description="Column of texts.")
+    label: str | None = Field(default=None, description="Column of labels; none: unlabelled.")
+    label_texts: dict[PublicWord, str] = Field(
+        default_factory=dict,
+        description="How prompts word each label; records of other labels are left out. Empty: "
+        "the labels of the file as they are.",
+    )
+    domain: str = Field(
+        min_length=1, max_length=200, description="What the texts are, in public words."
+    )
+    held_out: int = Field(
+        default=1_000, ge=100, description="Records that score, a fifth of all at most (records)."
+    )
+    max_characters: int | None = Field(
+        default=None,
+        ge=20,
+        description="Texts are cut at the end of a sentence to so many characters; none: not cut.",
+    )
+    declared: dict[str, Any] = Field(
+        default_factory=dict, description="Further fields of its dataset file (docs/datasets.md)."
+    )
+
+
+class BenchmarkMethod(Declaration):
+    """A line of the leaderboard: a method with settings."""
+
+    name: Name = Field(description="Of the line, in asset keys and tables.")
+    method: str = Field(description="Name of a registered method.")
+    settings: dict[str, Any] = Field(default_factory=dict, description="As in a dataset file.")
+    declared: dict[str, Any] = Field(
+        default_factory=dict, description="Further fields of the dataset file, e.g. `methods`."
+    )
+    datasets: list[Name] | None = Field(
+        default=None, description="Names of the datasets it runs on; none: all."
+    )
+
+
+class Budgets(Declaration):
+    """Cells of a line: every ε with every number of records."""
+
+    epsilons: list[float] = Field(min_length=1, description="Budgets ε (no unit).")
+    records: list[int] = Field(min_length=1, description="Most source records (records).")
+
+
+class BenchmarkSpec(Declaration):
+    """One benchmark: everything that its cells share, and what they are."""
+
+    name: Name = Field(description="First part of its asset keys; folder of its results.")
+    public: dict[str, Any] = Field(
+        default_factory=lambda: {"language_model": {"kind": "smollm2"}},
+        description="Fields of the public base of every dataset (docs/datasets.md); each dataset "
+        "adds its own domain, and documents are invented.",
+    )
+    documents: int = Field(
+        default=1_500, ge=50, description="Public documents that the base invents (documents)."
+    )
+    datasets: dict[Name, BenchmarkDataset] = Field(min_length=1, description="Corpora by name.")
+    methods: list[BenchmarkMethod] = Field(min_length=1, description="Lines.")
+    references: list[Literal["public_only", "one_real_example", "real_data"]] = Field(
+        default=list(REFERENCES), description="Floor, ceiling and real records, at the same size."
+    )
+    grid: list[Budgets] = Field(min_length=1, description="Budgets and sizes of every line.")
+    seeds: int = Field(default=1, ge=1, le=100, description="Runs of every cell.")
+    rows: int = Field(default=400, ge=1, description="Rows of a corpus where they are free.")
+    scored_rows: int = Field(
+        default=380,
+        ge=1,
+        description="Rows that every corpus is scored on; one with fewer has no scores (rows).",
+    )
+    next_word: bool = Field(
+        default=True, description="Whether a next-word model is trained on every corpus."
+    )
+    delta: float = Field(default=1e-6, gt=0, lt=1, description="Public constant δ.")
+
+    @model_validator(mode="after")
+    def _lines_are_told_apart(self) -> Self:
+        names = [line.name for line in self.methods]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            refuse("methods", "a name for each line", f"{repeated[0]!r} twice", "Rename one.")
+        taken = sorted({*names} & {*self.references, "leaderboard"})
+        if taken:
+            refuse("methods", "names of lines", f"{taken[0]!r}, a reference's", "Rename it.")
+        for line in self.methods:
+            for dataset in line.datasets or ():
+                if dataset not in self.datasets:
+                    refuse(
+                        "methods", "declared datasets", f"{dataset!r} at {line.name}", "Declare it."
+                    )
+        return self
+
+    @property
+    def sizes(self) -> list[tuple[float, int]]:
+        """Every ε and number of records of the grid, each once, in its order."""
+        pairs = ((e, n) for each in self.grid for n in each.records for e in each.epsilons)
+        return list(dict.fromkeys(pairs))
+
+    def lines(self, dataset: str) -> Iterator[BenchmarkMethod]:
+        """Lines that run on a dataset."""
+        for line in self.methods:
+            if line.datasets is None or dataset in line.datasets:
+                yield line
+
+    def without(self, *fields: str) -> Mapping[str, Any]:
+        """All fields but these, as JSON values."""
+        return self.model_dump(mode="json", exclude=set(fields))
