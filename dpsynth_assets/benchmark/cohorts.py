@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -62,7 +62,7 @@ def read_cohort(name: str, dataset: BenchmarkDataset, records: int) -> Cohort:
         FileNotFoundError: There is no such file.
         ValueError: A column is not there, or the file is neither CSV nor Parquet.
     """
-    found = _read(Path(dataset.path), dataset)
+    found = _labelled(Path(dataset.path), dataset)
     if dataset.label_texts:
         found = found.filter(pl.col("label").is_in(list(dataset.label_texts)))
     labels = {}
@@ -122,7 +122,20 @@ def pieces(text: str, characters: int) -> Iterator[str]:
         yield part
 
 
-def _read(path: Path, dataset: BenchmarkDataset) -> pl.DataFrame:
+def read_documents(path: Path) -> pl.DataFrame:
+    """Reads public documents: column `text`, and `label` if there is one."""
+    frame = _read(path, ["text"])
+    return frame.select([name for name in ("text", "label") if name in frame.columns])
+
+
+def _labelled(path: Path, dataset: BenchmarkDataset) -> pl.DataFrame:
+    """Columns `text` and `label` of a corpus, rows without either left out."""
+    frame = _read(path, [dataset.text, *([] if dataset.label is None else [dataset.label])])
+    label = pl.lit("") if dataset.label is None else pl.col(dataset.label).cast(pl.String)
+    return frame.select(text=pl.col(dataset.text), label=label).drop_nulls()
+
+
+def _read(path: Path, columns: Sequence[str]) -> pl.DataFrame:
     if path.suffix not in (".parquet", ".csv"):
         raise ValueError(f"datasets.path: expected a .csv or .parquet file, got {path.name!r}.")
     if not path.is_file():
@@ -130,12 +143,10 @@ def _read(path: Path, dataset: BenchmarkDataset) -> pl.DataFrame:
             f"datasets.path: expected a file, found none at {path}. Mend the path."
         )
     frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
-    asked = [dataset.text, *([] if dataset.label is None else [dataset.label])]
-    missing = [column for column in asked if column not in frame.columns]
+    missing = [column for column in columns if column not in frame.columns]
     if missing:
         raise ValueError(
             f"datasets: expected columns of {path.name}, got {missing[0]!r}. "
             f"It has {', '.join(frame.columns)}."
         )
-    label = pl.lit("") if dataset.label is None else pl.col(dataset.label).cast(pl.String)
-    return frame.select(text=pl.col(dataset.text), label=label).drop_nulls()
+    return frame

@@ -16,7 +16,7 @@ from dpsynth_assets.benchmark.cells import (
     make_cell,
     score_cell,
 )
-from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort
+from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort, read_documents
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.metrics.next_word import NextWordSettings
@@ -110,13 +110,21 @@ class DatasetBench:
 
     @cached_property
     def public(self) -> PublicBase:
-        """Its public base: documents are invented from domain and labels."""
-        return opened_base(self.spec, self.dataset, list(self.cohort.labels.values()))
+        """Its public base; its models remember what they embedded."""
+        own = self.dataset.documents
+        documents = None if own is None else read_documents(Path(own))
+        public = PublicBase(documents, name=self.spec.name, **self._public_fields)
+        public.models = Models()
+        return public
+
+    @property
+    def _public_fields(self) -> Mapping[str, Any]:
+        return self.spec.public_fields(self.name, list(self.cohort.labels.values()))
 
     def cell(self, place: Place) -> Cell:
         """The cell at a place: another one wherever anything that it depends on differs."""
         cohort = self.cohort_of(place.records)
-        shared = {"public": public_fields(self.spec, self.dataset, [*cohort.labels.values()])}
+        shared = {"public": self._public_fields, "documents": self.dataset.documents}
         return Cell(
             table={**shared, "rows": self.spec.rows, "records": cohort.version},
             cohort=self.name,
@@ -171,18 +179,3 @@ def entry_of(spec: BenchmarkSpec, line: str) -> Entry:
     return Entry(
         title=line, method=method.method, settings=method.settings, declared=method.declared
     )
-
-
-def public_fields(
-    spec: BenchmarkSpec, dataset: BenchmarkDataset, labels: list[str]
-) -> Mapping[str, Any]:
-    """Fields of a dataset's public base."""
-    invented = {"documents": spec.documents, **({"labels": labels} if labels else {})}
-    return {"invented": invented, **spec.public, "domain": dataset.domain}
-
-
-def opened_base(spec: BenchmarkSpec, dataset: BenchmarkDataset, labels: list[str]) -> PublicBase:
-    """The public base of a dataset; its models remember what they embedded."""
-    public = PublicBase(None, name=spec.name, **public_fields(spec, dataset, labels))
-    public.models = Models()
-    return public

@@ -31,6 +31,9 @@ def run(
     from dpsynth_assets.benchmark.results import benchmark_folder
     from dpsynth_assets.benchmark.running import DatasetBench, places
 
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
     spec = _spec(name)
     deadline = time.monotonic() + 60 * minutes
     folder = benchmark_folder(spec.name)

@@ -19,6 +19,7 @@ from dpsynth_assets.datasets.files import (
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem
+from dpsynth_assets.datasets.public_spec import PublicDataSpec
 from dpsynth_assets.datasets.yaml_documents import read_documents
 
 
@@ -120,7 +121,12 @@ def _declared_sources() -> Iterator[tuple[Path, str]]:
 def located(spec: BenchmarkSpec, file: Path) -> BenchmarkSpec:
     """Makes relative paths absolute: project root first, then the folder of `file`."""
     datasets = {
-        name: each.model_copy(update={"path": locate(each.path, file)})
+        name: each.model_copy(
+            update={
+                "path": locate(each.path, file),
+                "documents": None if each.documents is None else locate(each.documents, file),
+            }
+        )
         for name, each in spec.datasets.items()
     }
     return spec.model_copy(update={"datasets": datasets})
@@ -153,8 +159,30 @@ def _benchmark(document: Mapping[str, Any], path: Path) -> list[BenchmarkFile | 
             for each in error.errors()
         ]
     file = located(spec, path)
-    refused = private_sources(file, path)
+    refused = [*private_sources(file, path), *_base_problems(file, path)]
     return [*refused] if refused else [BenchmarkFile(path=path, spec=file)]
+
+
+def _base_problems(spec: BenchmarkSpec, path: Path) -> Iterator[Problem]:
+    """Reports public bases that do not hold."""
+    for name, each in spec.datasets.items():
+        labels = list(each.label_texts.values())
+        try:
+            base = PublicDataSpec.model_validate(
+                {"name": spec.name, **spec.public_fields(name, labels)}
+            )
+        except ValidationError as error:
+            for found in error.errors():
+                field = ".".join(["public", *map(str, found["loc"])])
+                yield _problem(path, field, "a field of a public base", found["msg"])
+            continue
+        if each.documents is None and not base.invents_documents:
+            yield _problem(
+                path,
+                f"datasets.{name}.documents",
+                "a file of public documents, or a language model that invents them",
+                "neither",
+            )
 
 
 def _problem(path: Path, field: str, expected: str, got: str) -> Problem:

@@ -1,13 +1,14 @@
 """Declaration of a benchmark: datasets, methods, budgets and seeds whose corpora are compared."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
 
-REFERENCES = ("public_only", "one_real_example", "real_data")
+Reference = Literal["public_only", "one_real_example", "real_data"]
+REFERENCES: tuple[Reference, ...] = ("public_only", "one_real_example", "real_data")
 """Corpora that no method wrote: the floor, the ceiling, and real records."""
 
 
@@ -38,6 +39,11 @@ class BenchmarkDataset(Declaration):
         default=None,
         ge=20,
         description="Texts are cut at the end of a sentence to so many characters; none: not cut.",
+    )
+    documents: str | None = Field(
+        default=None,
+        description="CSV or Parquet file of public documents, column `text` and perhaps `label`; "
+        "none: the base invents them from domain and labels.",
     )
     declared: dict[str, Any] = Field(
         default_factory=dict, description="Further fields of its dataset file (docs/datasets.md)."
@@ -72,14 +78,14 @@ class BenchmarkSpec(Declaration):
     public: dict[str, Any] = Field(
         default_factory=lambda: {"language_model": {"kind": "smollm2"}},
         description="Fields of the public base of every dataset (docs/datasets.md); each dataset "
-        "adds its own domain, and documents are invented.",
+        "adds its own domain.",
     )
-    documents: int = Field(
-        default=1_500, ge=50, description="Public documents that the base invents (documents)."
+    invented_documents: int = Field(
+        default=1_500, ge=50, description="Public documents that a base invents (documents)."
     )
     datasets: dict[Name, BenchmarkDataset] = Field(min_length=1, description="Corpora by name.")
     methods: list[BenchmarkMethod] = Field(min_length=1, description="Lines.")
-    references: list[Literal["public_only", "one_real_example", "real_data"]] = Field(
+    references: list[Reference] = Field(
         default=list(REFERENCES), description="Floor, ceiling and real records, at the same size."
     )
     grid: list[Budgets] = Field(min_length=1, description="Budgets and sizes of every line.")
@@ -123,6 +129,16 @@ class BenchmarkSpec(Declaration):
         for line in self.methods:
             if line.datasets is None or dataset in line.datasets:
                 yield line
+
+    def public_fields(self, dataset: str, labels: Sequence[str]) -> dict[str, Any]:
+        """Fields of a dataset's public base, given its labels as prompts word them."""
+        own = self.datasets[dataset]
+        of_words = self.public.get("language_model", {}).get("kind") != "embedded"
+        fields = {**self.public, **({"domain": own.domain} if of_words else {})}
+        if own.documents is not None:
+            return fields
+        labelled = {"labels": list(labels)} if labels else {}
+        return {"invented": {"documents": self.invented_documents, **labelled}, **fields}
 
     def without(self, *fields: str) -> Mapping[str, Any]:
         """All fields but these, as JSON values."""
