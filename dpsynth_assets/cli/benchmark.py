@@ -28,10 +28,10 @@ def run(
 
     Exit code 2 if the benchmark cannot be used.
     """
+    from transformers.utils.logging import disable_progress_bar
+
     from dpsynth_assets.benchmark.results import benchmark_folder
     from dpsynth_assets.benchmark.running import DatasetBench, places
-
-    from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     spec = _spec(name)
