@@ -42,6 +42,7 @@ class Entry:
 ENTRIES: dict[str, Entry] = {
     "init": Entry("init:init", "Write a dataset file for your own data."),
     "plan": Entry("plan:plan", "Price every declared release from public facts alone."),
+    "advise": Entry("advise:advise", "Say which method fits declared data, and at what price."),
     "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
     "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),

@@ -1,0 +1,232 @@
+"""Methods in order of what one may expect of them, and why the others do not fit."""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpsynth_assets.advice.candidates import CANDIDATES, CLUSTERS, OTHERS, Candidate
+from dpsynth_assets.advice.evidence import Expectation, Measured, expected, measured_lines
+from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSpec
+
+_SCORED_ROWS = 400
+"""Rows of the leaderboard's corpora."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A method that fits.
+
+    Attributes:
+        line: Its line on the leaderboard.
+        method: Name of the registered method.
+        settings: Settings to write into the dataset file.
+        epsilon: ε that its plan states for its own release.
+        rows: Rows it writes: as many as are asked for, or as its budget buys.
+        expectation: What the leaderboard lets one expect; None: it has no cell of this method.
+        minutes: Minutes on this machine, if its cores are like those of the leaderboard; None where
+            no cell was timed.
+        asks: What a steward has to declare for it.
+    """
+
+    line: str
+    method: str
+    settings: dict[str, Any]
+    epsilon: float
+    rows: int
+    expectation: Expectation | None
+    minutes: float | None
+    asks: str
+
+    @property
+    def share(self) -> float:
+        """Expected share of the gap; below all others where nothing was measured."""
+        return -math.inf if self.expectation is None else self.expectation.share
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        expectation = None if self.expectation is None else asdict(self.expectation)
+        return {**vars(self), "expectation": expectation}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What fits, best first, and what does not.
+
+    Attributes:
+        offers: Methods that fit.
+        others: Other methods and why they do not fit.
+        notes: What holds for all.
+    """
+
+    offers: tuple[Offer, ...]
+    others: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "offers": [offer.to_json() for offer in self.offers],
+            "others": dict(self.others),
+            "notes": list(self.notes),
+        }
+
+
+def advise(
+    spec: PrivateDatasetSpec,
+    base: PublicDataSpec | None,
+    *,
+    rows: int | None = None,
+    cells: Sequence[Measured] | None = None,
+) -> Advice:
+    """Weighs every method from public facts alone.
+
+    Args:
+        spec: A cohort's declaration; its methods and histograms are put aside.
+        base: The public base it builds on.
+        rows: Rows that are wanted; None: 400.
+        cells: Lines of the leaderboard; None: that of this package.
+
+    **Privacy** Reads declarations and the leaderboard's scores of public corpora; no record, no
+    ledger, no score of the cohort.
+    """
+    known = measured_lines() if cells is None else cells
+    wanted = rows or _SCORED_ROWS
+    offers: dict[str, Offer] = {}
+    others: dict[str, str] = {}
+    for candidate in CANDIDATES:
+        if candidate.line in offers:
+            continue
+        found = _offer(candidate, spec, base, wanted, known)
+        if isinstance(found, Offer):
+            offers[candidate.line] = found
+            others.pop(candidate.line, None)
+        else:
+            others[candidate.line] = found
+    ordered = sorted(offers.values(), key=lambda each: (-each.share, each.minutes or math.inf))
+    return Advice(
+        offers=tuple(ordered),
+        others=(*others.items(), *OTHERS.items()),
+        notes=tuple(_notes(spec, known, wanted)),
+    )
+
+
+def _offer(
+    candidate: Candidate,
+    spec: PrivateDatasetSpec,
+    base: PublicDataSpec | None,
+    wanted: int,
+    cells: Sequence[Measured],
+) -> Offer | str:
+    """The candidate as an offer, or why it does not fit."""
+    from dpsynth_assets.methods.planning import plan_dataset
+
+    unfit = _unfit(candidate, spec)
+    if unfit:
+        return unfit
+    settings = dict(candidate.settings)
+    if candidate.rows_setting is not None:
+        settings[candidate.rows_setting] = wanted
+    own = base
+    if base is not None and candidate.base:
+        own = PublicDataSpec.model_validate(
+            {**base.model_dump(mode="json", exclude_unset=True), **candidate.base}
+        )
+    try:
+        declared = _with_method(spec, candidate, settings)
+        (*_, planned) = plan_dataset(declared, own).methods
+    except ValueError as error:
+        return str(error).splitlines()[0]
+    if planned.plan.refusal is not None:
+        return planned.plan.refusal
+    free = planned.method.rows_are_free
+    bought = wanted if free else planned.plan.rows_estimate or 0
+    if not free and bought < wanted:
+        return f"its budget buys {bought:,} rows, {wanted:,} are wanted"
+    epsilon = spec.budget.epsilon / spec.budget.rounds
+    return Offer(
+        line=candidate.line,
+        method=candidate.method,
+        settings=settings,
+        epsilon=planned.plan.epsilon or 0.0,
+        rows=bought,
+        expectation=expected(candidate.line, epsilon, spec.public_facts.records, cells),
+        minutes=_minutes(candidate, wanted, cells),
+        asks=candidate.asks,
+    )
+
+
+def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
+    """Why the declared facts alone rule a candidate out; empty if they do not."""
+    if not candidate.batch:
+        return ""
+    records = spec.public_facts.records
+    if records is None:
+        return "asks for the number of records, which is not declared"
+    labels = math.prod(len(values) for values in spec.public_facts.labels.values())
+    cells = max(1, labels) * (CLUSTERS if "cluster_histogram" in candidate.declared else 1)
+    if cells * candidate.batch > records:
+        return (
+            f"batches of {candidate.batch} records: {records:,} records in {cells} "
+            "labels or clusters do not fill one of each"
+        )
+    return ""
+
+
+def _with_method(
+    spec: PrivateDatasetSpec, candidate: Candidate, settings: dict[str, Any]
+) -> PrivateDatasetSpec:
+    """The declaration with this method alone, and the histograms that it needs."""
+    kept = spec.model_dump(
+        mode="json", exclude_unset=True, exclude={"methods", "cluster_histogram", "topic_histogram"}
+    )
+    method = MethodSpec(method=candidate.method, settings=settings).model_dump(mode="json")
+    return type(spec).model_validate({**kept, **candidate.declared, "methods": [method]})
+
+
+def _minutes(candidate: Candidate, wanted: int, cells: Sequence[Measured]) -> float | None:
+    """Minutes of this machine's cores, from timed cells; writing grows with the rows."""
+    timed = [
+        (cell.processor_seconds, cell)
+        for cell in cells
+        if cell.line == candidate.line and cell.processor_seconds
+    ]
+    if not timed:
+        return None
+    seconds, cell = sorted(timed, key=lambda pair: pair[0])[len(timed) // 2]
+    growing = 1.0 if candidate.rows_setting else _writing_share(cell)
+    scaled = seconds * (1 + growing * (wanted / max(cell.rows, 1) - 1))
+    return max(scaled, 0.0) / 60 / len(os.sched_getaffinity(0))
+
+
+def _writing_share(cell: Measured) -> float:
+    """Share of a run that writes its rows, as far as decoded tokens tell."""
+    longest = 72.0
+    return min(1.0, cell.rows * longest / cell.tokens_written) if cell.tokens_written else 0.5
+
+
+def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> Iterator[str]:
+    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
+    if cells:
+        yield (
+            f"Expected shares of the gap are of {len(cells)} lines over {', '.join(datasets)} "
+            "(docs/leaderboard.md), SmolLM2-135M, 400 rows; texts unlike these may come out "
+            "otherwise."
+        )
+    else:
+        yield "The leaderboard has no line: nothing is expected of any method."
+    if spec.public_facts.records is None:
+        yield (
+            "No number of records is declared (public_facts.records): expectations are those of "
+            "the smallest cells."
+        )
+    if wanted > 10 * _SCORED_ROWS:
+        yield f"{wanted:,} rows are far more than were scored: expect more near-duplicates."
+    if spec.structured is not None:
+        yield "Records are structured: mean_svt pays least for tokens that the structure decides."
+    if spec.secrets is not None:
+        yield (
+            "Secrets are declared: secpe protects these words at less noise; every method above "
+            "protects whole records."
+        )

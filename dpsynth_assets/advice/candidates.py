@@ -1,0 +1,120 @@
+"""Methods that are weighed, with settings of the leaderboard and of the papers, and what they ask.
+
+A setting that belongs to the cohort, such as `expected_batch_size` of private prediction, is tried
+at the papers' sizes; the plan decides which of them a cohort can pay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+CLUSTERS = 4
+"""Clusters of a label: as the file that `init` writes has them."""
+
+BATCHES = 256
+"""Batches of private prediction at most: bounds what a run computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A method with settings.
+
+    Attributes:
+        line: Name of its line on the leaderboard.
+        method: Name of the registered method.
+        settings: Its settings.
+        declared: Further fields of the dataset file that it needs.
+        base: Fields of the public base that it needs.
+        asks: What a steward has to declare for it, in words.
+        rows_setting: Setting that must grow with the rows: then the whole run grows with them.
+        batch: Records that every label, or every cluster of a label, must have for one batch.
+    """
+
+    line: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    asks: str = "nothing further"
+    rows_setting: str | None = None
+    batch: int = 0
+
+
+_HISTOGRAM = {"cluster_histogram": {"budget_share": 0.02, "clusters_per_label": CLUSTERS}}
+_NUMBER = "the number of records (public_facts.records)"
+_BASE = "conditional_generator: {kind: language_model} at the public base"
+
+CANDIDATES: tuple[Candidate, ...] = (
+    Candidate(
+        line="ctcl",
+        method="ctcl",
+        settings={
+            "steps": 4,
+            "expected_batch_size": 256,
+            "learning_rate": 0.01,
+            "max_document_tokens": 72,
+        },
+        declared={"topic_histogram": {}},
+        base={"conditional_generator": {"kind": "language_model"}},
+        asks=f"{_NUMBER}; topic_histogram; {_BASE}",
+    ),
+    Candidate(
+        line="aug_pe",
+        method="aug_pe",
+        settings={"population": 400, "variations": 4, "iterations": 3, "max_new_tokens": 72},
+        rows_setting="population",
+    ),
+    Candidate(
+        line="epsvec",
+        method="epsvec",
+        settings={
+            "candidates": 100,
+            "negatives": 100,
+            "clip_documents": 200,
+            "shots": 1,
+            "kept_shots": 12,
+            "max_document_tokens": 72,
+            "max_new_tokens": 72,
+        },
+    ),
+    *(
+        Candidate(
+            line="mean_clustered",
+            method="mean_clustered",
+            settings={"expected_batch_size": size, "max_batches": BATCHES},
+            declared=_HISTOGRAM,
+            asks=f"{_NUMBER}; cluster_histogram",
+            batch=size,
+        )
+        for size in (64, 128, 256)
+    ),
+    *(
+        Candidate(
+            line="mean_uniform",
+            method="mean_uniform",
+            settings={"expected_batch_size": size, "max_batches": BATCHES},
+            asks=_NUMBER,
+            batch=size,
+        )
+        for size in (64, 128, 256)
+    ),
+    Candidate(
+        line="invisible_ink",
+        method="invisible_ink",
+        settings={"expected_batch_size": 8, "max_batches": BATCHES},
+        asks=_NUMBER,
+        batch=8,
+    ),
+)
+
+OTHERS: Mapping[str, str] = {
+    "mean_svt": "is for text with a fixed structure, such as JSON; declare `structured`",
+    "median_clustered": "its ε is known only afterwards (ex post); declare accepts_ex_post",
+    "few_shot": "shows records to the model under zero-out batches of few tokens; see mean_uniform",
+    "dp_fine_tuning": "is ctcl without topics; on Yelp reviews ctcl was better by energy distance and "
+    "accuracy (docs/benchmarks.md)",
+    "resampled": "chooses rows of another method's corpus; it writes none itself",
+    "downstream_fine_tuning": "releases a trained model, no text",
+    "secpe": "protects declared secret words alone, not the whole record",
+}
+"""Registered methods that are no candidate, and why."""

@@ -1,0 +1,158 @@
+"""What the leaderboard says of a method at some ε and number of records.
+
+Noise on votes, sums and histograms shrinks as ε times records grows, so cells are compared by that
+product: a cell with half of it is as far away as one with twice of it.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WIDTH = 0.7
+"""Width of the weights in ln(ε times records): cells twice as far off count half as much."""
+
+METRICS = ("mauve", "energy_distance")
+"""Scores whose shares of the gap are averaged: both compare rows with held-out records."""
+
+FILE = Path(__file__).with_name("leaderboard.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One line of the leaderboard, as far as advice reads it.
+
+    Attributes:
+        dataset: Name of the public corpus.
+        line: Name of the line.
+        epsilon: Budget ε.
+        records: Source records.
+        share: Share of the gap between floor and ceiling that it closes, mean over `METRICS`.
+        rows: Rows of its corpora.
+        processor_seconds: Of one run; None where it was not measured.
+        tokens_written: Decoded tokens of one run; None where they were not counted.
+    """
+
+    dataset: str
+    line: str
+    epsilon: float
+    records: int
+    share: float
+    rows: float
+    processor_seconds: float | None = None
+    tokens_written: float | None = None
+
+    @property
+    def place(self) -> float:
+        """ln(ε times records)."""
+        return math.log(self.epsilon * self.records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """What a method's cells let one expect.
+
+    Attributes:
+        share: Expected share of the gap, a mean over datasets.
+        low, high: Least and greatest of the datasets' own means.
+        nearest: The cell nearest in ε times records.
+        factor: How many times as much ε times records is asked for as that cell has; below 1: less.
+    """
+
+    share: float
+    low: float
+    high: float
+    nearest: Measured
+    factor: float
+
+    def share_in_words(self) -> str:
+        """The share, and how far datasets differ."""
+        between = f" ({_percent(self.low)} to {_percent(self.high)})"
+        return _percent(self.share) + ("" if self.low == self.high else between)
+
+    def distance_in_words(self) -> str:
+        """The nearest cell, and how far off it is."""
+        near, times = self.nearest, self.factor
+        distance = "the same" if 0.95 < times < 1.05 else f"{times:.2g} times its"
+        return (
+            f"nearest cell: {near.dataset}, ε = {near.epsilon:g}, {near.records:,} records; "
+            f"{distance} ε times records is asked for"
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+@lru_cache(maxsize=4)
+def measured_lines(file: Path = FILE) -> tuple[Measured, ...]:
+    """Reads the leaderboard that ships with the package; empty if there is none."""
+    if not file.is_file():
+        return ()
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return tuple(lines_of(content["lines"]))
+
+
+def lines_of(lines: Iterable[Mapping[str, Any]]) -> Iterable[Measured]:
+    """Lines with a worst-case guarantee whose share of a gap is known."""
+    for line in lines:
+        closed = [line["gap_closed"].get(metric) for metric in METRICS]
+        shares = [share["value"] for share in closed if share is not None]
+        if line["promise"] != "worst case" or not shares:
+            continue
+        costs = line["costs"]
+        yield Measured(
+            dataset=line["dataset"],
+            line=line["line"],
+            epsilon=line["asked_epsilon"],
+            records=line["records"],
+            share=float(np.mean(shares)),
+            rows=costs["rows"],
+            processor_seconds=costs.get("processor_seconds"),
+            tokens_written=costs.get("tokens_written"),
+        )
+
+
+def expected(
+    line: str, epsilon: float, records: int | None, cells: Sequence[Measured]
+) -> Expectation | None:
+    """Expects a share of the gap from a method's cells, weighted by their nearness.
+
+    Args:
+        line: Name of the method's line.
+        epsilon: Budget ε.
+        records: Declared records; None: not declared, then that of the smallest cell, to be safe.
+        cells: Lines of the leaderboard.
+
+    Returns:
+        None where the leaderboard has no cell of this method.
+    """
+    own = [cell for cell in cells if cell.line == line]
+    if not own:
+        return None
+    asked = math.log(epsilon * (records or min(cell.records for cell in own)))
+    means = []
+    for dataset in dict.fromkeys(cell.dataset for cell in own):
+        there = [cell for cell in own if cell.dataset == dataset]
+        weights = _weights([cell.place - asked for cell in there])
+        means.append(float(np.dot(weights, [cell.share for cell in there])))
+    nearest = min(own, key=lambda cell: abs(cell.place - asked))
+    return Expectation(
+        share=float(np.mean(means)),
+        low=min(means),
+        high=max(means),
+        nearest=nearest,
+        factor=math.exp(asked - nearest.place),
+    )
+
+
+def _weights(distances: Sequence[float]) -> np.ndarray:
+    """Weights that sum to one; of the nearest alone where all are far."""
+    squares = np.square(np.asarray(distances) / WIDTH) / 2
+    raw = np.exp(squares.min() - squares)
+    return np.asarray(raw / raw.sum())

@@ -1,0 +1,96 @@
+"""`dpsynth advise`: which method, for whose data, at what price, from public facts alone."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.cli.cohorts import cohort_names
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
+
+Cohort = Annotated[
+    str | None,
+    typer.Argument(
+        help="Name of a declared private dataset; none: the options say what is declared.",
+        autocompletion=cohort_names,
+    ),
+]
+
+
+def advise(
+    cohort: Cohort = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows that are wanted.")] = None,
+    records: Annotated[int | None, typer.Option(min=1, help="Declared number of records.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Budget ε.")] = 4.0,
+    delta: Annotated[float, typer.Option(help="Budget δ.")] = 1e-6,
+    labels: Annotated[int, typer.Option(min=0, help="Number of declared labels.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say which methods fit, best first, and why the others do not.
+
+    Reads declarations and the leaderboard of public corpora; no record and no score of yours.
+    Exit code 2 if no method fits.
+    """
+    from dpsynth_assets.advice.advice import advise as weighed
+    from dpsynth_assets.cli.cohorts import find_cohort
+    from dpsynth_assets.datasets.declared_bases import declared_base
+
+    spec = _made_up(records, epsilon, delta, labels) if cohort is None else find_cohort(cohort)
+    found = weighed(spec, declared_base(spec.public_data), rows=rows)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _print(_title(spec, rows), found)
+    if not found.offers:
+        raise typer.Exit(2)
+
+
+def _made_up(records: int | None, epsilon: float, delta: float, labels: int) -> Any:
+    """A declaration that says what the options say."""
+    from dpsynth_assets.datasets import PrivateDatasetSpec
+
+    values = {"label": [f"label {number}" for number in range(1, labels + 1)]} if labels else {}
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "proposal",
+            "source": {"path": "records.csv"},
+            "columns": {"text": "text", "labels": list(values)},
+            "public_facts": {"labels": values, "records": records},
+            "budget": {"epsilon": epsilon, "delta": delta},
+            "public_data": "english",
+            "methods": [{"method": "aug_pe"}],
+        }
+    )
+
+
+def _title(spec: Any, rows: int | None) -> str:
+    known = spec.public_facts.records
+    told = "no declared number of records" if known is None else f"{known:,} records"
+    wanted = "" if rows is None else f", {rows:,} rows wanted"
+    return f"Methods for {told} at ε = {declared(spec.budget.epsilon)}{wanted}, best first"
+
+
+def _print(title: str, found: Any) -> None:
+    console = Console(highlight=False, markup=False)
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    for name in ("expected share of the gap", "rows", "ε", "minutes here"):
+        table.add_column(name, justify="right")
+    for offer in found.offers:
+        share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
+        minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
+        table.add_row(offer.line, share, f"{offer.rows:,}", epsilon_up(offer.epsilon), minutes)
+    if found.offers:
+        console.print(table)
+    else:
+        console.print("No method fits.")
+    for offer in found.offers:
+        distance = "" if offer.expectation is None else f"; {offer.expectation.distance_in_words()}"
+        console.print(f"  {offer.line}: declare {offer.asks}{distance}")
+    console.print("\nWhat does not fit:")
+    for name, why in found.others:
+        console.print(f"  {name}: {why}")
+    for note in found.notes:
+        console.print(f"\n{note}")
