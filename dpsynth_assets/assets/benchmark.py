@@ -32,7 +32,7 @@ def benchmark_definitions(spec: BenchmarkSpec) -> dg.Definitions:
 
 def budget_key(epsilon: float, records: int) -> str:
     """Name of a budget in the grid of partitions."""
-    return f"ε {epsilon:g}, {records} records"
+    return f"ε {epsilon:g} on {records} records"
 
 
 def seed_key(seed: int) -> str:

@@ -12,13 +12,14 @@ LANGUAGE_MODEL_SETTINGS: Mapping[str, Any] = {
     "lora_rank": 4,
     "frozen_products": "int8",
     "exact_sums": True,
-    "expected_batch_size": 512,
+    "steps": 4,
+    "expected_batch_size": 256,
     "clip_bound": 0.3,
-    "learning_rate": 5e-3,
+    "learning_rate": 0.01,
 }
 """Settings where the generator is the base's language model and the dataset file names none: few
-trained numbers, large batches and a bound below most gradients' norms, since noise grows with the
-root of how many numbers are trained and with the bound (docs/methods.md has the figures)."""
+trained numbers, few steps and a bound below most gradients' norms, since noise grows with the root
+of how many numbers are trained and with the bound (docs/methods.md has the figures)."""
 
 ADAPTED_LAYERS = ("q_proj", "v_proj")
 """Layers of a Llama-shaped language model beside which adapters are trained."""

@@ -233,8 +233,9 @@ def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integer
     assert (config.lora_modules, config.clip_bound) == (["q_proj", "v_proj"], 0.3)
     assert config.document_type == "Letters to a town"
     assert bound_method(name, {"lora_rank": 2}, terms_of(cases, LANGUAGE_MODEL)).config == (
-        config.model_copy(update={"lora_rank": 2, "steps": 40})
+        config.model_copy(update={"lora_rank": 2, "steps": 4})
     )
+    assert (config.expected_batch_size, config.learning_rate) == (256, 0.01)
     own = LANGUAGE_MODEL.model_copy(
         update={"language_model": LanguageModelSpec(kind="pretrained", model="a/b")}
     )  # Its layers may have other names.

@@ -1,0 +1,77 @@
+"""A benchmark that takes seconds: invented letters, a model of a few thousand numbers."""
+
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MODEL = {
+    "vocabulary": 400, "width": 32, "layers": 2, "feed_forward": 64, "token_budget": 20_000,
+    "sequence_tokens": [128], "threads": 1,
+}  # fmt: skip
+AUG_PE = {"population": 20, "variations": 2, "iterations": 1, "max_new_tokens": 24}
+
+
+def attributes(folder: Path, **changes) -> dict:
+    """Fields of the benchmark over the letters in a folder."""
+    return {
+        "name": "tiny",
+        "datasets": {
+            "letters": {
+                "path": str(folder / "letters.csv"),
+                "label": "label",
+                "documents": str(folder / "public.csv"),
+                "public": True,
+                "domain": "Letters to a bank",
+                "held_out": 100,
+            }
+        },
+        "public": {
+            "language_model": {"kind": "embedded", "settings": MODEL},
+            "clusters": {"count": 6},
+        },
+        "methods": [{"name": "evolved", "method": "aug_pe", "settings": AUG_PE}],
+        "references": ["public_only", "real_data"],
+        "grid": [{"epsilons": [8], "records": [300]}, {"epsilons": [4], "records": [150]}],
+        "rows": 24,
+        "scored_rows": 20,
+        "next_word": False,
+        **changes,
+    }
+
+
+def write(folder: Path, **changes) -> Path:
+    """Writes the benchmark's file."""
+    file = folder / "benchmarks" / "tiny" / "defs.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "type": "dpsynth_assets.components.Benchmark",
+        "attributes": attributes(folder, **changes),
+    }
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+@pytest.fixture(scope="session")
+def letters(tmp_path_factory) -> Path:
+    """A folder with the letters of the demo's grammar: benchmark records and public documents."""
+    sys.path.append(str(ROOT / "data" / "demo"))
+    import mailboxes
+
+    folder = tmp_path_factory.mktemp("letters")
+    kept = pl.DataFrame(mailboxes.private_rows(500, 1)).select("text", "label")
+    kept.write_csv(folder / "letters.csv")
+    shown = pl.DataFrame(mailboxes.public_rows(300, 0)).select("text", "label")
+    shown.write_csv(folder / "public.csv")
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """An installation of its own."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DPSYNTH_DATASETS", raising=False)
+    return tmp_path / "home"

@@ -1,0 +1,91 @@
+"""Benchmark files: read strictly, kept apart from dataset files, never over private records."""
+
+import pytest
+import yaml
+
+from dpsynth_assets.benchmark.running import places
+from dpsynth_assets.datasets import dataset_folders, standing
+from dpsynth_assets.datasets.benchmark_files import benchmark_files, found_benchmark, read_benchmark
+from dpsynth_assets.datasets.problems import DatasetFileError, Problem
+from dpsynth_assets_tests.benchmark.conftest import ROOT, attributes, write
+
+
+def problem(file) -> str:
+    with pytest.raises(DatasetFileError) as refused:
+        read_benchmark(file)
+    return str(refused.value)
+
+
+def test_every_seed_has_references_and_the_whole_grid(letters, home):
+    spec = read_benchmark(write(letters, seeds=2))
+    found = list(places(spec))
+    assert len(found) == len(set(found)) == 2 * (2 + 2)
+    assert [(p.line, p.epsilon, p.records) for p in found[:4]] == [
+        ("public_only", None, 300),
+        ("real_data", None, 300),
+        ("evolved", 8.0, 300),
+        ("evolved", 4.0, 150),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"methods": [{"name": "a", "method": "aug_pe"}] * 2}, "'a' twice"),
+        ({"methods": [{"name": "real_data", "method": "aug_pe"}]}, "a reference's"),
+        (
+            {"methods": [{"name": "a", "method": "aug_pe", "datasets": ["news"]}]},
+            "declared datasets",
+        ),
+        ({"public": {"language_model": {"kind": "embedded"}, "nonsense": 1}}, "nonsense"),
+        ({"grid": []}, "grid"),
+        ({"rowz": 3}, "rowz"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_with_its_file(letters, home, changes, told):
+    file = write(letters, **changes)
+    message = problem(file)
+    assert told in message
+    assert str(file) in message
+
+
+def test_records_must_be_declared_public(letters, home):
+    datasets = attributes(letters)["datasets"]
+    del datasets["letters"]["public"]
+    assert "datasets.letters.public" in problem(write(letters, datasets=datasets))
+    datasets["letters"]["public"] = False
+    assert "datasets.letters.public" in problem(write(letters, datasets=datasets))
+
+
+def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, monkeypatch):
+    private = {
+        "name": "mine",
+        "source": {"path": str(letters / "letters.csv")},
+        "columns": {"text": "text"},
+        "budget": {"epsilon": 1.0, "delta": 1e-6},
+        "public_data": "english",
+        "methods": [{"method": "aug_pe"}],
+    }
+    document = {"type": "dpsynth_assets.components.PrivateDataset", "attributes": private}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    message = problem(write(letters))
+    assert "the source of the private dataset 'mine'" in message
+
+
+def test_a_benchmark_is_found_by_name_and_is_no_dataset(letters, home, monkeypatch):
+    file = write(letters)
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(file.parent))
+    assert found_benchmark("tiny").name == "tiny"
+    found = standing(dataset_folders())
+    assert not found.problems
+    assert "tiny" not in {each.spec.name for each in found.usable}
+    with pytest.raises(DatasetFileError, match="Declared are: tiny"):
+        found_benchmark("tinny")
+
+
+def test_the_file_of_the_leaderboard_holds(monkeypatch, home, tmp_path):
+    monkeypatch.setenv("DPSYNTH_REAL_DATA", str(tmp_path))
+    (found,) = benchmark_files([ROOT / "benchmarks" / "leaderboard"])
+    assert not isinstance(found, Problem)
+    assert set(found.spec.datasets) == {"yelp", "ag_news", "movies"}

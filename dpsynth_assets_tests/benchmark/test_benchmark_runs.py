@@ -1,0 +1,119 @@
+"""Cells of a small benchmark: made once, read back, carried over, shown as partitions."""
+
+import json
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.assets.benchmark import benchmark_definitions, budget_key, seed_key
+from dpsynth_assets.benchmark.results import (
+    benchmark_folder,
+    export_cells,
+    import_cells,
+    standing_leaderboard,
+)
+from dpsynth_assets.benchmark.running import DatasetBench, Place, places
+from dpsynth_assets.cli.benchmark import app
+from dpsynth_assets.datasets.benchmark_files import read_benchmark
+from dpsynth_assets.lineage import verify_privacy_lineage
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets_tests.benchmark.conftest import AUG_PE, write
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def spec(letters, home):
+    return read_benchmark(write(letters))
+
+
+def files(spec):
+    return {
+        path.name: path.stat().st_mtime_ns
+        for path in (benchmark_folder(spec.name) / "cells").glob("*.json")
+    }
+
+
+def test_partitions_are_made_once_and_only_those_of_a_new_line_are_added(letters, home, spec):
+    resources = {"progress": Progress()}
+    definitions = dg.Definitions.merge(
+        benchmark_definitions(spec), dg.Definitions(resources=resources)
+    )
+    verify_privacy_lineage(definitions)
+    key = dg.MultiPartitionKey({"budget": budget_key(8.0, 300), "seed": seed_key(0)})
+    asset = definitions.resolve_assets_def(dg.AssetKey(["tiny", "letters", "evolved"]))
+
+    def materialised(assets, partition):
+        result = dg.materialize(assets, partition_key=partition)
+        (event,) = result.get_asset_materialization_events()
+        return {
+            name.removeprefix("dpsynth/"): value.value
+            for name, value in event.materialization.metadata.items()
+            if name.startswith("dpsynth/")
+        }
+
+    first = materialised([asset], key)
+    assert (first["rows"], first["kept"]) == (24, False)
+    assert 0 < first["epsilon"] <= 8
+    assert first["energy_distance"] > 0
+    made = files(spec)
+    again = materialised([asset], key)
+    assert again["kept"]
+    assert files(spec) == made
+
+    wider = read_benchmark(
+        write(
+            letters,
+            methods=[
+                {"name": "evolved", "method": "aug_pe", "settings": AUG_PE},
+                {"name": "more", "method": "aug_pe", "settings": {**AUG_PE, "variations": 3}},
+            ],
+        )
+    )
+    standing = DatasetBench(wider, "letters", benchmark_folder("tiny"))
+    there = [place.line for place in places(wider) if standing.is_made(place)]
+    assert there == ["evolved"]
+
+
+def test_a_benchmark_charges_no_ledger_of_the_installation(home, spec):
+    bench = DatasetBench(spec, "letters", benchmark_folder(spec.name))
+    found = bench.run(Place(dataset="letters", line="evolved", epsilon=8.0, records=300, seed=0))
+    assert found["guarantee"]["epsilon"] <= 8
+    assert found["tokens_written"] > 0
+    assert found["processor_seconds"] > 0
+    ledger = home / "ledger" / "ledger.sqlite"
+    assert not ledger.exists() or not Ledger(f"sqlite:///{ledger}").entries()
+
+
+def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, spec, tmp_path):
+    runner = CliRunner()
+    file = str(write(letters))
+    cut = runner.invoke(app, ["run", file, "--line", "real_data"])
+    assert cut.exit_code == 0, cut.output
+    assert "1 of 1 cells" in cut.output
+    made = files(spec)
+    whole = runner.invoke(app, ["run", file])
+    assert whole.exit_code == 0, whole.output
+    assert "4 of 4 cells" in whole.output
+    assert made.items() <= files(spec).items()
+    shown = runner.invoke(app, ["report", file, "--json"])
+    content = json.loads(shown.stdout)
+    assert content["missing_cells"] == 0
+    assert {each["line"] for each in content["lines"]} == {"evolved", "public_only", "real_data"}
+
+    kept = tmp_path / "cells.jsonl"
+    assert export_cells(benchmark_folder("tiny"), kept) == 4
+    assert "text" not in json.loads(kept.read_text().splitlines()[0])
+    elsewhere = tmp_path / "elsewhere"
+    assert import_cells(kept, elsewhere) == 4
+    assert import_cells(kept, elsewhere) == 0
+    assert standing_leaderboard(spec, elsewhere).to_json()["lines"] == content["lines"]
+
+
+def test_a_wrong_line_is_refused_before_anything_is_made(letters, home):
+    found = CliRunner().invoke(app, ["run", str(write(letters)), "--line", "evolvd"])
+    assert found.exit_code == 2
+    assert "expected one of evolved" in found.output
+    assert not (home / "benchmarks").exists()
