@@ -177,10 +177,14 @@ def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
 def _with_method(
     spec: PrivateDatasetSpec, candidate: Candidate, settings: dict[str, Any]
 ) -> PrivateDatasetSpec:
-    """The declaration with this method alone, and the histograms that it needs."""
+    """The declaration with this method alone, and the histograms that it needs.
+
+    Priced by zCDP, in milliseconds: tight accounting buys a little more.
+    """
     kept = spec.model_dump(
         mode="json", exclude_unset=True, exclude={"methods", "cluster_histogram", "topic_histogram"}
     )
+    kept["budget"] = {**kept["budget"], "accountant": "zcdp"}
     method = MethodSpec(method=candidate.method, settings=settings).model_dump(mode="json")
     return type(spec).model_validate({**kept, **candidate.declared, "methods": [method]})
 
@@ -216,6 +220,8 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
         )
     else:
         yield "The leaderboard has no line: nothing is expected of any method."
+    if spec.budget.accountant == "tight":
+        yield "Plans here are priced by zCDP: the cohort's tight accounting buys a little more."
     if spec.public_facts.records is None:
         yield (
             "No number of records is declared (public_facts.records): expectations are those of "

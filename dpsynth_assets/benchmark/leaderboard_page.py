@@ -38,9 +38,9 @@ _HEADER = (
 )  # fmt: skip
 _READ = (
     "Every corpus of a dataset is scored on the same number of rows against the same held-out "
-    "records. ± and intervals come from resampled seeds and rows. The gap runs from `public_only`, "
-    "the public model alone, to `one_real_example`, the same model after a real record and without "
-    "privacy. Near-duplicates: share of rows with another row at a cosine of .95. Perplexity is "
+    "records. ± and intervals come from resampled seeds and rows. The gap runs from public_only, "
+    "the public model alone, to one_real_example, the same model after a real record and without "
+    "privacy; a share of it stands only where the two differ beyond chance. Near-duplicates: share of rows with another row at a cosine of .95. Perplexity is "
     "that of rows under the public model: low where they are fluent, whatever they say."
 )
 
@@ -61,12 +61,30 @@ def to_page(board: Leaderboard) -> str:
     return to_html(f"Leaderboard: {board.name}", page_blocks(board))
 
 
-def to_text(board: Leaderboard, *, with_pictures: bool = False) -> str:
-    """Markdown; pictures, where asked for, stand in it as data."""
-    blocks = page_blocks(board)
-    if not with_pictures:
-        blocks = [block for block in blocks if not isinstance(block, Gallery)]
-    return to_markdown(blocks)
+def to_text(board: Leaderboard, folder: str | None = None) -> str:
+    """Markdown.
+
+    Args:
+        board: The leaderboard.
+        folder: Where its pictures lie, as links name it; None: no picture.
+    """
+    parts, drawn = [], iter(picture_files(board))
+    for block in page_blocks(board):
+        if not isinstance(block, Gallery):
+            parts.append(to_markdown([block]))
+        elif folder is not None:
+            shown = [(picture.title, next(drawn)) for picture in block.pictures]
+            parts.append("\n".join(f"![{title}]({folder}/{file})" for title, file in shown) + "\n")
+    return "\n".join(parts)
+
+
+def picture_files(board: Leaderboard) -> dict[str, bytes]:
+    """PNG pictures by the names of their files, in the order of the page."""
+    return {
+        f"leaderboard_{dataset}_{number}.png": png
+        for dataset in board.datasets
+        for number, png in enumerate(pictures(board.of(dataset), dataset).values(), start=1)
+    }
 
 
 def _facts(board: Leaderboard) -> str:
@@ -102,10 +120,12 @@ def _dataset(board: Leaderboard, dataset: str) -> Iterator[Block]:
 
 def _table(lines: Sequence[Standing], caption: str) -> TableBlock:
     floor_last = sorted(lines, key=lambda each: each.line == "public_only")
+    rows = [_row(each) for each in floor_last]
+    told = [place for place in range(len(_HEADER)) if any(row[place] for row in rows)]
     return TableBlock(
-        header=_HEADER,
-        rows=tuple(_row(each) for each in floor_last),
-        numeric=(False, *([True] * (len(_HEADER) - 1))),
+        header=tuple(_HEADER[place] for place in told),
+        rows=tuple(tuple(row[place] for place in told) for row in rows),
+        numeric=(False, *([True] * (len(told) - 1))),
         caption=caption,
     )
 
@@ -128,7 +148,7 @@ def _row(each: Standing) -> tuple[str, ...]:
         _shown(scores.get("next_word_accuracy"), ".3f"),
         _shown(scores.get("near_duplicates"), ".2f"),
         _shown(scores.get("perplexity"), ".0f"),
-        f"{costs.get('processor_seconds', 0) / 60:.1f}",
+        f"{costs['processor_seconds'] / 60:.1f}" if "processor_seconds" in costs else "",
         f"{costs['peak_memory_mib'] / 1024:.1f}" if "peak_memory_mib" in costs else "",
         f"{tokens / 1000:,.0f}" if tokens else "",
     )

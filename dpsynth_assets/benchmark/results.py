@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.benchmark.leaderboard import Leaderboard, leaderboard
-from dpsynth_assets.benchmark.leaderboard_page import to_page, to_text
+from dpsynth_assets.benchmark.leaderboard_page import picture_files, to_page, to_text
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.paths import home
+
+PICTURES = "pictures"
+"""Folder of pictures beside the page."""
 
 
 def benchmark_folder(name: str) -> Path:
@@ -30,9 +33,9 @@ def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Lea
     facts = {
         "δ": f"{spec.delta:g}",
         "rows scored": spec.scored_rows,
-        "held-out records": ", ".join(str(each.held_out) for each in spec.datasets.values()),
-        "cells": len(found),
-        "hours of all cells together": f"{seconds / 3600:.1f}",
+        "most held-out records": max(each.held_out for each in spec.datasets.values()),
+        "finished cells": len(found),
+        "hours of all timed cells": f"{seconds / 3600:.1f}",
         "code": ", ".join(codes),
     }
     return leaderboard(spec.name, found, missing=missing, facts=facts)
@@ -48,10 +51,12 @@ def kept_cells(
 
 
 def write_leaderboard(board: Leaderboard, folder: Path) -> dict[str, Path]:
-    """Writes leaderboard.md, .html and .json; returns the files by ending."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes leaderboard.md with its pictures, .html and .json; returns the files by ending."""
+    (folder / PICTURES).mkdir(parents=True, exist_ok=True)
+    for name, png in picture_files(board).items():
+        (folder / PICTURES / name).write_bytes(png)
     content = {
-        "md": to_text(board),
+        "md": to_text(board, PICTURES),
         "html": to_page(board),
         "json": json.dumps(board.to_json(), indent=1, ensure_ascii=False) + "\n",
     }

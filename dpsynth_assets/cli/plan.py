@@ -30,12 +30,26 @@ def plan(
     facts = _facts(planned, spec.budget.rounds)
     facts |= _promises(spec, planned)
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
+    facts["advice"] = _advice(spec)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
         _print(facts, everything=everything)
     if facts["refusals"] or any(row["refusal"] for row in facts["releases"]):
         raise typer.Exit(2)
+
+
+def _advice(spec: Any) -> dict[str, str]:
+    """Methods that fit -> the share of the gap that the leaderboard lets expect, best first."""
+    from dpsynth_assets.advice.advice import advise
+    from dpsynth_assets.datasets.declared_bases import declared_base
+
+    offers = advise(spec, declared_base(spec.public_data)).offers
+    return {
+        offer.line: offer.expectation.share_in_words()
+        for offer in offers
+        if offer.expectation is not None
+    }
 
 
 def _promises(spec: Any, planned: Any) -> dict[str, Any]:
@@ -181,6 +195,14 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
             f"Secrets: prior {declared(promise['prior'])}, posterior "
             f"{epsilon_up(promise['reached'])} after all rounds, of "
             f"{declared(promise['promised'])} promised."
+        )
+    if facts["advice"]:
+        told = ", ".join(f"{name} {share}" for name, share in facts["advice"].items())
+        console.print(
+            f"Advice from public corpora, share of the gap to expect: {told}. "
+            f"dpsynth advise {facts['cohort']} says more.",
+            highlight=False,
+            markup=False,
         )
     for refusal in facts["refusals"]:
         console.print(refusal, style="red", markup=False, soft_wrap=True)

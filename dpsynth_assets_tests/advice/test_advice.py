@@ -1,0 +1,153 @@
+"""Advice: from declarations and public corpora alone, at most a tenth worse than the best."""
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.advice.advice import advise
+from dpsynth_assets.advice.candidates import CANDIDATES, OTHERS
+from dpsynth_assets.advice.evidence import Measured, expected, measured_lines
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.registry import REGISTRY
+
+BASE = PublicDataSpec(name="words", domain="Letters", language_model={"kind": "smollm2"})
+WORST = 0.1
+"""Share of the best cell's score that advice may lose."""
+
+
+def declared(records=None, epsilon=4.0, labels=0, **further):
+    values = {"kind": [f"kind {number}" for number in range(labels)]} if labels else {}
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "mine",
+            "source": {"path": "nowhere/at_all.csv"},
+            "columns": {"text": "text", "labels": list(values)},
+            "public_facts": {"labels": values, "records": records},
+            "budget": {"epsilon": epsilon, "delta": 1e-6},
+            "public_data": "words",
+            "methods": [{"method": "aug_pe"}],
+            **further,
+        }
+    )
+
+
+def cell(line, share, epsilon=3.0, records=4000, dataset="reviews", **costs):
+    return Measured(
+        dataset=dataset, line=line, epsilon=epsilon, records=records, share=share, rows=400, **costs
+    )
+
+
+def test_every_registered_method_is_a_candidate_or_told_why_not():
+    assert {each.method for each in CANDIDATES} | set(OTHERS) == set(REGISTRY)
+
+
+def test_the_method_with_the_nearest_best_cells_comes_first():
+    cells = [
+        cell("aug_pe", 0.9, epsilon=10),
+        cell("epsvec", 0.6, epsilon=10),
+        cell("aug_pe", 0.3, epsilon=1),
+        cell("epsvec", 0.5, epsilon=1),
+    ]
+    rich = advise(declared(4000, 10.0), BASE, cells=cells).offers
+    poor = advise(declared(4000, 1.0), BASE, cells=cells).offers
+    assert [each.line for each in rich][:2] == ["aug_pe", "epsvec"]
+    assert [each.line for each in poor][:2] == ["epsvec", "aug_pe"]
+    assert all(each.expectation is None for each in rich[2:])
+
+
+def test_an_expectation_names_its_nearest_cell_and_the_distance():
+    cells = [cell("aug_pe", 0.9, epsilon=10), cell("aug_pe", 0.5, epsilon=1, dataset="news")]
+    found = expected("aug_pe", 2.0, 4000, cells)
+    assert found is not None
+    assert (found.nearest.dataset, found.factor) == ("news", pytest.approx(2.0))
+    assert (found.low, found.high) == (0.5, 0.9)
+    assert "2 times its ε times records" in found.distance_in_words()
+    assert expected("epsvec", 2.0, 4000, cells) is None
+
+
+def test_an_undeclared_number_of_records_counts_as_the_smallest_cell():
+    cells = [cell("aug_pe", 0.9, records=4000), cell("aug_pe", 0.3, records=500)]
+    assert expected("aug_pe", 3.0, None, cells) == expected("aug_pe", 3.0, 500, cells)
+
+
+def test_what_does_not_fit_is_told_with_its_reason():
+    found = advise(declared(500, 1.0, labels=5), BASE, rows=10_000, cells=[])
+    why = dict(found.others)
+    assert {"mean_clustered", "mean_uniform", "invisible_ink"} <= set(why)
+    assert "do not fill" in why["mean_clustered"]
+    undeclared = dict(advise(declared(None), BASE, cells=[]).others)
+    assert "not declared" in undeclared["mean_uniform"]
+    many = advise(declared(100_000, 8.0), BASE, rows=300, cells=[])
+    assert "mean_uniform" in {each.line for each in many.offers}
+
+
+def test_rows_beyond_what_a_budget_buys_rule_private_prediction_out():
+    bought = advise(declared(20_000, 4.0), BASE, rows=100, cells=[])
+    (offer,) = [each for each in bought.offers if each.line == "mean_uniform"]
+    more = advise(declared(20_000, 4.0), BASE, rows=50 * offer.rows, cells=[])
+    assert "mean_uniform" not in {each.line for each in more.offers}
+    assert "rows" in dict(more.others)["mean_uniform"]
+
+
+def test_time_grows_with_the_rows():
+    cells = [cell("aug_pe", 0.9, processor_seconds=400.0)]
+
+    def minutes(rows):
+        (offer,) = [
+            each
+            for each in advise(declared(4000), BASE, rows=rows, cells=cells).offers
+            if each.line == "aug_pe"
+        ]
+        return offer.minutes
+
+    assert minutes(800) == pytest.approx(2 * minutes(400))
+
+
+def test_secrets_and_structure_are_noted(monkeypatch):
+    plain = " ".join(advise(declared(None), BASE, cells=[]).notes)
+    assert "No number of records" in plain
+    schema = {"json_schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    structured = declared(4000, structured=schema)
+    assert "mean_svt" in " ".join(advise(structured, BASE, cells=[]).notes)
+
+
+def test_the_command_reads_no_record_and_prints_what_it_expects(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    shown = CliRunner().invoke(app, ["advise", "--records", "5000", "--epsilon", "3"])
+    assert shown.exit_code == 0, shown.output
+    assert "What does not fit" in shown.output
+    content = json.loads(CliRunner().invoke(app, ["advise", "--json"]).stdout)
+    assert content["offers"]
+    assert not (tmp_path / "home" / "ledger").exists()
+
+
+# Held-back cells of the leaderboard
+
+
+def held_back():
+    """Every dataset, ε and number of records with at least two methods, and all other datasets."""
+    lines = measured_lines()
+    places = sorted({(each.dataset, each.epsilon, each.records) for each in lines})
+    for dataset, epsilon, records in places:
+        own = {
+            each.line: each.share
+            for each in lines
+            if (each.dataset, each.epsilon, each.records) == (dataset, epsilon, records)
+        }
+        others = [each for each in lines if each.dataset != dataset]
+        if len(own) > 1 and others:
+            yield pytest.param(own, others, epsilon, records, id=f"{dataset}-{epsilon:g}-{records}")
+
+
+@pytest.mark.parametrize(("own", "others", "epsilon", "records"), held_back())
+def test_advice_on_held_back_cells_is_at_most_a_tenth_worse_than_the_best(
+    own, others, epsilon, records
+):
+    chosen = max(
+        own,
+        key=lambda line: getattr(expected(line, epsilon, records, others), "share", -math.inf),
+    )
+    assert own[chosen] >= (1 - WORST) * max(own.values())
