@@ -40,8 +40,9 @@ _READ = (
     "Every corpus of a dataset is scored on the same number of rows against the same held-out "
     "records. ± and intervals come from resampled seeds and rows. The gap runs from public_only, "
     "the public model alone, to one_real_example, the same model after a real record and without "
-    "privacy; a share of it stands only where the two differ beyond chance. Near-duplicates: share of rows with another row at a cosine of .95. Perplexity is "
-    "that of rows under the public model: low where they are fluent, whatever they say."
+    "privacy; a share of it stands only where the two differ beyond chance. Near-duplicates: share "
+    "of rows with another row at a cosine of .95. Perplexity is that of rows under the public "
+    "model: low where they are fluent, whatever they say."
 )
 
 
