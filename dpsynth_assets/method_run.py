@@ -291,6 +291,7 @@ class _Run:
                     inputs={
                         **public_versions(values),
                         **{name: self.released[name].reservation for name in read},
+                        **(self._corpora_behind(part) if stage.reads_corpora else {}),
                     },
                     rests_on=None if embedder is None else {EMBEDDINGS: embedder.made_by},
                 ),
@@ -438,7 +439,7 @@ class _Run:
                 inputs={
                     **public_versions(values),
                     **{name: self.released[name].reservation for name in names},
-                    **{name: self.corpora[name].reservation.id for name in planned.builds_on},
+                    **self._corpora_behind(planned),
                 },
                 release=self.release,
                 run_id="",
@@ -449,6 +450,11 @@ class _Run:
         )
         self._remember(planned, CANDIDATE_CORPUS, stored)
         return stored
+
+    def _corpora_behind(self, part: PlannedMethod | PlannedShared) -> dict[str, str]:
+        """Charges of the corpora that a method builds on, by folder."""
+        folders = part.builds_on if isinstance(part, PlannedMethod) else ()
+        return {name: self.corpora[name].reservation.id for name in folders}
 
     def _remember(
         self, part: PlannedMethod | PlannedShared, name: str, stored: StoredRelease

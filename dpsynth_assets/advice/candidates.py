@@ -105,6 +105,8 @@ OTHERS: Mapping[str, str] = {
     "mean_svt": "is for text with a fixed structure, such as JSON; declare `structured`",
     "median_clustered": "its ε is known only afterwards (ex post); declare accepts_ex_post",
     "few_shot": "shows records to the model under zero-out batches of few tokens; see mean_uniform",
+    "mean_with_shots": "begins with another method's corpus, which is paid for beside it",
+    "aug_pe_from_corpus": "begins with another method's corpus, which is paid for beside it",
     "dp_fine_tuning": "is ctcl without topics; on Yelp ctcl was better by energy distance and "
     "accuracy (docs/benchmarks.md)",
     "resampled": "chooses rows of another method's corpus; it writes none itself",

@@ -19,6 +19,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.corpora_behind import charges_behind, corpora_behind
 from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
 from dpsynth_assets.assets.keys import dataset_key, shared_key
@@ -75,7 +76,10 @@ def release_asset(
 
     @dg.asset(
         **part_asset(spec, planned, stage.name),
-        deps=[] if stage.public else private_inputs(spec, stage),
+        deps=[
+            *([] if stage.public else private_inputs(spec, stage)),
+            *_corpora(spec, planned, stage),
+        ],
         ins=_inputs(spec, planned, stage),
         tags={PRIVACY: RELEASED}
         | ({} if stage.public else {MECHANISM: f"{planned.method.name}.{stage.name}"}),
@@ -125,6 +129,15 @@ def private_inputs(spec: PrivateDatasetSpec, stage: Stage) -> list[dg.AssetKey]:
         *(["secrets"] if stage.needs_secrets else []),
     ]
     return [shared_key(spec.name, name) for name in names]
+
+
+def _corpora(
+    spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared, stage: Stage
+) -> list[dg.AssetKey]:
+    """Keys of the published corpora that a stage reads."""
+    if not (stage.reads_corpora and isinstance(planned, PlannedMethod)):
+        return []
+    return [dataset_key(spec.name, folder, "corpus") for folder in planned.builds_on]
 
 
 def _inputs(
@@ -220,6 +233,9 @@ class _StageRun:
                 )
             ),
         )
+        if self.stage.reads_corpora and isinstance(self.planned, PlannedMethod):
+            rows = corpora_behind(self.spec, self.planned, self.ledger, self._store)
+            inputs = replace(inputs, corpora=rows)
         self.planned.method.check_public(self.stage, inputs)
         return inputs
 
@@ -276,6 +292,7 @@ class _StageRun:
             inputs={
                 **public_versions(self.public_values),
                 **{name: reservation_of(self.upstream[name]) for name in read},
+                **(charges_behind(self.spec, self.planned) if self.stage.reads_corpora else {}),
             },
             rests_on=embeddings_rest_on(self._sensitive, self.spec.name)
             if self.stage.needs_embeddings

@@ -1,6 +1,5 @@
 """Rows written from what a method's stages released: free, whatever their number."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,12 +8,12 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.assets.corpora_behind import charges_behind, corpora_behind
 from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
 from dpsynth_assets.assets.method_assets import described, named, part_asset
 from dpsynth_assets.assets.public_inputs import public_ins
-from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
     reservation_of,
@@ -28,13 +27,10 @@ from dpsynth_assets.methods.requests import corpus_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.events import POST_PROCESSING
-from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
-from dpsynth_assets.releases.sealed import sealed_release
-from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
@@ -192,26 +188,18 @@ class _CorpusRun:
             topic_histogram=None
             if TOPIC_HISTOGRAM not in self.upstream
             else self._sealed(TOPIC_HISTOGRAM, shared_key(self.spec.name, TOPIC_HISTOGRAM)).facts,
-            corpora={name: self._rows_behind(name) for name in self.planned.builds_on},
+            corpora=corpora_behind(self.spec, self.planned, self.book, self.store),
         )
 
     def _sealed(self, name: str, asset: dg.AssetKey) -> Released:
         return read_released_stage(self.upstream[name], asset, self.book, self.store)
-
-    def _rows_behind(self, folder: str) -> pl.DataFrame:
-        """Rows of another method's published corpus, from the release that was paid for."""
-        asset = f"{self.spec.name}/{folder}/{CANDIDATE_CORPUS}"
-        reservation = _reservation_behind(self.spec, folder)
-        _, rows = sealed_release(self.book, self.store, reservation, asset)
-        return pl.DataFrame() if rows is None else rows
 
     def _paid(self) -> dict[str, str]:
         """Charge behind each release that the rows are written from."""
         names = [stage.name for stage in self.planned.plan.stages]
         names += [TOPIC_HISTOGRAM] if self.planned.follows_topics else []
         paid = {name: reservation_of(self.upstream[name]) for name in names}
-        others = {n: _reservation_behind(self.spec, n) for n in self.planned.builds_on}
-        return paid | others
+        return paid | charges_behind(self.spec, self.planned)
 
 
 def _description(planned: PlannedMethod) -> str:
@@ -221,23 +209,3 @@ def _description(planned: PlannedMethod) -> str:
         f"{named(planned)}. Written from what its stages released: "
         "charges nothing, whatever the number of rows."
     )
-
-
-def _reservation_behind(spec: PrivateDatasetSpec, folder: str) -> str:
-    """The charge behind a published corpus, which must be DP itself to be written from further.
-
-    The plan has asked the dataset file; what lies there may be older than the file.
-
-    Raises:
-        dg.Failure: No corpus is published there, or one that is not DP.
-    """
-    place = released_folder(spec.name, folder) / LABEL_FILE
-    label = json.loads(place.read_text()) if place.exists() else None
-    published = "none" if label is None else label["guarantee"]["type"]
-    if label is None or published != GuaranteeType.DP:
-        raise dg.Failure(
-            description=f"Expected a published corpus of {folder} that is DP, got {published}. "
-            f"Materialise {folder} under the present dataset file first.",
-            allow_retries=False,
-        )
-    return str(label["subject"]["reservation"])

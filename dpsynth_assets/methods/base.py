@@ -39,6 +39,8 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from dpsynth_assets.attacks.median_audit import MedianAudit
     from dpsynth_assets.attacks.reconstruction import KeysWritten
 
@@ -311,6 +313,8 @@ class Method(Staged[ConfigT]):
     """Whether there is a corpus at all; a method may release a downstream model instead."""
     rows_are_free: ClassVar[bool] = True
     """Whether `write` makes the rows, any number of them; else a paid stage releases them."""
+    chooses_rows: ClassVar[bool] = False
+    """Whether its rows are some of those of the corpus it builds on."""
     rehearsal: ClassVar[Mapping[str, Any]] = {}
     """Settings at which a run takes seconds: rehearsals of a whole installation use them."""
     attacks: ClassVar[tuple[Attack, ...]] = ()
@@ -344,6 +348,19 @@ class Method(Staged[ConfigT]):
     def builds_on(self) -> tuple[str, ...]:
         """Folders of the cohort's other methods whose published corpora this one reads."""
         return ()
+
+    def rows_behind(self, folder: str, public: PublicInputs) -> "pl.DataFrame":
+        """Rows of another method's published corpus: columns `text` and `label`.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if folder not in public.corpora:
+            raise ValueError(
+                f"Expected the published corpus of {folder}, got none. Publish it first, or "
+                "name another method's folder as `corpus`."
+            )
+        return public.corpora[folder]
 
     @property
     def writing_inputs(self) -> frozenset[str]:

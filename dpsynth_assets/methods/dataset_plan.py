@@ -144,20 +144,34 @@ class DatasetPlan:
             behind.append(self.topics.event)
         for stage in planned.plan.stages:
             own = planned.plan.charges.get(stage.name)
-            read = self.events_behind_stage(planned, stage)
+            read = self._events_read(planned, stage)
             made = () if own is None or stage.name == CANDIDATE_CORPUS else (own,)
             behind += [event for event in (*read, *made) if not _already(event, behind)]
+        behind += [e for e in self._events_of_corpora(planned) if not _already(e, behind)]
+        return tuple(behind)
+
+    def _events_of_corpora(self, planned: PlannedMethod) -> Sequence[Event]:
+        """Events of the releases behind the corpora that a method builds on, theirs included."""
+        behind: list[Event] = []
         for folder in planned.builds_on:
             other = self.method(folder)
             corpus = other.plan.charges.get(CANDIDATE_CORPUS)
             read = (*self.events_behind(other), *(() if corpus is None else (corpus,)))
             behind += [event for event in read if not _already(event, behind)]
-        return tuple(behind)
+        return behind
 
     def events_behind_stage(
         self, planned: PlannedMethod | PlannedShared, stage: Stage
     ) -> Sequence[Event]:
-        """Events of the releases that one stage reads: earlier stages, and shared histograms."""
+        """Events of what one stage reads: earlier stages, shared histograms, other corpora."""
+        read = self._events_read(planned, stage)
+        if not (stage.reads_corpora and isinstance(planned, PlannedMethod)):
+            return read
+        others = self._events_of_corpora(planned)
+        return [*read, *(event for event in others if not _already(event, read))]
+
+    def _events_read(self, planned: PlannedMethod | PlannedShared, stage: Stage) -> Sequence[Event]:
+        """Events of earlier stages and shared histograms that one stage reads."""
         charges, stages = planned.plan.charges, {each.name: each for each in planned.plan.stages}
         read, rest = [], list(stage.after)
         while rest:

@@ -146,6 +146,8 @@ def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem |
 
 def _nothing_to_choose(planned: Planned, other: Planned) -> InputProblem | None:
     """Whoever asks for all rows of a corpus, or for more, gets that corpus under another name."""
+    if not planned.method.chooses_rows:
+        return None
     if not (planned.method.rows_are_free and other.method.rows_are_free):
         return None  # How many rows a corpus of one release has is known once it was made.
     asked = planned.method.default_rows

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec
-from dpsynth_assets.methods.evolution import AugPe, SecPe
+from dpsynth_assets.methods.evolution import AugPe, AugPeFromCorpus, SecPe
 from dpsynth_assets.methods.fine_tuning import (
     Ctcl,
     DownstreamFineTuning,
@@ -25,6 +25,7 @@ from dpsynth_assets.methods.private_prediction import (
     MeanClustered,
     MeanSvt,
     MeanUniform,
+    MeanWithShots,
     MedianClustered,
 )
 
@@ -38,11 +39,13 @@ _OWN: tuple[type[Method[Any]], ...] = (
     MedianClustered,
     InvisibleInk,
     FewShot,
+    MeanWithShots,
     Ctcl,
     DpFineTuning,
     Resampled,
     DownstreamFineTuning,
     AugPe,
+    AugPeFromCorpus,
     SecPe,
     EpsVec,
 )

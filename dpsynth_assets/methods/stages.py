@@ -36,6 +36,7 @@ class Stage:
         needs_secrets: Whether it reads which private record holds which secret.
         after: Earlier stages of the same method whose releases it reads.
         shared: Histograms of the dataset that it reads.
+        reads_corpora: Whether it reads the published corpora that the method builds on.
         public: Whether it reads public and released values only: it is charged nothing, has no
             mechanism, and is run by `make_public` instead of `release`.
         resumes_by: What a killed run left to go on with: a checkpoint, or finished passes.
@@ -54,6 +55,7 @@ class Stage:
     needs_secrets: bool = False
     after: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    reads_corpora: bool = False
     public: bool = False
     resumes_by: Literal["checkpoint", "passes"] = "checkpoint"
     on_gpu: bool = True

@@ -82,6 +82,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "resampled": {"corpus": "dp_fine_tuning", "rows": 10},
     "downstream_fine_tuning": {"steps": 2, "sampling_probability": 0.1},
     "aug_pe": _EVOLUTION,
+    "aug_pe_from_corpus": {**_EVOLUTION, "corpus": "epsvec"},
+    "mean_with_shots": {**_UNIFORM, "corpus": "dp_fine_tuning", "shots": 1},
     "epsvec": {
         "candidates": 8,
         "negatives": 8,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dpsynth_assets.methods.evolution.aug_pe_votes import (
     PrivateVotes,
     VotingRounds,
 )
-from dpsynth_assets.methods.evolution.config import AugPeConfig
+from dpsynth_assets.methods.evolution.config import AugPeConfig, VotedConfig
 from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -36,17 +36,17 @@ LABEL_STAGE = "label_histogram"
 """Name of the stage that releases noisy label counts."""
 
 
-class AugPe(EvolutionMethod[AugPeConfig]):
-    """Xie et al. 2024: random texts, private votes, survivors, variations; T times."""
+VotedT = TypeVar("VotedT", bound=VotedConfig)
 
-    name: ClassVar[str] = "aug_pe"
-    title: ClassVar[str] = "Aug-PE: private evolution of texts"
+
+class VotedEvolution(EvolutionMethod[VotedT]):
+    """Rounds of noisy votes of the records, and the noise on them."""
+
     paper: ClassVar[str] = (
         "Xie et al. 2024, Differentially private synthetic data via foundation model APIs 2: text"
     )
     arxiv: ClassVar[str] = "2403.01749"
     guarantee = GuaranteeType.DP
-    config_type = AugPeConfig
 
     def stages(self) -> tuple[Stage, ...]:
         """The histogram of labels, where shares are released, and the population."""
@@ -224,3 +224,11 @@ class AugPe(EvolutionMethod[AugPeConfig]):
             "relation": str(self.terms.relation),
             "max_records_per_unit": self.terms.unit.max_records,
         }
+
+
+class AugPe(VotedEvolution[AugPeConfig]):
+    """Xie et al. 2024: random texts, private votes, survivors, variations; T times."""
+
+    name: ClassVar[str] = "aug_pe"
+    title: ClassVar[str] = "Aug-PE: private evolution of texts"
+    config_type = AugPeConfig

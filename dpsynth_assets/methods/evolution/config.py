@@ -230,10 +230,9 @@ class EvolutionConfig(MethodConfig):
         )
 
 
-class AugPeConfig(EvolutionConfig):
-    """Xie et al. 2024: private records vote for the nearest candidate of their label."""
+class VotedConfig(EvolutionConfig):
+    """Settings of votes for the nearest candidate of a record's label."""
 
-    method: Literal["aug_pe"] = "aug_pe"
     label_shares: Literal["equal", "released"] = Field(
         default="equal",
         description=(
@@ -250,4 +249,21 @@ class AugPeConfig(EvolutionConfig):
             "Share of this method's budget (of its ρ) for the histogram of labels, where "
             "label_shares is released."
         ),
+    )
+
+
+class AugPeConfig(VotedConfig):
+    """Xie et al. 2024: private records vote for the nearest candidate of their label."""
+
+    method: Literal["aug_pe"] = "aug_pe"
+
+
+class AugPeFromCorpusConfig(VotedConfig):
+    """Aug-PE whose first population is another released corpus of the cohort."""
+
+    method: Literal["aug_pe_from_corpus"] = "aug_pe_from_corpus"
+    corpus: str = Field(
+        default="epsvec",
+        pattern=r"^[a-z0-9_]+$",
+        description="Folder of the DP method whose published rows the evolution starts from.",
     )

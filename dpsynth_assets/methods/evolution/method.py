@@ -20,6 +20,7 @@ from dpsynth_assets.methods.evolution.generations import (
 from dpsynth_assets.methods.evolution.infilling import infilling_refusal
 from dpsynth_assets.methods.evolution.population import shared_out
 from dpsynth_assets.methods.evolution.prompts import PromptError
+from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
@@ -77,6 +78,10 @@ class EvolutionMethod(Method[EvolutionT]):
         labels, seed = self.terms.labels, public.seed
         return write_rows(survivors, sizes, labels, api, self.config, seed, progress)
 
+    def writer(self, public: PublicInputs) -> TextApi:
+        """Opens what writes the first candidates and their variations."""
+        return open_api(self.config, self.terms, public)
+
     def evolve(
         self,
         public: PublicInputs,
@@ -101,7 +106,7 @@ class EvolutionMethod(Method[EvolutionT]):
             config=self.config,
             labels=self.terms.labels,
             sizes=shared_out(self.config.population, self.label_shares(public)),
-            api=open_api(self.config, self.terms, public),
+            api=self.writer(public),
             embedder=public.text_embedder,
             seed=public.seed,
         )

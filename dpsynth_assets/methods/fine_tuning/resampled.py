@@ -30,6 +30,7 @@ class Resampled(Method[ResampledConfig]):
     arxiv = "2402.13659"
     config_type = ResampledConfig
     spends = False
+    chooses_rows = True
 
     @property
     def uses_topics(self) -> bool:
@@ -75,7 +76,7 @@ class Resampled(Method[ResampledConfig]):
         """
         import polars as pl
 
-        corpus = self._other_corpus(public)
+        corpus = self.rows_behind(self.config.corpus, public)
         histogram = released_histogram(public, self.terms.labels)
         progress(0.0, f"topics of {corpus.height} rows")
         labels, topics = self._labels(corpus), _topics(corpus, public)
@@ -99,15 +100,6 @@ class Resampled(Method[ResampledConfig]):
                 "distance_after": _distance(kept, shares),
             },
         )
-
-    def _other_corpus(self, public: PublicInputs) -> "pl.DataFrame":
-        name = self.config.corpus
-        if name not in public.corpora:
-            raise ValueError(
-                f"Expected the published corpus of {name}, got none. Publish it first, or "
-                "name another method's folder as `corpus`."
-            )
-        return public.corpora[name]
 
     def _labels(self, corpus: "pl.DataFrame") -> np.ndarray:
         """Index of each row's label; -1 for one that is not declared."""

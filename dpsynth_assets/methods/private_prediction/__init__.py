@@ -2,8 +2,9 @@
 
 Read in this order: `batching` and `declared_batches` (who shares a batch), `prompts`, `loop`
 (Algorithm 1), `method` (the stage, its plan and its price), `mean`, `median`, `mean_svt` and
-`invisible_ink` (what is drawn), `few_shot`, `references` (floor and ceiling), `planted_keys` and
-`median_attack` (the attacks that concern these methods).
+`invisible_ink` (what is drawn), `mean_with_shots` (the mean behind rows of another corpus),
+`few_shot`, `references` (floor and ceiling), `planted_keys` and `median_attack` (the attacks that
+concern these methods).
 
 Sources: Amin et al. 2024, "Private prediction for large-scale synthetic text generation" [amin2024]
 and Amin et al. 2025, "Clustering improves differentially private inference" [amin2025], with the
@@ -14,6 +15,7 @@ from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.invisible_ink import InvisibleInk
 from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
 from dpsynth_assets.methods.private_prediction.mean_svt import MeanSvt
+from dpsynth_assets.methods.private_prediction.mean_with_shots import MeanWithShots
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
 
 __all__ = [
@@ -22,5 +24,6 @@ __all__ = [
     "MeanClustered",
     "MeanSvt",
     "MeanUniform",
+    "MeanWithShots",
     "MedianClustered",
 ]

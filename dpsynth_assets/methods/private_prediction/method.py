@@ -102,6 +102,7 @@ class PrivatePrediction(Method[PredictionT]):
             "cluster_histogram": CLUSTER_HISTOGRAM,
         }
         read = {name: inputs.get(artifact, "") for name, artifact in names.items()}
+        read |= {folder: inputs[folder] for folder in self.builds_on if folder in inputs}
         return {**stage.settings, "inputs": read}
 
 

@@ -1,0 +1,89 @@
+"""Aug-PE that starts from another released corpus of the cohort instead of random texts.
+
+Random texts of a public model lie far from the records, and the first votes are spent on leaving
+them. Rows that another method has released begin nearer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from dpsynth_assets.methods.evolution.aug_pe import VotedEvolution
+from dpsynth_assets.methods.evolution.config import AugPeFromCorpusConfig
+from dpsynth_assets.methods.evolution.method import STAGE
+from dpsynth_assets.methods.evolution.text_api import ShareCallback, TextApi
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.stages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingRows:
+    """Gives released rows where random texts are asked for; variations are the writer's own.
+
+    Attributes:
+        api: Writes variations, and random texts where a label has too few rows.
+        rows: Label -> released rows.
+    """
+
+    api: TextApi
+    rows: Mapping[str, Sequence[str]] = field(repr=False)
+
+    def random(
+        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
+    ) -> list[str]:
+        """Takes each label's rows in their order, then writes what is lacking."""
+        left = {label: iter(texts) for label, texts in self.rows.items()}
+        found = [next(left.get(label, iter(())), None) for label in labels]
+        lacking = [label for label, text in zip(labels, found, strict=True) if text is None]
+        written = iter(self.api.random(lacking, seed=seed, progress=progress) if lacking else [])
+        return [next(written) if text is None else text for text in found]
+
+    def vary(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        degree: float,
+        seed: int,
+        progress: ShareCallback | None = None,
+    ) -> list[str]:
+        """See `VariationApi.vary`."""
+        return self.api.vary(texts, labels, degree=degree, seed=seed, progress=progress)
+
+
+class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
+    """Aug-PE (Xie et al. 2024) from the rows of another DP corpus of the same cohort.
+
+    **Privacy** The corpus was paid for by its own releases; starting from it is post-processing.
+    The votes cost what those of `aug_pe` cost, and the label states both together.
+    """
+
+    name: ClassVar[str] = "aug_pe_from_corpus"
+    title: ClassVar[str] = "Aug-PE from another corpus"
+    config_type = AugPeFromCorpusConfig
+
+    @property
+    def builds_on(self) -> tuple[str, ...]:
+        """The corpus that the first population is."""
+        return (self.config.corpus,)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Those of Aug-PE; the population reads the other corpus."""
+        return tuple(
+            replace(stage, reads_corpora=stage.name == STAGE) for stage in super().stages()
+        )
+
+    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+        """Asks for the other corpus, beside what Aug-PE asks for."""
+        super().check_public(stage, public)
+        if stage.name == STAGE:
+            self.rows_behind(self.config.corpus, public)
+
+    def writer(self, public: PublicInputs) -> TextApi:
+        """Opens the writer, which begins with released rows."""
+        rows = self.rows_behind(self.config.corpus, public)
+        by_label = {
+            label: rows.filter(rows["label"] == label)["text"].to_list()
+            for label in self.terms.labels
+        }
+        return StartingRows(api=super().writer(public), rows=by_label)

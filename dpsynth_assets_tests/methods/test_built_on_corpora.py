@@ -1,0 +1,152 @@
+"""Methods that begin with rows of another released corpus: mean_with_shots, aug_pe_from_corpus."""
+
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from dpsynth_assets import PublicBase, run_method
+from dpsynth_assets.methods.evolution.from_corpus import StartingRows
+from dpsynth_assets.methods.private_prediction.mean_with_shots import ShownRows
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import Ledger
+
+ROOT = Path(__file__).parents[2]
+MODEL = {
+    "vocabulary": 400, "width": 32, "layers": 2, "feed_forward": 64, "token_budget": 20_000,
+    "sequence_tokens": [128], "threads": 1,
+}  # fmt: skip
+EVOLUTION = {
+    "population": 12, "variations": 2, "iterations": 2, "max_new_tokens": 16, "rows": 10,
+}  # fmt: skip
+PREDICTION = {
+    "expected_batch_size": 16, "max_batches": 4, "batches_per_label": 2, "clip_bound": 4.5,
+    "max_document_tokens": 8, "max_example_tokens": 24, "min_tokens_for_new_document": 2,
+}  # fmt: skip
+EPSILON = 60.0
+FIRST = {"method": "aug_pe", "name": "first", "settings": EVOLUTION}
+
+
+@pytest.fixture(scope="module")
+def letters() -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Private letters of three kinds, and public ones."""
+    sys.path.append(str(ROOT / "data" / "demo"))
+    import mailboxes
+
+    private = pl.DataFrame(mailboxes.private_rows(300, 1)).select("text", "label")
+    public = pl.DataFrame(mailboxes.public_rows(300, 0)).select("text", "label")
+    return private, public
+
+
+@pytest.fixture
+def run(letters, tmp_path, monkeypatch):
+    """Runs a method over the letters, on a ledger of its own, behind `FIRST`."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    private, public = letters
+    labels = tuple(sorted(private["label"].unique()))
+    base = PublicBase(public, language_model={"kind": "embedded", "settings": MODEL})
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+    def call(method, settings, behind=(FIRST,), **changes):
+        return run_method(
+            method,
+            private,
+            base,
+            epsilon=EPSILON,
+            delta=1e-6,
+            settings=settings,
+            labels=labels,
+            cohort="letters",
+            declared={"methods": [*behind]},
+            ledger=ledger,
+            store=tmp_path / "store",
+            **changes,
+        )
+
+    call.ledger = ledger
+    return call
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}),
+        ("mean_with_shots", {**PREDICTION, "corpus": "first", "shots": 2}),
+    ],
+)
+def test_the_label_states_the_other_corpus_and_the_method_together(run, method, settings):
+    alone = run("aug_pe", EVOLUTION, behind=(), release="alone", rows=10)
+    made = run(method, settings)
+    assert made.corpus.height > 0
+    whole = made.label["guarantee"]["epsilon"]
+    (own,) = [each for each in made.plan.methods if each.method.name == method]
+    (first,) = [each for each in made.plan.methods if each.folder == "first"]
+    assert whole > max(own.plan.epsilon, first.plan.epsilon)
+    assert whole <= EPSILON
+    assert alone.label["guarantee"]["epsilon"] < EPSILON + 1e-9
+    behind = made.plan.events_behind_stage(own, own.plan.stages[-1])
+    assert list(behind) == [first.plan.charges["population"]]
+    again = run(method, settings)
+    assert again.reused
+
+
+def test_a_corpus_that_is_not_there_is_refused_before_a_charge(run):
+    with pytest.raises(PrivacyError, match="'nobody'"):
+        run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "nobody"})
+    with pytest.raises(PrivacyError, match="built on mean_with_shots itself"):
+        run("mean_with_shots", {**PREDICTION, "corpus": "mean_with_shots"})
+    assert not run.ledger.entries()
+
+
+def test_an_ex_post_corpus_is_no_start(run):
+    median = {
+        "method": "median_clustered",
+        "name": "first",
+        "settings": {"expected_batch_size": 16, "max_batches": 4},
+    }
+    with pytest.raises((PrivacyError, ValueError)):
+        run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}, behind=(median,))
+    assert not run.ledger.entries()
+
+
+class Writer:
+    """Writes numbered texts and counts what it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def random(self, labels, *, seed, progress=None):
+        self.asked.append(list(labels))
+        return [f"random {label} {number}" for number, label in enumerate(labels)]
+
+    def vary(self, texts, labels, *, degree, seed, progress=None):
+        return [f"{text} varied" for text in texts]
+
+
+def test_released_rows_come_first_and_only_what_is_lacking_is_written():
+    writer = Writer()
+    api = StartingRows(api=writer, rows={"a": ["a1", "a2"], "b": ["b1"]})
+    texts = api.random(["a", "b", "b", "a", "a", "c"], seed=1)
+    assert texts == ["a1", "b1", "random b 0", "a2", "random a 1", "random c 2"]
+    assert writer.asked == [["b", "a", "c"]]
+    assert api.random(["a"], seed=1) == ["a1"]
+    assert len(writer.asked) == 1
+    assert api.vary(["x"], ["a"], degree=0.5, seed=1) == ["x varied"]
+
+
+class Prompts:
+    """A model whose prompts are its texts, cut to characters."""
+
+    name = "prompts"
+
+    def prompt_ids(self, label, examples, most):
+        return [label, *(text[:most] for text in examples)]
+
+
+def test_private_and_public_prompts_show_the_same_rows():
+    shown = ShownRows(Prompts(), {"a": ("first row", "second")}, max_tokens=5)
+    assert shown.prompt_ids("a", ["record"], 3) == ["a", "fir", "sec", "rec"]
+    assert shown.prompt_ids("a", [], 1) == ["a", "first", "secon"]
+    assert shown.prompt_ids("b", [], 1) == ["b"]
+    assert shown.name == "prompts"
