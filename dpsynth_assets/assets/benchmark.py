@@ -10,7 +10,9 @@ import dagster as dg
 
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
+from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, PUBLIC
@@ -32,7 +34,7 @@ def benchmark_definitions(spec: BenchmarkSpec) -> dg.Definitions:
 
 def budget_key(epsilon: float, records: int) -> str:
     """Name of a budget in the grid of partitions."""
-    return f"ε {epsilon:g} on {records} records"
+    return f"ε {declared(epsilon)} on {records} records"
 
 
 def seed_key(seed: int) -> str:
@@ -68,6 +70,7 @@ def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
             "scored once, on an account of its own: no budget of a steward is touched."
         ),
     )
+    @public_section(f"{spec.name}/{dataset}/{line}")
     def cell(context: dg.AssetExecutionContext, progress: Progress) -> dg.MaterializeResult:
         # Imported here: opening the UI needs neither methods nor scores.
         from dpsynth_assets.benchmark.results import benchmark_folder
@@ -117,6 +120,7 @@ def _leaderboard(spec: BenchmarkSpec, lines: list[dg.AssetKey]) -> dg.AssetsDefi
             "decides, and what it leaves undecided. Cells that are not there yet are counted."
         ),
     )
+    @public_section(f"{spec.name}/{LEADERBOARD}")
     def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         from dpsynth_assets.benchmark.leaderboard_page import to_text
         from dpsynth_assets.benchmark.leaderboard_plots import pictures

@@ -26,6 +26,7 @@ from dpsynth_assets.method_run import MethodRun, run_method
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.metrics.next_word import NextWordSettings
 from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base import PublicBase
@@ -91,7 +92,7 @@ class Cell:
         entry = {name: value for name, value in vars(self.entry).items() if name != "title"}
         content = json.dumps([self.table, entry, self.delta], sort_keys=True, default=dict)
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-        asked = "" if self.epsilon is None else f"-{self.epsilon:g}"
+        asked = "" if self.epsilon is None else f"-{declared(self.epsilon)}"
         return f"{self.cohort}-{self.entry.method}{asked}-{self.seed}-{digest}"
 
 

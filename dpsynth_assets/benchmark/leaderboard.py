@@ -86,10 +86,10 @@ class Standing:
             "gap_closed": {
                 name: None
                 if share is None
-                else {name: round(value, 4) for name, value in vars(share).items()}
+                else {name: round(part, 4) for name, part in vars(share).items()}
                 for name, share in self.shares.items()
             },
-            "costs": {name: round(value, 1) for name, value in self.costs.items()},
+            "costs": {name: round(cost, 1) for name, cost in self.costs.items()},
             "refusal": self.refusal,
         }
 

@@ -10,6 +10,7 @@ from dpsynth_assets.benchmark.leaderboard_page import picture_files, to_page, to
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import declared
 
 PICTURES = "pictures"
 """Folder of pictures beside the page."""
@@ -31,7 +32,7 @@ def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Lea
     codes = sorted({scores["code"] for _, scores in found if scores.get("code")})
     seconds = sum(scores.get("seconds", 0.0) for _, scores in found)
     facts = {
-        "δ": f"{spec.delta:g}",
+        "δ": declared(spec.delta),
         "rows scored": spec.scored_rows,
         "most held-out records": max(each.held_out for each in spec.datasets.values()),
         "finished cells": len(found),

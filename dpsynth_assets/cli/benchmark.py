@@ -132,7 +132,9 @@ def _require(option: str, given: list[str], known: set[str]) -> None:
 
 
 def _told(place: Any) -> str:
-    budget = "" if place.epsilon is None else f", ε {place.epsilon:g}"
+    from dpsynth_assets.privacy.directed_rounding import declared
+
+    budget = "" if place.epsilon is None else f", ε {declared(place.epsilon)}"
     return (
         f"{place.dataset}/{place.line}{budget}, {place.records} records at most, seed {place.seed}"
     )

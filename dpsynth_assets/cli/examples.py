@@ -16,6 +16,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dpsynth run tickets --release 2026-12 --yes",
         "dpsynth run tickets --select '+key:\"tickets/shared/*\"'",
     ),
+    "advise": (
+        "dpsynth advise tickets",
+        "dpsynth advise --records 5000 --epsilon 3 --rows 10000",
+    ),
+    "benchmark run": (
+        "dpsynth benchmark run english_leaderboard",
+        "dpsynth benchmark run benchmarks/leaderboard/defs.yaml --dataset yelp --minutes 60",
+    ),
+    "benchmark report": ("dpsynth benchmark report english_leaderboard --output docs",),
+    "benchmark export": ("dpsynth benchmark export english_leaderboard cells.jsonl",),
+    "benchmark import": ("dpsynth benchmark import english_leaderboard cells.jsonl",),
     "report": ("dpsynth report tickets", "dpsynth report tickets --json"),
     "evaluate": (
         "dpsynth evaluate --real real.csv --synthetic corpus.parquet",

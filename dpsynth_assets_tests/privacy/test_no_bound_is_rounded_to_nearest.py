@@ -10,7 +10,7 @@ import pytest
 import dpsynth_assets
 
 PACKAGE = Path(dpsynth_assets.__file__).parent
-ALONE = PACKAGE / "privacy" / "rounded.py"
+ALONE = PACKAGE / "privacy" / "directed_rounding.py"
 
 BOUND = re.compile(
     r"epsilon|delta|posterior|prior\b|budget_eps|remaining|spent|allowance|claimed|observed|proven"
@@ -90,7 +90,7 @@ def test_every_bound_is_written_by_the_one_function() -> None:
     modules = sorted(path for path in PACKAGE.rglob("*.py") if path != ALONE)
     assert len(modules) > 100
     found = [offence for path in modules for offence in offences(path)]
-    assert not found, "write these with privacy.rounded: " + "; ".join(found)
+    assert not found, "write these with privacy.directed_rounding: " + "; ".join(found)
 
 
 @pytest.mark.parametrize(
