@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from dpsynth_assets.privacy.directed_rounding import declared
 
 WIDTH = 0.7
@@ -81,8 +82,8 @@ class Expectation:
         near, times = self.nearest, self.factor
         distance = "the same" if 0.95 < times < 1.05 else f"{times:.2g} times its"
         return (
-            f"nearest cell: {near.dataset}, ε = {declared(near.epsilon)}, {near.records:,} records; "
-            f"{distance} ε times records is asked for"
+            f"nearest cell: {near.dataset}, ε = {declared(near.epsilon)}, "
+            f"{near.records:,} records; {distance} ε times records is asked for"
         )
 
 
