@@ -14,7 +14,7 @@ from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
-from dpsynth_assets.paths import project_root
+from dpsynth_assets.public_base.documents import read_documents
 from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.making import (
     embedded_documents,
@@ -67,14 +67,7 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
     )
     @public_section(f"Reading public base {spec.name!r}")
     def public_corpus() -> dg.Output[pl.DataFrame]:
-        from dpsynth_assets.records import read_public_records
-
-        if spec.source is None:
-            documents = _demo_documents()
-            documents = documents.head(spec.max_documents or documents.height)
-        else:
-            documents = read_public_records(spec)
-        return _shown_documents(documents)
+        return _shown_documents(read_documents(spec))
 
     return public_corpus
 
@@ -122,17 +115,6 @@ def _shown_documents(documents: pl.DataFrame) -> dg.Output[pl.DataFrame]:
             "dpsynth/preview": dg.MetadataValue.md(preview),
         },
     )
-
-
-def _demo_documents() -> pl.DataFrame:
-    """The public documents that lie in the repository: text, label, group."""
-    path = project_root() / "data" / "demo" / "public.parquet"
-    if not path.exists():
-        raise FileNotFoundError(
-            f"Expected the demo's public corpus at {path}, got no file. Copy data/demo from the "
-            "repository, or name a `source` of the public base."
-        )
-    return pl.read_parquet(path)
 
 
 def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,6 +66,16 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
         require_plan(cohorts[name], place[name])
         _refuse_shared_records(cohorts[name], declared.usable)
     return cohorts[name]
+
+
+def find_file(name: str) -> Path:
+    """The file that declares a cohort which `find_cohort` has found."""
+    for file in standing(dataset_folders()).usable:
+        if isinstance(file.spec, PrivateDatasetSpec) and any(
+            cohort.name == name for cohort in cohorts_of(file.spec)
+        ):
+            return file.path
+    raise typer.BadParameter(f"Expected a declared cohort, got {name!r}.")
 
 
 def _refuse_shared_records(spec: PrivateDatasetSpec, files: Sequence[DatasetFile]) -> None:

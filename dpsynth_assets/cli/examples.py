@@ -10,7 +10,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dpsynth init reviews --from reviews.csv",
         "dpsynth init reviews --from reviews.csv --unit customer --epsilon 4 --records 20000",
     ),
-    "plan": ("dpsynth plan tickets", "dpsynth plan tickets --all"),
+    "plan": (
+        "dpsynth plan tickets",
+        "dpsynth plan tickets --all",
+        "dpsynth plan tickets --optimise --output better.yaml",
+    ),
     "run": (
         "dpsynth run tickets",
         "dpsynth run tickets --release 2026-12 --yes",

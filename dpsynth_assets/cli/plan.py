@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,8 +22,23 @@ def plan(
     cohort: CohortName,
     everything: All = False,
     as_json: Json = False,
+    optimise: Annotated[
+        bool, typer.Option("--optimise", help="Try on public text how a method splits its budget.")
+    ] = False,
+    method: Annotated[
+        str | None, typer.Option(help="With --optimise: folder of the method; none: the first.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=20, help="With --optimise: rows of each trial.")] = 200,
+    output: Annotated[
+        Path | None, typer.Option(help="With --optimise: write the dataset file with the best.")
+    ] = None,
 ) -> None:
     """Price every declared release from public facts alone; exit code 2 if one is refused."""
+    if optimise:
+        from dpsynth_assets.cli.budget_split import optimise as tried
+
+        tried(cohort, method, rows, output)
+        return
     from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 
     spec = find_cohort(cohort, to_spend=True)

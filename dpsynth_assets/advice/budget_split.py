@@ -1,0 +1,382 @@
+"""How a method best splits its budget, tried on public text in the place of the records.
+
+The stand-in cohort is one part of the public base's documents: those of every other public cluster,
+so that there is something to learn about it. Half of them stand for records, the other half is what
+rows are compared with; these no model of the trial has read. The method runs once for each split.
+
+**Privacy** Reads declarations and public documents; no record, no ledger of an installation.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.method_run import run_method
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.metrics.comparison import Comparison, compare
+from dpsynth_assets.metrics.embedding_distances import (
+    energy_distance,
+    resampled_energy_distances,
+)
+from dpsynth_assets.metrics.estimates import ScoredSide
+from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.public_base import PublicBase
+
+METRIC = "energy_distance"
+LARGEST_EPSILON = 50.0
+"""Of a trial: beyond it noise hardly matters, and calibrations were not made for it."""
+MOST_LABELS = 20
+LEAST_STAND_INS = 100
+"""Stand-in texts, and texts they are compared with: with fewer nothing is decided."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A field that splits a budget.
+
+    Attributes:
+        place: Its keys from the dataset file's top; `settings` stands for those of the method.
+        splits: What it splits, in words.
+        values: Values that are tried beside the declared one.
+    """
+
+    place: tuple[str, ...]
+    splits: str
+    values: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """How a table writes it."""
+        return ".".join(self.place).removeprefix("settings.")
+
+
+_ROUNDS = Choice(place=("settings", "iterations"), splits="rounds of votes", values=(1, 2, 3, 5))
+_STEPS = Choice(place=("settings", "steps"), splits="steps of DP-SGD", values=(2, 4, 8))
+_TOPICS = Choice(
+    place=("topic_histogram", "noise_std"),
+    splits="topic histogram and fine-tuning",
+    values=(3, 10, 30),
+)
+_CLUSTERS = Choice(
+    place=("cluster_histogram", "budget_share"),
+    splits="cluster histogram and generation",
+    values=(0.01, 0.02, 0.05, 0.15),
+)
+
+CHOICES: Mapping[str, tuple[Choice, ...]] = {
+    "aug_pe": (_ROUNDS,),
+    "epsvec": (
+        Choice(
+            place=("settings", "shots_share"),
+            splits="fixed shots and vectors",
+            values=(0.03, 0.1, 0.3, 0.6),
+        ),
+    ),
+    "ctcl": (_STEPS, _TOPICS),
+    "dp_fine_tuning": (_STEPS,),
+    "mean_clustered": (_CLUSTERS,),
+}
+"""Method -> what splits its budget."""
+
+Patch = Mapping[tuple[str, ...], float]
+"""Fields that differ from the declaration, by place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One split and what came of it.
+
+    Attributes:
+        patch: Fields that differ from the declaration.
+        score: Energy distance of its rows to public texts that no model of the trial has read;
+            None if refused.
+        rows: Rows that were scored.
+        minutes: It took so long.
+        refusal: Why there is no score.
+    """
+
+    patch: Patch
+    score: Estimate | None = None
+    rows: int = 0
+    minutes: float = 0.0
+    refusal: str = ""
+
+    def in_words(self) -> str:
+        """The fields that differ."""
+        told = (f"{'.'.join(k).removeprefix('settings.')} = {v:g}" for k, v in self.patch.items())
+        return ", ".join(told) or "as declared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitAdvice:
+    """All trials of a method, the declared split first.
+
+    Attributes:
+        method: Folder of the method.
+        epsilon: ε of every trial.
+        records: Stand-in records.
+        trials: In the order in which they ran.
+        best: The split with the least energy distance.
+        beside_declared: The best beside the declared one; None where they are the same.
+    """
+
+    method: str
+    epsilon: float
+    records: int
+    trials: tuple[Trial, ...]
+    best: Trial
+    beside_declared: Comparison | None
+
+    @property
+    def advised(self) -> Patch:
+        """Fields to change: none unless the best is better beyond chance."""
+        verdict = None if self.beside_declared is None else self.beside_declared.verdict
+        return self.best.patch if verdict == "better" else {}
+
+    def gain_in_words(self) -> str:
+        """What the advised split gains, or that nothing is decided."""
+        declared = self.trials[0].score
+        if declared is None:
+            return f"The declared split is refused; of the others {self.best.in_words()} is best."
+        found = self.beside_declared
+        if found is None:
+            return "No other split comes nearer to the texts than the declared one."
+        less = -found.difference / max(declared.value, 1e-12)
+        shown = f"{self.best.in_words()}: energy distance {less:.0%} less than as declared"
+        if found.verdict == "better":
+            return f"Gain: {shown}."
+        return f"Undecided, so nothing is changed: {shown}, within what chance gives."
+
+
+def choices_of(spec: PrivateDatasetSpec, folder: str | None = None) -> MethodSpec:
+    """The method whose budget is split: the named one, or the first that splits any.
+
+    Raises:
+        ValueError: There is none, or trials cannot stand for its records.
+    """
+    known = ", ".join(CHOICES)
+    if spec.structured is not None:
+        raise ValueError(
+            f"{spec.name}: expected free text to try splits on, got structured records. Public "
+            "documents have no such structure: choose the split by hand."
+        )
+    for entry in spec.methods:
+        if folder in (None, entry.key) and entry.method in CHOICES:
+            return entry
+    got = folder or ", ".join(entry.key for entry in spec.methods)
+    raise ValueError(
+        f"{spec.name}: expected a method that splits its budget ({known}), got {got}. Its budget "
+        "goes into one mechanism: there is nothing to choose."
+    )
+
+
+class StandIns:
+    """Public documents that stand for records, those that score, and the base without the latter.
+
+    Attributes:
+        records: Columns `id`, `text`, `label`.
+        labels: Their labels; empty where the base's documents have none.
+    """
+
+    def __init__(self, base: PublicBase, declared: PublicDataSpec, seed: int = 0) -> None:
+        """Splits a base's documents.
+
+        Raises:
+            ValueError: There are too few.
+        """
+        documents = base.documents.with_row_index("id").with_columns(pl.col("id").cast(pl.String))
+        chosen = documents.filter(_in_every_other_cluster(base, seed))
+        shuffled = chosen.sample(fraction=1.0, shuffle=True, seed=seed)
+        half = shuffled.height // 2
+        if half < LEAST_STAND_INS:
+            raise ValueError(
+                f"Expected at least {2 * LEAST_STAND_INS} public documents in every other cluster, "
+                f"got {shuffled.height}. Declare a public base with more documents."
+            )
+        self.records, self._scoring = shuffled.head(half), shuffled.tail(half)
+        values = sorted(set(self.records["label"].to_list()) - {""})
+        self.labels = tuple(values) if 2 <= len(values) <= MOST_LABELS else ()
+        kept = documents.join(self._scoring, on="id", how="anti").select("text", "label")
+        fields = declared.model_dump(
+            mode="json", exclude_unset=True, exclude={"name", "source", "columns", "invented"}
+        )
+        self.base = PublicBase(kept, name=declared.name, **fields)
+
+    @cached_property
+    def _embedder(self) -> Any:
+        manifest = self.base.values(["text_embedder"])["text_embedder"]
+        return self.base.models.text_embedder(manifest)
+
+    @cached_property
+    def _side(self) -> ScoredSide:
+        texts = self._scoring["text"].to_list()
+        return ScoredSide.of(self._embedder.embed(texts, public=True))
+
+    def score(self, texts: Sequence[str]) -> Estimate:
+        """Energy distance of rows to the texts that score, with paired resamples."""
+        side = ScoredSide.of(self._embedder.embed(texts, public=True), name="rows")
+        sides = self._side.features, side.features
+        draws = resampled_energy_distances(*sides, self._side.counts, side.counts)
+        return Estimate.around(energy_distance(*sides), draws)
+
+
+def optimise_split(
+    spec: PrivateDatasetSpec,
+    entry: MethodSpec,
+    stand_ins: StandIns,
+    *,
+    rows: int = 200,
+    told: Callable[[Trial, int], None] = lambda _trial, _left: None,
+) -> SplitAdvice:
+    """Runs the method for one split after another, one field at a time, the best kept.
+
+    Args:
+        spec: The cohort's declaration.
+        entry: The method, of `choices_of`.
+        stand_ins: Public texts in the place of records.
+        rows: Rows of each trial.
+        told: Called after each trial with it and the number of those that are left.
+    """
+    run = _Trials(spec, entry, stand_ins, rows)
+    choices = CHOICES[entry.method]
+    left = sum(len(_other_values(spec, entry, choice)) for choice in choices)
+    best = run.of({})
+    trials = [best]
+    told(best, left)
+    for choice in choices:
+        standing = best
+        for value in _other_values(spec, entry, choice):
+            trial = run.of({**standing.patch, choice.place: value})
+            left -= 1
+            told(trial, left)
+            trials.append(trial)
+            best = min(best, trial, key=_distance)
+    return SplitAdvice(
+        method=entry.key,
+        epsilon=run.epsilon,
+        records=stand_ins.records.height,
+        trials=tuple(trials),
+        best=best,
+        beside_declared=_beside(trials[0], best),
+    )
+
+
+def _distance(trial: Trial) -> float:
+    return float("inf") if trial.score is None else trial.score.value
+
+
+def _beside(declared: Trial, best: Trial) -> Comparison | None:
+    if best is declared or declared.score is None or best.score is None:
+        return None
+    return compare(METRIC, ("best", best.score), ("declared", declared.score))
+
+
+def _in_every_other_cluster(base: PublicBase, seed: int) -> pl.Series:
+    """Whether each document lies in one of the clusters that a seeded coin has chosen."""
+    centers = base.values(["public_clusters"])["public_clusters"]
+    nearest = np.argmax(base.embeddings @ centers.T, axis=1)
+    order = np.random.default_rng(seed).permutation(len(centers))
+    return pl.Series(np.isin(nearest, order[: (len(order) + 1) // 2]))
+
+
+def _other_values(spec: PrivateDatasetSpec, entry: MethodSpec, choice: Choice) -> tuple[float, ...]:
+    """Values of a choice that differ from the declared one."""
+    declared = _declared_value(spec, entry, choice)
+    return tuple(value for value in choice.values if value != declared)
+
+
+def _declared_value(spec: PrivateDatasetSpec, entry: MethodSpec, choice: Choice) -> Any:
+    """The value that holds today: the file's, or the default."""
+    from dpsynth_assets.methods.registry import get_method
+
+    top, name = choice.place
+    if top == "settings":
+        defaults = get_method(entry.method).config_type.model_fields
+        return entry.settings.get(name, defaults[name].default)
+    section = getattr(spec, top)
+    return None if section is None else getattr(section, name)
+
+
+class _Trials:
+    """Runs of one method over the stand-ins, each on a ledger that is thrown away."""
+
+    def __init__(
+        self, spec: PrivateDatasetSpec, entry: MethodSpec, stand_ins: StandIns, rows: int
+    ) -> None:
+        self._spec, self._entry, self._stand_ins, self._rows = spec, entry, stand_ins, rows
+        self.epsilon = _trial_epsilon(spec, entry, stand_ins.records.height)
+
+    def of(self, patch: Patch) -> Trial:
+        """Runs and scores one split."""
+        (settings, declared), started = self._arguments(patch), time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="dpsynth-split-") as scratch:
+            try:
+                found = run_method(
+                    self._entry.method,
+                    self._stand_ins.records.select("id", "text", "label"),
+                    self._stand_ins.base,
+                    epsilon=self.epsilon,
+                    delta=self._spec.budget.delta,
+                    settings=settings,
+                    labels=self._stand_ins.labels,
+                    rows=self._rows,
+                    cohort="stand_in",
+                    declared=declared,
+                    ledger=Ledger(f"sqlite:///{scratch}/ledger.db"),
+                    store=Path(scratch) / "store",
+                )
+            except (PrivacyError, ValueError) as refusal:
+                return Trial(patch=patch, refusal=str(refusal).splitlines()[0])
+        texts = [] if found.corpus is None else found.corpus["text"].to_list()
+        if len(texts) < 2:
+            return Trial(patch=patch, refusal="its budget buys no two rows")
+        return Trial(
+            patch=patch,
+            score=self._stand_ins.score(texts[: self._rows]),
+            rows=min(len(texts), self._rows),
+            minutes=(time.monotonic() - started) / 60,
+        )
+
+    def _arguments(self, patch: Patch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings of the method, and further fields of the dataset file."""
+        spec, settings = self._spec, dict(self._entry.settings)
+        if self._entry.method == "aug_pe":  # Its rows are its population.
+            settings["population"] = self._rows
+        histograms = {
+            name: section.model_dump(mode="json")
+            for name in ("cluster_histogram", "topic_histogram")
+            if (section := getattr(spec, name)) is not None
+        }
+        for (top, name), value in patch.items():
+            fields = settings if top == "settings" else histograms.setdefault(top, {})
+            fields[name] = value
+        return settings, {
+            "columns": {"id": "id"},
+            "neighboring_relation": str(spec.neighboring_relation),
+            "public_facts": {"records": self._stand_ins.records.height},
+            "budget": {"accountant": "zcdp"},
+            **histograms,
+        }
+
+
+def _trial_epsilon(spec: PrivateDatasetSpec, entry: MethodSpec, stand_ins: int) -> float:
+    """ε at which noise weighs on the stand-ins as it does on the records.
+
+    Noise on a mean over n records of k contributions to a unit shrinks as ε·n / k.
+    """
+    planned = plan_dataset(spec)
+    shares = [found.share for found in planned.methods if found.folder == entry.key]
+    share = sum(shares) + (planned.histogram.share if planned.histogram else 0.0)
+    records = (spec.public_facts.records or stand_ins) / spec.privacy_unit.max_records
+    epsilon = min(1.0, share or 1.0) * spec.budget.epsilon / spec.budget.rounds
+    return float(min(LARGEST_EPSILON, epsilon * records / stand_ins))

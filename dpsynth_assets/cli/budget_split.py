@@ -1,0 +1,129 @@
+"""`dpsynth plan COHORT --optimise`: tries how a method's budget is split, on public text."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_assets.cli.cohorts import find_cohort, find_file
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
+
+
+def optimise(cohort: str, method: str | None, rows: int, output: Path | None) -> None:
+    """Tries splits, prints what they gain, and writes the dataset file with the best.
+
+    Exit code 2 if there is nothing to split or too little public text.
+    """
+    from dpsynth_assets.advice.budget_split import choices_of, optimise_split
+
+    spec, console = find_cohort(cohort, to_spend=True), Console(highlight=False, markup=False)
+    try:
+        entry = choices_of(spec, method)
+        stand_ins = _stand_ins(spec.public_data)
+    except ValueError as problem:
+        typer.echo(str(problem), err=True)
+        raise typer.Exit(2) from None
+    console.print(
+        f"{entry.key}: splits are tried on {stand_ins.records.height} public texts in the place "
+        "of the records. Nothing private is read and nothing is charged."
+    )
+    found = optimise_split(spec, entry, stand_ins, rows=rows, told=lambda *t: _say(console, *t))
+    _print(console, found)
+    if not found.advised:
+        return
+    changed = _changed(find_file(cohort), _dataset_name(spec), entry.key, found.advised)
+    if output is None:
+        console.print("With --output FILE the dataset file is written with it.")
+    else:
+        output.write_text(changed, encoding="utf-8")
+        console.print(f"Written: {output}")
+
+
+def _stand_ins(name: str) -> Any:
+    from dpsynth_assets.advice.budget_split import StandIns
+    from dpsynth_assets.datasets.declared_bases import declared_base
+    from dpsynth_assets.public_base import PublicBase
+    from dpsynth_assets.public_base.documents import read_documents
+
+    base = declared_base(name)
+    if base is None:
+        raise ValueError(f"Expected a declared public base, got {name!r}. Declare it.")
+    fields = base.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    documents = None if base.invents_documents else read_documents(base)
+    return StandIns(PublicBase(documents, name=name, **fields), base)
+
+
+def _say(console: Console, trial: Any, left: int) -> None:
+    """A line after each trial, with how long the others will take at this pace."""
+    if trial.refusal:
+        console.print(f"  {trial.in_words()}: refused, {trial.refusal}")
+        return
+    ahead = f"; {left} left, about {max(1, round(left * trial.minutes))} min" if left else ""
+    console.print(
+        f"  {trial.in_words()}: energy distance {trial.score.value:.4f}, {trial.rows} rows, "
+        f"{trial.minutes:.1f} min{ahead}"
+    )
+
+
+def _print(console: Console, found: Any) -> None:
+    table = Table(
+        title=f"Splits of {found.method} on {found.records} public texts at "
+        f"ε = {epsilon_up(found.epsilon)}, where noise weighs as on the records",
+        title_justify="left",
+    )
+    table.add_column("split")
+    for name in ("energy distance", "±", "rows"):
+        table.add_column(name, justify="right")
+    for trial in found.trials:
+        score = ("refused", "", "")
+        if trial.score is not None:
+            spread = float(trial.score.draws.std())
+            score = (f"{trial.score.value:.4f}", f"{spread:.4f}", str(trial.rows))
+        table.add_row(trial.in_words(), *score)
+    console.print(table)
+    console.print(found.gain_in_words())
+
+
+def _dataset_name(spec: Any) -> str:
+    """Name in the file: that of the dataset where the cohort is one of several."""
+    part = getattr(spec, "part", None)
+    return str(spec.name if part is None else part.dataset)
+
+
+def _changed(file: Path, dataset: str, folder: str, patch: Any) -> str:
+    """The text of a dataset file with other values at some places; comments stay.
+
+    Args:
+        file: It declares the dataset.
+        dataset: Name of the dataset.
+        folder: Folder of the method whose settings change.
+        patch: Place -> value; see `budget_split.Choice`.
+    """
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 100
+    documents = list(yaml.load_all(file.read_text(encoding="utf-8")))
+    for document in documents:
+        fields = (document or {}).get("attributes", document) or {}
+        if fields.get("name") != dataset:
+            continue
+        for (top, name), value in patch.items():
+            section = fields
+            if top == "settings":
+                section = next(
+                    entry
+                    for entry in fields["methods"]
+                    if (entry.get("name") or entry["method"]) == folder
+                )
+            if section.get(top) is None:
+                section[top] = {}
+            section[top][name] = value
+    text = io.StringIO()
+    yaml.dump_all(documents, text)
+    return text.getvalue()
