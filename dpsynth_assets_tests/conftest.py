@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+
+# Tests are never timed: a busy machine draws examples slowly, and fails nothing by it.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 DRIVERS = ("psycopg", "psycopg2")
 PATIENCE_SECONDS = 120

@@ -35,6 +35,7 @@ HISTOGRAM = ClusterHistogram(
 )
 
 
+EARLIER_ROWS = pl.DataFrame({"text": ["a cat sat", "the dog ran"], "label": ["x", "y"]})
 EXTRA = {"mean_svt": {"svt_noise_scale": 20.0, "max_tokens_per_batch": 60}}
 
 
@@ -42,14 +43,20 @@ def config_of(name, **changes):
     return REGISTRY[name].config_type(**(SMALL | EXTRA.get(name, {}) | changes))
 
 
+def public_inputs(cases, model, **public):
+    """Centres, their histogram, and the corpus that `mean_with_shots` begins with."""
+    inputs = cases.public(
+        model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM, **public
+    )
+    return replace(inputs, corpora={"epsvec": EARLIER_ROWS})
+
+
 def run(name, cases, model, *, private=None, terms=None, config=None, epsilon=10.0, **public):
     terms = terms or cases.terms(accepts_ex_post=True)
     method = get_method(name)(config or config_of(name), terms)
     plan = method.plan(epsilon)
     assert plan.refusal is None
-    inputs = cases.public(
-        model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM, **public
-    )
+    inputs = public_inputs(cases, model, **public)
     return plan, cases.release(method, plan, private or cases.private(64), inputs)
 
 
@@ -187,9 +194,7 @@ def test_what_runs_and_what_it_costs_is_the_mechanism_of_the_stage(name, cases, 
     method = get_method(name)(config_of(name), cases.terms())
     (stage,) = method.plan(10.0).stages
     fewer = replace(stage, mechanism=replace(stage.mechanism, tokens=5))
-    inputs = cases.public(
-        endless_model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM
-    )
+    inputs = public_inputs(cases, endless_model)
     release = method.release(fewer, cases.private(64), inputs, None, cases.silent)
     assert release.cost.event == fewer.mechanism.event() != stage.mechanism.event()
     assert release.value.facts["private_tokens"] <= 5 * release.value.facts["batches"]
