@@ -25,7 +25,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, Publi
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.requests import corpus_request, stage_request
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR, Stage
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -413,6 +413,11 @@ class _Run:
                 folder: corpus.rows
                 for folder, corpus in self.corpora.items()
                 if corpus.rows is not None
+            },
+            generators={
+                folder: self.everything[name].folder
+                for folder in self.corpora
+                if (name := f"{folder}/{FINETUNED_GENERATOR}") in self.everything
             },
         )
 

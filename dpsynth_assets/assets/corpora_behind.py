@@ -1,7 +1,7 @@
 """Published corpora that another method of the cohort builds on, and the charges behind them."""
 
 import json
-from collections.abc import Mapping
+from dataclasses import replace
 
 import dagster as dg
 import polars as pl
@@ -9,7 +9,8 @@ import polars as pl
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.sealed import sealed_release
@@ -17,19 +18,37 @@ from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.release_store import ReleaseStore
 
 
-def corpora_behind(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, book: Ledger, store: ReleaseStore
-) -> Mapping[str, pl.DataFrame]:
-    """Rows of the published corpora that a method builds on, from the releases that were paid for.
+def with_corpora(
+    public: PublicInputs,
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod,
+    book: Ledger,
+    store: ReleaseStore,
+) -> PublicInputs:
+    """Adds the published corpora that a method builds on, from the releases that were paid for.
+
+    Fine-tuned weights that wrote such a corpus come with it, where the method reads them.
 
     Raises:
         dg.Failure: One is not published, or is not DP.
     """
-    found = {}
+    corpora, generators = {}, {}
     for folder, reservation in charges_behind(spec, planned).items():
         asset = f"{spec.name}/{folder}/{CANDIDATE_CORPUS}"
         _, rows = sealed_release(book, store, reservation, asset)
-        found[folder] = pl.DataFrame() if rows is None else rows
+        corpora[folder] = pl.DataFrame() if rows is None else rows
+        weights = _generator_behind(book, reservation) if planned.method.reads_generator else None
+        if weights is not None:
+            sealed_release(book, store, weights, f"{spec.name}/{folder}/{FINETUNED_GENERATOR}")
+            generators[folder] = store.files(weights)
+    return replace(public, corpora=corpora, generators=generators)
+
+
+def _generator_behind(book: Ledger, reservation: str) -> str | None:
+    """The charge of the weights that wrote a corpus; None where no weights of the cohort did."""
+    charge = book.charge(reservation)
+    inputs = {} if charge is None else charge.parameters.get("inputs", {})
+    found: str | None = inputs.get(FINETUNED_GENERATOR)
     return found
 
 

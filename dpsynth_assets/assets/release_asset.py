@@ -19,7 +19,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.corpora_behind import charges_behind, corpora_behind
+from dpsynth_assets.assets.corpora_behind import charges_behind, with_corpora
 from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
 from dpsynth_assets.assets.keys import dataset_key, shared_key
@@ -234,8 +234,7 @@ class _StageRun:
             ),
         )
         if self.stage.reads_corpora and isinstance(self.planned, PlannedMethod):
-            rows = corpora_behind(self.spec, self.planned, self.ledger, self._store)
-            inputs = replace(inputs, corpora=rows)
+            inputs = with_corpora(inputs, self.spec, self.planned, self.ledger, self._store)
         self.planned.method.check_public(self.stage, inputs)
         return inputs
 

@@ -8,7 +8,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.corpora_behind import charges_behind, corpora_behind
+from dpsynth_assets.assets.corpora_behind import charges_behind, with_corpora
 from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
@@ -177,8 +177,9 @@ class _CorpusRun:
             salt=f"{self.spec.name}/{self.planned.folder}/{self.release}",
             seed=release_seed(self.release),
         )
+        behind = with_corpora(opened, self.spec, self.planned, self.book, self.store)
         return replace(
-            opened,
+            behind,
             released={
                 stage.name: self._sealed(
                     stage.name, dataset_key(self.spec.name, self.planned.folder, stage.name)
@@ -188,7 +189,6 @@ class _CorpusRun:
             topic_histogram=None
             if TOPIC_HISTOGRAM not in self.upstream
             else self._sealed(TOPIC_HISTOGRAM, shared_key(self.spec.name, TOPIC_HISTOGRAM)).facts,
-            corpora=corpora_behind(self.spec, self.planned, self.book, self.store),
         )
 
     def _sealed(self, name: str, asset: dg.AssetKey) -> Released:

@@ -315,6 +315,8 @@ class Method(Staged[ConfigT]):
     """Whether `write` makes the rows, any number of them; else a paid stage releases them."""
     chooses_rows: ClassVar[bool] = False
     """Whether its rows are some of those of the corpus it builds on."""
+    reads_generator: ClassVar[bool] = False
+    """Whether it needs the fine-tuned weights behind the corpus it builds on."""
     rehearsal: ClassVar[Mapping[str, Any]] = {}
     """Settings at which a run takes seconds: rehearsals of a whole installation use them."""
     attacks: ClassVar[tuple[Attack, ...]] = ()
@@ -348,6 +350,11 @@ class Method(Staged[ConfigT]):
     def builds_on(self) -> tuple[str, ...]:
         """Folders of the cohort's other methods whose published corpora this one reads."""
         return ()
+
+    @property
+    def fine_tunes_language_model(self) -> bool:
+        """Whether weights that it releases read prompts as the base's language model does."""
+        return False
 
     def rows_behind(self, folder: str, public: PublicInputs) -> "pl.DataFrame":
         """Rows of another method's published corpus: columns `text` and `label`.

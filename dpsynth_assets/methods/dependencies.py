@@ -126,7 +126,20 @@ def _corpus_problem(planned: Planned, folder: str, known: Methods) -> InputProbl
             got=f"{other.folder}, which is {_IN_WORDS[other.plan.guarantee]}",
             remedy="Rows of it are no more private than it is: name the folder of a DP method.",
         )
-    return _nothing_to_choose(planned, known[folder])
+    return _no_generator(planned, known[folder]) or _nothing_to_choose(planned, known[folder])
+
+
+def _no_generator(planned: Planned, other: Planned) -> InputProblem | None:
+    """Why the corpus of another method has no fine-tuned language model behind it."""
+    if not planned.method.reads_generator or other.method.fine_tunes_language_model:
+        return None
+    return InputProblem(
+        field="settings",
+        expected=f"the folder of a method that fine-tunes a language model, for {planned.folder}",
+        got=f"{other.folder}, which fine-tunes none",
+        remedy="Name one such as ctcl, over a public base with conditional_generator: "
+        "{kind: language_model}.",
+    )
 
 
 def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem | None:

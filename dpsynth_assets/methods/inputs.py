@@ -105,6 +105,7 @@ class PublicInputs:
         engine: Engine of the dataset file (`models.engines`), if a method generates through one.
         released: Releases of earlier stages of the same method, by stage.
         corpora: Published rows of other methods of the cohort that this one builds on, by folder.
+        generators: Folders of the fine-tuned weights that wrote such rows, where weights did.
     """
 
     language_model: Any = None
@@ -120,3 +121,4 @@ class PublicInputs:
     engine: Any | None = None
     released: Mapping[str, Released] = field(default_factory=dict)
     corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
+    generators: Mapping[str, Path] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dpsynth_assets.methods.base import CohortTerms, Method
-from dpsynth_assets.methods.epsvec import EpsVec
+from dpsynth_assets.methods.epsvec import EpsVec, EpsVecOnGenerator
 from dpsynth_assets.methods.evolution import AugPe, AugPeFromCorpus, SecPe
 from dpsynth_assets.methods.fine_tuning import (
     Ctcl,
@@ -24,6 +24,7 @@ from dpsynth_assets.methods.private_prediction import (
     InvisibleInk,
     MeanClustered,
     MeanSvt,
+    MeanSvtOnGenerator,
     MeanUniform,
     MeanWithShots,
     MedianClustered,
@@ -40,6 +41,7 @@ _OWN: tuple[type[Method[Any]], ...] = (
     InvisibleInk,
     FewShot,
     MeanWithShots,
+    MeanSvtOnGenerator,
     Ctcl,
     DpFineTuning,
     Resampled,
@@ -48,6 +50,7 @@ _OWN: tuple[type[Method[Any]], ...] = (
     AugPeFromCorpus,
     SecPe,
     EpsVec,
+    EpsVecOnGenerator,
 )
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 CANDIDATE_CORPUS = "candidate_corpus"
 """Name of the asset that holds a method's rows before the release gate."""
 
+FINETUNED_GENERATOR = "finetuned_generator"
+"""Name of the stage whose files are weights that were fine-tuned on the records."""
+
 
 class Mechanism(Protocol):
     """What reads private records in one stage: its parameters, noise included, and its price."""

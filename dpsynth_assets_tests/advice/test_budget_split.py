@@ -131,9 +131,7 @@ def test_every_split_runs_once_and_the_declared_one_first(stand_ins, monkeypatch
 def test_a_split_that_the_budget_cannot_pay_is_told_and_passed_over(stand_ins):
     histogram = {"budget_share": 0.02, "clusters_per_label": 2}
     settings = {"expected_batch_size": 4096, "max_batches": 1}
-    spec = declared(
-        {"method": "mean_clustered", "settings": settings}, cluster_histogram=histogram
-    )
+    spec = declared({"method": "mean_clustered", "settings": settings}, cluster_histogram=histogram)
     found = optimise_split(spec, spec.methods[0], stand_ins, rows=24)
     assert all(trial.refusal and trial.score is None for trial in found.trials)
     assert found.advised == {}

@@ -1,4 +1,4 @@
-"""Methods that begin with rows of another released corpus: mean_with_shots, aug_pe_from_corpus."""
+"""Methods that build on another corpus of the cohort: on its rows, or on the weights behind it."""
 
 import sys
 from pathlib import Path
@@ -66,6 +66,58 @@ def run(letters, tmp_path, monkeypatch):
 
     call.ledger = ledger
     return call
+
+
+TRAINING = {
+    "steps": 2, "sampling_probability": 0.1, "rows": 12, "max_document_tokens": 24,
+    "architecture": "decoder_only",
+}  # fmt: skip
+TUNED = {"method": "dp_fine_tuning", "name": "tuned", "settings": TRAINING}
+STEERING = {
+    "candidates": 8, "negatives": 8, "clip_documents": 10, "max_document_tokens": 24,
+    "max_new_tokens": 16, "rows": 10, "layers": [0],
+}  # fmt: skip
+ON_GENERATOR = [
+    ("epsvec_on_generator", {**STEERING, "generator": "tuned"}),
+    (
+        "mean_svt_on_generator",
+        {**PREDICTION, "generator": "tuned", "max_tokens_per_batch": 60, "svt_noise_scale": 20.0},
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), ON_GENERATOR)
+def test_a_generator_takes_the_place_of_the_public_model(run, method, settings, monkeypatch):
+    from dpsynth_assets.methods import on_generator
+
+    opened, load = [], on_generator.load_language_model
+    monkeypatch.setattr(
+        on_generator,
+        "load_language_model",
+        lambda folder, **kind: opened.append(folder) or load(folder, **kind),
+    )
+    made = run(method, settings, behind=(TUNED,))
+    weights = made.releases["tuned/finetuned_generator"]
+    assert opened
+    assert set(opened) == {weights.folder}
+    (own,) = [each for each in made.plan.methods if each.method.name == method]
+    (tuned,) = [each for each in made.plan.methods if each.folder == "tuned"]
+    whole = made.label["guarantee"]["epsilon"]
+    assert max(own.plan.epsilon, tuned.plan.epsilon) < whole <= EPSILON
+    for stage in own.plan.stages:
+        behind = list(made.plan.events_behind_stage(own, stage))
+        assert tuned.plan.charges["finetuned_generator"] in behind
+    assert run(method, settings, behind=(TUNED,)).reused
+
+
+@pytest.mark.parametrize(("method", "settings"), ON_GENERATOR)
+def test_a_corpus_without_fine_tuned_language_model_is_refused(run, method, settings):
+    with pytest.raises(PrivacyError, match="which fine-tunes none"):
+        run(method, {**settings, "generator": "first"})
+    encoder = {**TRAINING, "architecture": "encoder_decoder"}
+    with pytest.raises(PrivacyError, match="which fine-tunes none"):
+        run(method, settings, behind=({**TUNED, "settings": encoder},))
+    assert not run.ledger.entries()
 
 
 @pytest.mark.parametrize(

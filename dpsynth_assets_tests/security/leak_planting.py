@@ -63,6 +63,15 @@ _EVOLUTION = {
     "max_new_tokens": 16,
     "rows": 10,
 }
+_STEERING = {
+    "candidates": 8,
+    "negatives": 8,
+    "clip_documents": 10,
+    "max_document_tokens": 24,
+    "max_new_tokens": 16,
+    "rows": 10,
+    "layers": [0],
+}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "mean_uniform": _UNIFORM,
     "mean_svt": {**_UNIFORM, "min_tokens_for_new_document": 2, "max_tokens_per_batch": 40},
@@ -77,22 +86,21 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "max_example_tokens": 20,
         "extra_documents": 4,
     },
-    "dp_fine_tuning": _TRAINING,
+    "dp_fine_tuning": {**_TRAINING, "architecture": "decoder_only"},
     "ctcl": _TRAINING,
     "resampled": {"corpus": "dp_fine_tuning", "rows": 10},
     "downstream_fine_tuning": {"steps": 2, "sampling_probability": 0.1},
     "aug_pe": _EVOLUTION,
     "aug_pe_from_corpus": {**_EVOLUTION, "corpus": "epsvec"},
-    "mean_with_shots": {**_UNIFORM, "corpus": "dp_fine_tuning", "shots": 1},
-    "epsvec": {
-        "candidates": 8,
-        "negatives": 8,
-        "clip_documents": 10,
-        "max_document_tokens": 24,
-        "max_new_tokens": 16,
-        "rows": 10,
-        "layers": [0],
+    "mean_svt_on_generator": {
+        **_UNIFORM,
+        "generator": "dp_fine_tuning",
+        "min_tokens_for_new_document": 2,
+        "max_tokens_per_batch": 40,
     },
+    "mean_with_shots": {**_UNIFORM, "corpus": "dp_fine_tuning", "shots": 1},
+    "epsvec": _STEERING,
+    "epsvec_on_generator": {**_STEERING, "generator": "dp_fine_tuning"},
 }
 """Every method that is (ε, δ)-DP or ex-post, at its smallest; `secpe` has a cohort of its own."""
 

@@ -3,11 +3,12 @@
 Banayeeanzade et al. 2026. Read in this order: `config`, `plan` (how much noise), `prompts` (the
 scaffold around every text), `candidates` and `shots` (fixed shots by a noisy histogram), `states`,
 `negatives`, `vector_noise` and `vectors` (dataset vectors by one joint noisy mean), `writing`,
-`stages`, `method`.
+`stages`, `method`, `on_generator` (on weights that were fine-tuned on the same records).
 
 Shape letters: N records, Y labels, L layers, d width of the residual stream, M texts of a label.
 """
 
 from dpsynth_assets.methods.epsvec.method import EpsVec
+from dpsynth_assets.methods.epsvec.on_generator import EpsVecOnGenerator
 
-__all__ = ["EpsVec"]
+__all__ = ["EpsVec", "EpsVecOnGenerator"]

@@ -47,6 +47,11 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
         """Whether training starts from the public weights."""
         return self.config.pretrained
 
+    @property
+    def fine_tunes_language_model(self) -> bool:
+        """Whether a decoder is trained, or the base's generator is its language model."""
+        return self.config.architecture == "decoder_only" or super().fine_tunes_language_model
+
     def starts_from(self, public: PublicInputs) -> Any:
         """The public model of the chosen architecture."""
         if self.config.architecture == "decoder_only":

@@ -45,14 +45,17 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.rejection_sampling import open_judge
-from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
+from dpsynth_assets.methods.stages import (
+    FINETUNED_GENERATOR,
+    Stage,
+    StageRelease,
+    SyntheticCorpus,
+)
 from dpsynth_assets.models.conditional_generator import ConditionalGenerator
 from dpsynth_assets.models.fine_tuning import TokenExample
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.storage.disk_room import Room
-
-STAGE = "finetuned_generator"
 
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
 
@@ -84,6 +87,12 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         return True
 
     @property
+    def fine_tunes_language_model(self) -> bool:
+        """Whether the base's generator is its language model."""
+        declared = self.terms.generator
+        return declared is not None and declared.kind == "language_model"
+
+    @property
     def templates(self) -> PromptTemplates | None:
         """Prompts of the base's language model; None where conditions are aspect lines."""
         return generator_prompts(self.terms, self.config.document_type, keywords=self.has_keywords)
@@ -97,7 +106,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def stages(self) -> tuple[Stage, ...]:
         """The fine-tuned generator."""
         stage = Stage(
-            name=STAGE,
+            name=FINETUNED_GENERATOR,
             title="Generator fine-tuned on the private records by DP-Adam.",
             needs_embeddings=self.has_keywords,
         )
@@ -163,7 +172,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         cells = self.cells(public, known, rows)
         judge = None if config.rejection is None else open_judge(config.rejection, public)
         with open_writer(
-            public.released[STAGE].folder,
+            public.released[FINETUNED_GENERATOR].folder,
             self.terms.engine,
             device=self.starts_from(public).device,
             batch_rows=config.rows_per_forward,
