@@ -44,9 +44,10 @@ def seed_key(seed: int) -> str:
 
 def _partitions(spec: BenchmarkSpec, line: str) -> dg.PartitionsDefinition[Any]:
     seeds = dg.StaticPartitionsDefinition([seed_key(seed) for seed in range(spec.seeds)])
-    if line in spec.references:
+    method = next((each for each in spec.methods if each.name == line), None)
+    if method is None:
         return seeds
-    budgets = dg.StaticPartitionsDefinition([budget_key(*size) for size in spec.sizes])
+    budgets = dg.StaticPartitionsDefinition([budget_key(*size) for size in spec.sizes_of(method)])
     return dg.MultiPartitionsDefinition({"budget": budgets, "seed": seeds})
 
 

@@ -58,6 +58,8 @@ def places(spec: BenchmarkSpec) -> Iterator[Place]:
         for epsilon, records in spec.sizes:
             for dataset in spec.datasets:
                 for method in spec.lines(dataset):
+                    if (epsilon, records) not in spec.sizes_of(method):
+                        continue
                     yield Place(
                         dataset=dataset,
                         line=method.name,

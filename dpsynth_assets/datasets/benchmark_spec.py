@@ -50,6 +50,13 @@ class BenchmarkDataset(Declaration):
     )
 
 
+class Budgets(Declaration):
+    """Cells of a line: every ε with every number of records."""
+
+    epsilons: list[float] = Field(min_length=1, description="Budgets ε (no unit).")
+    records: list[int] = Field(min_length=1, description="Most source records (records).")
+
+
 class BenchmarkMethod(Declaration):
     """A line of the leaderboard: a method with settings."""
 
@@ -62,13 +69,9 @@ class BenchmarkMethod(Declaration):
     datasets: list[Name] | None = Field(
         default=None, description="Names of the datasets it runs on; none: all."
     )
-
-
-class Budgets(Declaration):
-    """Cells of a line: every ε with every number of records."""
-
-    epsilons: list[float] = Field(min_length=1, description="Budgets ε (no unit).")
-    records: list[int] = Field(min_length=1, description="Most source records (records).")
+    grid: list[Budgets] | None = Field(
+        default=None, description="Budgets and sizes of this line; none: those of the benchmark."
+    )
 
 
 class BenchmarkSpec(Declaration):
@@ -120,9 +123,13 @@ class BenchmarkSpec(Declaration):
 
     @property
     def sizes(self) -> list[tuple[float, int]]:
-        """Every ε and number of records of the grid, each once, in its order."""
-        pairs = ((e, n) for each in self.grid for n in each.records for e in each.epsilons)
-        return list(dict.fromkeys(pairs))
+        """Every ε and number of records of any line, each once, in the order of the grid."""
+        own = (_pairs(line.grid or ()) for line in self.methods)
+        return list(dict.fromkeys(pair for pairs in (_pairs(self.grid), *own) for pair in pairs))
+
+    def sizes_of(self, line: BenchmarkMethod) -> list[tuple[float, int]]:
+        """Every ε and number of records of one line."""
+        return list(dict.fromkeys(_pairs(self.grid if line.grid is None else line.grid)))
 
     def lines(self, dataset: str) -> Iterator[BenchmarkMethod]:
         """Lines that run on a dataset."""
@@ -143,3 +150,7 @@ class BenchmarkSpec(Declaration):
     def without(self, *fields: str) -> Mapping[str, Any]:
         """All fields but these, as JSON values."""
         return self.model_dump(mode="json", exclude=set(fields))
+
+
+def _pairs(grid: Sequence[Budgets]) -> Iterator[tuple[float, int]]:
+    return ((e, n) for each in grid for n in each.records for e in each.epsilons)

@@ -89,3 +89,23 @@ def test_the_file_of_the_leaderboard_holds(monkeypatch, home, tmp_path):
     (found,) = benchmark_files([ROOT / "benchmarks" / "leaderboard"])
     assert not isinstance(found, Problem)
     assert set(found.spec.datasets) == {"yelp", "ag_news", "movies"}
+
+
+def test_a_line_may_have_budgets_of_its_own(letters):
+    methods = [
+        {"name": "evolved", "method": "aug_pe"},
+        {
+            "name": "few",
+            "method": "aug_pe",
+            "grid": [{"epsilons": [2.0], "records": [100]}],
+        },
+    ]
+    grid = [{"epsilons": [8.0, 4.0], "records": [300]}]
+    spec = read_benchmark(write(letters, methods=methods, grid=grid))
+    assert spec.sizes == [(8.0, 300), (4.0, 300), (2.0, 100)]
+    made = [
+        (place.line, place.epsilon, place.records)
+        for place in places(spec)
+        if place.epsilon is not None
+    ]
+    assert made == [("evolved", 8.0, 300), ("evolved", 4.0, 300), ("few", 2.0, 100)]
