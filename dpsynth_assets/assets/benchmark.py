@@ -123,8 +123,7 @@ def _leaderboard(spec: BenchmarkSpec, lines: list[dg.AssetKey]) -> dg.AssetsDefi
     )
     @public_section(f"{spec.name}/{LEADERBOARD}")
     def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        from dpsynth_assets.benchmark.leaderboard_page import to_text
-        from dpsynth_assets.benchmark.leaderboard_plots import pictures
+        from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
         from dpsynth_assets.benchmark.results import (
             benchmark_folder,
             standing_leaderboard,
@@ -133,18 +132,19 @@ def _leaderboard(spec: BenchmarkSpec, lines: list[dg.AssetKey]) -> dg.AssetsDefi
         from dpsynth_assets.report.plots import to_markdown
 
         board = standing_leaderboard(spec)
-        files = write_leaderboard(board, benchmark_folder(spec.name))
+        page = LeaderboardPage(board)
+        files = write_leaderboard(page, benchmark_folder(spec.name))
         drawn = [
             to_markdown(png, title)
-            for dataset in board.datasets
-            for title, png in pictures(board.of(dataset), dataset).items()
+            for pictures in page.pictures.values()
+            for title, png in pictures.items()
         ]
         context.log.info("%s: %d lines, %d cells missing", spec.name, *_counts(board))
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/lines": len(board.standings),
                 "dpsynth/missing_cells": board.missing,
-                "dpsynth/leaderboard": dg.MetadataValue.md(to_text(board)),
+                "dpsynth/leaderboard": dg.MetadataValue.md(page.to_text()),
                 "dpsynth/plots": dg.MetadataValue.md("\n\n".join(drawn) or "No score yet."),
                 "dpsynth/page": dg.MetadataValue.path(str(files["html"])),
             }

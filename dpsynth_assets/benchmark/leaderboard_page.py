@@ -1,6 +1,8 @@
 """The leaderboard as a page: Markdown, HTML and pictures of one list of blocks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from dpsynth_assets.benchmark.leaderboard import Leaderboard, Promise, Standing
 from dpsynth_assets.benchmark.leaderboard_plots import pictures
@@ -46,46 +48,68 @@ _READ = (
 )
 
 
-def page_blocks(board: Leaderboard) -> list[Block]:
-    """Everything that the page says, in order."""
-    blocks: list[Block] = [Heading(f"Leaderboard: {board.name}", 1), Paragraph(_facts(board))]
-    if board.missing:
-        blocks.append(Notice(f"{board.missing} cells are not there yet; the others stand below."))
-    blocks.append(Paragraph(_READ))
-    for dataset in board.datasets:
-        blocks += _dataset(board, dataset)
-    return blocks
+@dataclass(frozen=True)
+class LeaderboardPage:
+    """A leaderboard as blocks; its pictures are drawn once for all that shows them.
 
-
-def to_page(board: Leaderboard) -> str:
-    """One HTML file that needs nothing else."""
-    return to_html(f"Leaderboard: {board.name}", page_blocks(board))
-
-
-def to_text(board: Leaderboard, folder: str | None = None) -> str:
-    """Markdown.
-
-    Args:
+    Attributes:
         board: The leaderboard.
-        folder: Where its pictures lie, as links name it; None: no picture.
     """
-    parts, drawn = [], iter(picture_files(board))
-    for block in page_blocks(board):
-        if not isinstance(block, Gallery):
-            parts.append(to_markdown([block]))
-        elif folder is not None:
-            shown = [(picture.title, next(drawn)) for picture in block.pictures]
-            parts.append("\n".join(f"![{title}]({folder}/{file})" for title, file in shown) + "\n")
-    return "\n".join(parts)
 
+    board: Leaderboard
 
-def picture_files(board: Leaderboard) -> dict[str, bytes]:
-    """PNG pictures by the names of their files, in the order of the page."""
-    return {
-        f"leaderboard_{dataset}_{number}.png": png
-        for dataset in board.datasets
-        for number, png in enumerate(pictures(board.of(dataset), dataset).values(), start=1)
-    }
+    @cached_property
+    def pictures(self) -> Mapping[str, Mapping[str, bytes]]:
+        """Dataset -> PNG pictures by title."""
+        board = self.board
+        return {dataset: pictures(board.of(dataset), dataset) for dataset in board.datasets}
+
+    @property
+    def picture_files(self) -> dict[str, bytes]:
+        """PNG pictures by the names of their files, in the order of the page."""
+        return {
+            f"leaderboard_{dataset}_{number}.png": png
+            for dataset, drawn in self.pictures.items()
+            for number, png in enumerate(drawn.values(), start=1)
+        }
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Everything that the page says, in order."""
+        board = self.board
+        made = f"dpsynth benchmark run {board.name}, then dpsynth benchmark report {board.name}"
+        blocks: list[Block] = [
+            Heading(f"Leaderboard: {board.name}", 1),
+            Paragraph(f"Made by: {made}. {_facts(board)}"),
+        ]
+        if board.missing:
+            blocks.append(
+                Notice(f"{board.missing} cells are not there yet; the others stand below.")
+            )
+        blocks.append(Paragraph(_READ))
+        for dataset in board.datasets:
+            blocks += _dataset(board, dataset, self.pictures[dataset])
+        return blocks
+
+    def to_html(self) -> str:
+        """One HTML file that needs nothing else."""
+        return to_html(f"Leaderboard: {self.board.name}", self.blocks)
+
+    def to_text(self, folder: str | None = None) -> str:
+        """Markdown.
+
+        Args:
+            folder: Where its pictures lie, as links name it; None: no picture.
+        """
+        parts, drawn = [], iter(self.picture_files)
+        for block in self.blocks:
+            if not isinstance(block, Gallery):
+                parts.append(to_markdown([block]))
+            elif folder is not None:
+                shown = [(picture.title, next(drawn)) for picture in block.pictures]
+                links = "\n".join(f"![{title}]({folder}/{file})" for title, file in shown)
+                parts.append(f"{links}\n")
+        return "\n".join(parts)
 
 
 def _facts(board: Leaderboard) -> str:
@@ -93,7 +117,7 @@ def _facts(board: Leaderboard) -> str:
     return "; ".join(told) + "." if told else "No cell is there yet."
 
 
-def _dataset(board: Leaderboard, dataset: str) -> Iterator[Block]:
+def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> Iterator[Block]:
     own = board.of(dataset)
     yield Heading(dataset, 2)
     ends = [each for each in own if each.promise == "reference"]
@@ -107,7 +131,6 @@ def _dataset(board: Leaderboard, dataset: str) -> Iterator[Block]:
             yield _table([*ends, *shown], f"{dataset}, {records} records, {title.lower()}")
     if not any(each.promise in TITLES for each in own):
         yield _table(ends, dataset)
-    drawn = pictures(own, dataset)
     if drawn:
         yield Gallery(tuple(Picture(title, png) for title, png in drawn.items()))
     refused = [f"{each.line} at ε = {each.asked:g}: {each.refusal}" for each in own if each.refusal]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.benchmark.leaderboard import Leaderboard, leaderboard
-from dpsynth_assets.benchmark.leaderboard_page import picture_files, to_page, to_text
+from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.paths import home
@@ -51,15 +51,15 @@ def kept_cells(
         yield place, benches[place.dataset].found(place)
 
 
-def write_leaderboard(board: Leaderboard, folder: Path) -> dict[str, Path]:
+def write_leaderboard(page: LeaderboardPage, folder: Path) -> dict[str, Path]:
     """Writes leaderboard.md with its pictures, .html and .json; returns the files by ending."""
     (folder / PICTURES).mkdir(parents=True, exist_ok=True)
-    for name, png in picture_files(board).items():
+    for name, png in page.picture_files.items():
         (folder / PICTURES / name).write_bytes(png)
     content = {
-        "md": to_text(board, PICTURES),
-        "html": to_page(board),
-        "json": json.dumps(board.to_json(), indent=1, ensure_ascii=False) + "\n",
+        "md": page.to_text(PICTURES),
+        "html": page.to_html(),
+        "json": json.dumps(page.board.to_json(), indent=1, ensure_ascii=False) + "\n",
     }
     files = {ending: folder / f"leaderboard.{ending}" for ending in content}
     for ending, file in files.items():

@@ -68,7 +68,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Put the finished cells side by side; nothing is made."""
-    from dpsynth_assets.benchmark.leaderboard_page import to_text
+    from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
     from dpsynth_assets.benchmark.results import (
         benchmark_folder,
         standing_leaderboard,
@@ -76,12 +76,12 @@ def report(
     )
 
     spec = _spec(name)
-    board = standing_leaderboard(spec)
-    files = write_leaderboard(board, output or benchmark_folder(spec.name))
+    page = LeaderboardPage(standing_leaderboard(spec))
+    files = write_leaderboard(page, output or benchmark_folder(spec.name))
     if as_json:
-        typer.echo(json.dumps(board.to_json(), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(page.board.to_json(), indent=1, ensure_ascii=False))
     else:
-        typer.echo(to_text(board))
+        typer.echo(page.to_text())
     typer.echo(f"Page: {files['html']}", err=as_json)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.benchmark.leaderboard import leaderboard, promise_of
-from dpsynth_assets.benchmark.leaderboard_page import to_page, to_text
+from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
 from dpsynth_assets.benchmark.leaderboard_plots import pictures
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.metrics.resampling import RESAMPLES
@@ -61,19 +61,19 @@ def test_guarantees_of_other_kinds_stand_in_tables_of_their_own(board):
         "public_only": "reference", "one_real_example": "reference", "a": "worst case",
         "b": "worst case", "m": "ex post", "s": "secrets", "r": "refused",
     }  # fmt: skip
-    text = to_text(board)
+    text = LeaderboardPage(board).to_text()
     ex_post = text.index("Ex-post guarantees")
     assert text.index("| a |") < ex_post < text.index("| m |")
     assert promise_of("x", [{"refusal": "no"}, {"epsilon": 1.0}]) == "worst case"
 
 
 def test_the_page_says_what_is_missing_refused_and_decided(board):
-    text = to_text(board)
+    text = LeaderboardPage(board).to_text()
     assert "2 cells are not there yet" in text
     assert "r at ε = 3: Expected more records." in text
     assert "By MAUVE: one\\_real\\_example is better than" in text
     assert "a is better than b" in text
-    page = to_page(board)
+    page = LeaderboardPage(board).to_html()
     assert page.startswith("<!DOCTYPE html>")
     assert "data:image/png" in page
 
@@ -100,5 +100,5 @@ def test_the_json_reads_back_and_holds_no_resamples(board):
 
 def test_an_empty_benchmark_has_a_page():
     board = leaderboard("tiny", [], missing=4)
-    assert "No cell is there yet" in to_text(board)
-    assert "4 cells" in to_page(board)
+    assert "No cell is there yet" in LeaderboardPage(board).to_text()
+    assert "4 cells" in LeaderboardPage(board).to_html()
