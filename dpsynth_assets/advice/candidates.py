@@ -6,7 +6,7 @@ at the papers' sizes; the plan decides which of them a cohort can pay.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 CLUSTERS = 4
 """Clusters of a label: as the file that `init` writes has them."""
@@ -28,6 +28,8 @@ class Candidate:
         asks: What a steward has to declare for it, in words.
         rows_setting: Setting that must grow with the rows: then the whole run grows with them.
         batch: Records that every label, or every cluster of a label, must have for one batch.
+        concerns: Section of the dataset file without which it is for nobody: `structured` or
+            `secrets`; none: it is for any text.
     """
 
     line: str
@@ -38,12 +40,24 @@ class Candidate:
     asks: str = "nothing further"
     rows_setting: str | None = None
     batch: int = 0
+    concerns: Literal["structured", "secrets"] | None = None
 
 
 _HISTOGRAM = {"cluster_histogram": {"budget_share": 0.02, "clusters_per_label": CLUSTERS}}
 _NUMBER = "the number of records (public_facts.records)"
 
 CANDIDATES: tuple[Candidate, ...] = (
+    *(
+        Candidate(
+            line="mean_svt",
+            method="mean_svt",
+            settings={"expected_batch_size": size, "max_batches": BATCHES, "svt_threshold": 1.0},
+            asks=f"{_NUMBER}; structured",
+            batch=size,
+            concerns="structured",
+        )
+        for size in (64, 128, 256)
+    ),
     Candidate(
         line="ctcl",
         method="ctcl",
@@ -99,18 +113,32 @@ CANDIDATES: tuple[Candidate, ...] = (
         asks=_NUMBER,
         batch=8,
     ),
+    Candidate(
+        line="secpe",
+        method="secpe",
+        settings={"population": 400, "variations": 4, "iterations": 3, "max_new_tokens": 72},
+        asks="secrets, and a tight accountant; it protects them alone, not whole records",
+        rows_setting="population",
+        concerns="secrets",
+    ),
 )
 
+UNCONCERNED: Mapping[str, str] = {
+    "structured": "is for text with a fixed structure, such as JSON; declare `structured`",
+    "secrets": "protects declared secret words alone, not the whole record; declare `secrets`",
+}
+"""Why a candidate is for nobody who has not declared a section."""
+
 OTHERS: Mapping[str, str] = {
-    "mean_svt": "is for text with a fixed structure, such as JSON; declare `structured`",
     "median_clustered": "its ε is known only afterwards (ex post); declare accepts_ex_post",
     "few_shot": "shows records to the model under zero-out batches of few tokens; see mean_uniform",
-    "mean_with_shots": "begins with another method's corpus, which is paid for beside it",
-    "aug_pe_from_corpus": "begins with another method's corpus, which is paid for beside it",
+    "mean_with_shots": "builds on another method's corpus, which is paid for beside it",
+    "aug_pe_from_corpus": "builds on another method's corpus, which is paid for beside it",
+    "epsvec_on_generator": "builds on another method's generator, which is paid for beside it",
+    "mean_svt_on_generator": "builds on another method's generator, which is paid for beside it",
     "dp_fine_tuning": "is ctcl without topics; on Yelp ctcl was better by energy distance and "
     "accuracy (docs/benchmarks.md)",
     "resampled": "chooses rows of another method's corpus; it writes none itself",
     "downstream_fine_tuning": "releases a trained model, no text",
-    "secpe": "protects declared secret words alone, not the whole record",
 }
 """Registered methods that are no candidate, and why."""

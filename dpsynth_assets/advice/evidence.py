@@ -19,6 +19,9 @@ from dpsynth_assets.privacy.directed_rounding import declared
 WIDTH = 0.7
 """Width of the weights in ln(ε times records): cells twice as far off count half as much."""
 
+LEAST_FACTOR = 0.5
+"""With less than this much of the nearest cell's ε times records, its share is a bound alone."""
+
 METRICS = ("mauve", "energy_distance")
 """Scores whose shares of the gap are averaged: both compare rows with held-out records."""
 
@@ -73,9 +76,10 @@ class Expectation:
     factor: float
 
     def share_in_words(self) -> str:
-        """The share, and how far datasets differ."""
+        """The share, and how far datasets differ; a bound where all cells had more to go on."""
         between = f" ({_percent(self.low)} to {_percent(self.high)})"
-        return _percent(self.share) + ("" if self.low == self.high else between)
+        told = _percent(self.share) + ("" if self.low == self.high else between)
+        return f"at most {told}" if self.factor < LEAST_FACTOR else told
 
     def distance_in_words(self) -> str:
         """The nearest cell, and how far off it is."""

@@ -81,7 +81,8 @@ def _print(title: str, found: Any) -> None:
     for offer in found.offers:
         share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
         minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
-        table.add_row(offer.line, share, f"{offer.rows:,}", epsilon_up(offer.epsilon), minutes)
+        epsilon = "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon)
+        table.add_row(offer.line, share, f"{offer.rows:,}", epsilon, minutes)
     if found.offers:
         console.print(table)
     else:
