@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 10000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: setup demo test test-vllm ui auditors check lint types bench docs pictures where clean-demo
+.PHONY: setup demo test test-vllm ui auditors check lint types bench leaderboard docs pictures where clean-demo
 
 setup: $(STAMP)
 
@@ -53,6 +53,13 @@ types:
 
 bench: setup  ## side-by-side measurements; see docs/benchmarks.md
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+leaderboard: setup  ## docs/leaderboard.md and what `dpsynth advise` reads, from the finished cells
+	$(BIN)/dpsynth benchmark import benchmarks/leaderboard/defs.yaml benchmarks/leaderboard/cells.jsonl
+	$(BIN)/dpsynth benchmark report benchmarks/leaderboard/defs.yaml --output build/leaderboard > /dev/null
+	cp build/leaderboard/leaderboard.md docs/
+	cp build/leaderboard/pictures/*.png docs/pictures/
+	cp build/leaderboard/leaderboard.json dpsynth_assets/advice/
 
 docs: setup  ## the documentation as a site with search: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml

@@ -106,12 +106,45 @@ def test_time_grows_with_the_rows():
     assert minutes(800) == pytest.approx(2 * minutes(400))
 
 
-def test_secrets_and_structure_are_noted(monkeypatch):
-    plain = " ".join(advise(declared(None), BASE, cells=[]).notes)
-    assert "No number of records" in plain
+def test_an_undeclared_number_of_records_is_noted():
+    assert "No number of records" in " ".join(advise(declared(None), BASE, cells=[]).notes)
+
+
+def test_nothing_measured_on_free_text_is_expected_of_records_with_a_structure():
     schema = {"json_schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
-    structured = declared(4000, structured=schema)
-    assert "mean_svt" in " ".join(advise(structured, BASE, cells=[]).notes)
+    cells = [cell("aug_pe", 0.9), cell("mean_uniform", 0.8)]
+    found = advise(declared(30_000, 8.0, structured=schema), BASE, rows=100, cells=cells)
+    assert found.offers[0].line == "mean_svt"
+    assert all(offer.expectation is None for offer in found.offers)
+    assert "parse" in " ".join(found.notes)
+    plain = advise(declared(30_000, 8.0), BASE, rows=100, cells=cells)
+    assert "declare `structured`" in dict(plain.others)["mean_svt"]
+
+
+def test_declared_secrets_are_protected_by_one_method_and_priced_with_no_other():
+    kind = {
+        "name": "code", "detector": "regex", "pattern": "[A-Z]{3}-\\d{5}", "examples": ["ABC-12345"],
+        "max_records": 3, "prior": 0.01, "posterior": 0.1,
+    }  # fmt: skip
+    secrets = {"adjacency": "removal", "kinds": [kind]}
+    budget = {"epsilon": 4.0, "delta": 1e-6, "accountant": "tight"}
+    spec = declared(20_000, secrets=secrets, budget=budget)
+    offers = {offer.line: offer for offer in advise(spec, BASE, rows=100, cells=[]).offers}
+    assert {"secpe", "aug_pe"} <= set(offers)
+    assert offers["secpe"].epsilon is None
+    assert 0 < offers["aug_pe"].epsilon <= 4
+    assert "secpe" not in {each.line for each in advise(declared(20_000), BASE, cells=[]).offers}
+
+
+def test_a_share_is_a_bound_where_every_cell_had_more_to_go_on():
+    cells = [cell("aug_pe", 0.9, epsilon=10, records=4000)]
+    assert expected("aug_pe", 1.0, 500, cells).share_in_words() == "at most 90 %"
+    assert expected("aug_pe", 10.0, 4000, cells).share_in_words() == "90 %"
+
+
+def test_the_price_holds_the_histograms_that_a_method_needs():
+    offers = {each.line: each for each in advise(declared(20_000, 4.0), BASE, rows=100).offers}
+    assert 0 < offers["mean_clustered"].epsilon <= 4
 
 
 def test_the_command_reads_no_record_and_prints_what_it_expects(tmp_path, monkeypatch):
