@@ -128,6 +128,13 @@ def read_documents(path: Path) -> pl.DataFrame:
     return frame.select([name for name in ("text", "label") if name in frame.columns])
 
 
+def whole_texts(dataset: BenchmarkDataset) -> list[str]:
+    """Every text of a corpus as it stands in its file, and every public document of its own."""
+    texts: list[str] = _labelled(Path(dataset.path), dataset)["text"].to_list()
+    own = dataset.documents
+    return texts if own is None else [*texts, *read_documents(Path(own))["text"].drop_nulls()]
+
+
 def _labelled(path: Path, dataset: BenchmarkDataset) -> pl.DataFrame:
     """Columns `text` and `label` of a corpus, rows without either left out."""
     frame = _read(path, [dataset.text, *([] if dataset.label is None else [dataset.label])])

@@ -16,11 +16,15 @@ from dpsynth_assets.benchmark.cells import (
     make_cell,
     score_cell,
 )
-from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort, read_documents
+from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort, read_documents, whole_texts
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.metrics.next_word import NextWordSettings
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.public_base import PublicBase
+from dpsynth_assets.resources.fingerprints import Fingerprints
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 
 SCORE_TEXTS = 500
 """Held-out texts that the next-word model is tested on."""
@@ -101,7 +105,20 @@ class DatasetBench:
 
     @cached_property
     def cohort(self) -> Cohort:
-        """Its records at the largest size."""
+        """Its records at the largest size.
+
+        Raises:
+            PrivacyError: A cohort of this installation has read them as private records.
+        """
+        private = home().sensitive
+        prints = Fingerprints(OwnerOnlyFiles(private), private)
+        owner = prints.whose(whole_texts(self.dataset))
+        if owner is not None:
+            raise PrivacyError(
+                f"datasets.{self.name}.path: expected records that anyone may read, got some that "
+                f"the private dataset {owner!r} has read. Scores of a benchmark are shown without "
+                "noise: name a public corpus."
+            )
         return read_cohort(self.name, self.dataset, max(n for _, n in self.spec.sizes))
 
     def cohort_of(self, records: int) -> Cohort:

@@ -74,6 +74,18 @@ class Fingerprints:
         """Names the store's folder; their own is made when the first cohort is read."""
         self._files, self._folder = files, base / FOLDER
 
+    def whose(self, texts: Iterable[str]) -> str | None:
+        """Name of a cohort that has read such records; None if none has. Keeps nothing."""
+        if not self._folder.is_dir():
+            return None
+        with self._locked():
+            readers = self._readers()
+            mine = self._prints(texts) if readers else None
+            for reader in readers:
+                if mine is not None and shares_records(mine, self._read(reader.cohort)):
+                    return reader.cohort
+        return None
+
     def admit(self, reader: Reader, texts: Iterable[str]) -> str | None:
         """Keeps the fingerprints of a cohort, unless another account's cohort shares its records.
 

@@ -123,8 +123,8 @@ def test_nothing_measured_on_free_text_is_expected_of_records_with_a_structure()
 
 def test_declared_secrets_are_protected_by_one_method_and_priced_with_no_other():
     kind = {
-        "name": "code", "detector": "regex", "pattern": "[A-Z]{3}-\\d{5}", "examples": ["ABC-12345"],
-        "max_records": 3, "prior": 0.01, "posterior": 0.1,
+        "name": "code", "detector": "regex", "pattern": "[A-Z]{3}-\\d{5}",
+        "examples": ["ABC-12345"], "max_records": 3, "prior": 0.01, "posterior": 0.1,
     }  # fmt: skip
     secrets = {"adjacency": "removal", "kinds": [kind]}
     budget = {"epsilon": 4.0, "delta": 1e-6, "accountant": "tight"}

@@ -1,12 +1,17 @@
 """Benchmark files: read strictly, kept apart from dataset files, never over private records."""
 
+import polars as pl
 import pytest
 import yaml
 
-from dpsynth_assets.benchmark.running import places
+from dpsynth_assets.benchmark.running import DatasetBench, places
 from dpsynth_assets.datasets import dataset_folders, standing
 from dpsynth_assets.datasets.benchmark_files import benchmark_files, found_benchmark, read_benchmark
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem
+from dpsynth_assets.paths import Home
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets_tests.benchmark.conftest import ROOT, attributes, write
 
 
@@ -57,10 +62,21 @@ def test_records_must_be_declared_public(letters, home):
     assert "datasets.letters.public" in problem(write(letters, datasets=datasets))
 
 
-def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["file", "folder", "glob", "link", "hard link"])
+def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, monkeypatch, how):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    real = kept / "letters.csv"
+    real.write_bytes((letters / "letters.csv").read_bytes())
+    named = tmp_path / "named.csv"
+    {
+        "link": lambda: named.symlink_to(real),
+        "hard link": lambda: named.hardlink_to(real),
+    }.get(how, lambda: None)()
+    source = {"folder": kept, "glob": kept / "*.csv"}.get(how, real)
     private = {
         "name": "mine",
-        "source": {"path": str(letters / "letters.csv")},
+        "source": {"path": str(source)},
         "columns": {"text": "text"},
         "budget": {"epsilon": 1.0, "delta": 1e-6},
         "public_data": "english",
@@ -69,8 +85,27 @@ def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, mon
     document = {"type": "dpsynth_assets.components.PrivateDataset", "attributes": private}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document))
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
-    message = problem(write(letters))
+    datasets = attributes(letters)["datasets"]
+    datasets["letters"]["path"] = str(named if named.exists() else real)
+    message = problem(write(letters, datasets=datasets))
     assert "the source of the private dataset 'mine'" in message
+    datasets["letters"]["path"] = str(letters / "letters.csv")
+    datasets["letters"]["documents"] = str(real)
+    assert "datasets.letters.documents" in problem(write(letters, datasets=datasets))
+
+
+def test_a_copy_of_records_that_a_cohort_has_read_is_refused_before_a_cell(letters, home):
+    bench = DatasetBench(read_benchmark(write(letters)), "letters", home / "bench")
+    assert bench.cohort.source.height == 300
+    private = Home(home).sensitive
+    private.mkdir(parents=True, mode=0o700)
+    prints = Fingerprints(OwnerOnlyFiles(private), private)
+    texts = pl.read_csv(letters / "letters.csv")["text"].to_list()
+    prints.admit(Reader(cohort="mine", account="mine", dataset="mine"), texts[:100])
+    bench = DatasetBench(read_benchmark(write(letters)), "letters", home / "bench")
+    with pytest.raises(PrivacyError, match="the private dataset 'mine' has read"):
+        bench.run(next(places(bench.spec)))
+    assert not (home / "bench").exists()
 
 
 def test_a_benchmark_is_found_by_name_and_is_no_dataset(letters, home, monkeypatch):
