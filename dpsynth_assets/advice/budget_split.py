@@ -1,8 +1,10 @@
 """How a method best splits its budget, tried on public text in the place of the records.
 
-The stand-in cohort is one part of the public base's documents: those of every other public cluster,
-so that there is something to learn about it. Half of them stand for records, the other half is what
-rows are compared with; these no model of the trial has read. The method runs once for each split.
+Half of some public texts stand for records, the other half is what rows are compared with; these no
+model of the trial has read. The texts are a file of public text like the records; or documents of
+the public base, those of every other public cluster, so that there is something to learn about
+them. Documents that the base's model has invented are no stand-ins: it writes such texts before it
+has learnt anything, so the cheapest split would look best. The method runs once for each split.
 
 **Privacy** Reads declarations and public documents; no record, no ledger of an installation.
 """
@@ -181,36 +183,53 @@ def choices_of(spec: PrivateDatasetSpec, folder: str | None = None) -> MethodSpe
 
 
 class StandIns:
-    """Public documents that stand for records, those that score, and the base without the latter.
+    """Public texts that stand for records, those that score, and a base without the latter.
 
     Attributes:
         records: Columns `id`, `text`, `label`.
-        labels: Their labels; empty where the base's documents have none.
+        labels: Their labels; empty where the texts have none.
+        base: The public base of the trials.
     """
 
-    def __init__(self, base: PublicBase, declared: PublicDataSpec, seed: int = 0) -> None:
-        """Splits a base's documents.
+    def __init__(self, texts: pl.DataFrame, base: PublicBase, seed: int = 0) -> None:
+        """Splits texts in half.
+
+        Args:
+            texts: Columns `text` and `label`.
+            base: Public base of the trials; has none of the texts that will score.
+            seed: Seed of the split.
 
         Raises:
             ValueError: There are too few.
         """
-        documents = base.documents.with_row_index("id").with_columns(pl.col("id").cast(pl.String))
-        chosen = documents.filter(_in_every_other_cluster(base, seed))
-        shuffled = chosen.sample(fraction=1.0, shuffle=True, seed=seed)
+        shuffled = texts.unique("text", maintain_order=True).sample(
+            fraction=1.0, shuffle=True, seed=seed
+        )
         half = shuffled.height // 2
         if half < LEAST_STAND_INS:
             raise ValueError(
-                f"Expected at least {2 * LEAST_STAND_INS} public documents in every other cluster, "
-                f"got {shuffled.height}. Declare a public base with more documents."
+                f"Expected at least {2 * LEAST_STAND_INS} public texts to try splits on, got "
+                f"{shuffled.height}. Name a file with more of them by --texts."
             )
-        self.records, self._scoring = shuffled.head(half), shuffled.tail(half)
+        numbered = shuffled.with_row_index("id").cast({"id": pl.String})
+        self.records, self.scoring = numbered.head(half), numbered.tail(half)
         values = sorted(set(self.records["label"].to_list()) - {""})
         self.labels = tuple(values) if 2 <= len(values) <= MOST_LABELS else ()
-        kept = documents.join(self._scoring, on="id", how="anti").select("text", "label")
-        fields = declared.model_dump(
-            mode="json", exclude_unset=True, exclude={"name", "source", "columns", "invented"}
-        )
-        self.base = PublicBase(kept, name=declared.name, **fields)
+        self.base = base
+
+    @classmethod
+    def of_base(cls, declared: PublicDataSpec, documents: pl.DataFrame) -> "StandIns":
+        """Takes documents of every other public cluster of a base.
+
+        Raises:
+            ValueError: There are too few.
+        """
+        fields = _fields(declared)
+        whole = PublicBase(documents, name=declared.name, **fields)
+        found = cls(whole.documents.filter(_in_every_other_cluster(whole)), whole)
+        kept = whole.documents.join(found.scoring, on="text", how="anti")
+        found.base = PublicBase(kept, name=declared.name, **fields)
+        return found
 
     @cached_property
     def _embedder(self) -> Any:
@@ -219,7 +238,7 @@ class StandIns:
 
     @cached_property
     def _side(self) -> ScoredSide:
-        texts = self._scoring["text"].to_list()
+        texts = self.scoring["text"].to_list()
         return ScoredSide.of(self._embedder.embed(texts, public=True))
 
     def score(self, texts: Sequence[str]) -> Estimate:
@@ -281,11 +300,18 @@ def _beside(declared: Trial, best: Trial) -> Comparison | None:
     return compare(METRIC, ("best", best.score), ("declared", declared.score))
 
 
-def _in_every_other_cluster(base: PublicBase, seed: int) -> pl.Series:
+def _fields(declared: PublicDataSpec) -> dict[str, Any]:
+    """Fields of a base beside its name and its documents."""
+    return declared.model_dump(
+        mode="json", exclude_unset=True, exclude={"name", "source", "columns", "invented"}
+    )
+
+
+def _in_every_other_cluster(base: PublicBase) -> pl.Series:
     """Whether each document lies in one of the clusters that a seeded coin has chosen."""
     centers = base.values(["public_clusters"])["public_clusters"]
     nearest = np.argmax(base.embeddings @ centers.T, axis=1)
-    order = np.random.default_rng(seed).permutation(len(centers))
+    order = np.random.default_rng(0).permutation(len(centers))
     return pl.Series(np.isin(nearest, order[: (len(order) + 1) // 2]))
 
 

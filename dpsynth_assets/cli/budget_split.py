@@ -11,7 +11,9 @@ from dpsynth_assets.cli.cohorts import find_cohort, find_file
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 
 
-def optimise(cohort: str, method: str | None, rows: int, output: Path | None) -> None:
+def optimise(
+    cohort: str, method: str | None, rows: int, texts: Path | None, output: Path | None
+) -> None:
     """Tries splits, prints what they gain, and writes the dataset file with the best.
 
     Exit code 2 if there is nothing to split or too little public text.
@@ -21,8 +23,8 @@ def optimise(cohort: str, method: str | None, rows: int, output: Path | None) ->
     spec, console = find_cohort(cohort, to_spend=True), Console(highlight=False, markup=False)
     try:
         entry = choices_of(spec, method)
-        stand_ins = _stand_ins(spec.public_data)
-    except ValueError as problem:
+        stand_ins = _stand_ins(spec.public_data, texts)
+    except (ValueError, FileNotFoundError) as problem:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
     console.print(
@@ -41,7 +43,8 @@ def optimise(cohort: str, method: str | None, rows: int, output: Path | None) ->
         console.print(f"Written: {output}")
 
 
-def _stand_ins(name: str) -> Any:
+def _stand_ins(name: str, texts: Path | None) -> Any:
+    """Public texts of a file, or documents of a base that has some of its own."""
     from dpsynth_assets.advice.budget_split import StandIns
     from dpsynth_assets.datasets.declared_bases import declared_base
     from dpsynth_assets.public_base import PublicBase
@@ -50,9 +53,32 @@ def _stand_ins(name: str) -> Any:
     base = declared_base(name)
     if base is None:
         raise ValueError(f"Expected a declared public base, got {name!r}. Declare it.")
+    if texts is None and base.invents_documents:
+        raise ValueError(
+            f"{name}: expected documents of its own to try splits on, got texts that its model "
+            "invents: it writes such texts before it has learnt anything. Name a CSV or Parquet "
+            "file of public text like the records by --texts."
+        )
+    if texts is None:
+        return StandIns.of_base(base, read_documents(base))
     fields = base.model_dump(mode="json", exclude_unset=True, exclude={"name"})
-    documents = None if base.invents_documents else read_documents(base)
-    return StandIns(PublicBase(documents, name=name, **fields), base)
+    own = None if base.invents_documents else read_documents(base)
+    return StandIns(_read(texts), PublicBase(own, name=name, **fields))
+
+
+def _read(file: Path) -> Any:
+    """Columns `text` and `label` of a file; the label is empty where there is none."""
+    import polars as pl
+
+    if file.suffix not in (".csv", ".parquet") or not file.is_file():
+        raise ValueError(f"--texts: expected a CSV or Parquet file, got {file}.")
+    frame = pl.read_csv(file) if file.suffix == ".csv" else pl.read_parquet(file)
+    if "text" not in frame.columns:
+        raise ValueError(
+            f"--texts: expected a column text in {file.name}, got {', '.join(frame.columns)}."
+        )
+    label = pl.col("label").cast(pl.String) if "label" in frame.columns else pl.lit("")
+    return frame.select("text", label=label).drop_nulls()
 
 
 def _say(console: Console, trial: Any, left: int) -> None:

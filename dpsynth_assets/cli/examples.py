@@ -13,7 +13,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": (
         "dpsynth plan tickets",
         "dpsynth plan tickets --all",
-        "dpsynth plan tickets --optimise --output better.yaml",
+        "dpsynth plan tickets --optimise --texts public.parquet --output better.yaml",
     ),
     "run": (
         "dpsynth run tickets",

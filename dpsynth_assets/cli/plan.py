@@ -29,6 +29,10 @@ def plan(
         str | None, typer.Option(help="With --optimise: folder of the method; none: the first.")
     ] = None,
     rows: Annotated[int, typer.Option(min=20, help="With --optimise: rows of each trial.")] = 200,
+    texts: Annotated[
+        Path | None,
+        typer.Option(help="With --optimise: CSV or Parquet of public text like the records."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="With --optimise: write the dataset file with the best.")
     ] = None,
@@ -37,7 +41,7 @@ def plan(
     if optimise:
         from dpsynth_assets.cli.budget_split import optimise as tried
 
-        tried(cohort, method, rows, output)
+        tried(cohort, method, rows, texts, output)
         return
     from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 

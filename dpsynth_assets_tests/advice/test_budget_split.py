@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 import yaml
 
-from dpsynth_assets import PublicBase
 from dpsynth_assets.advice import budget_split
 from dpsynth_assets.advice.budget_split import (
     Choice,
@@ -18,7 +17,7 @@ from dpsynth_assets.advice.budget_split import (
     choices_of,
     optimise_split,
 )
-from dpsynth_assets.cli.budget_split import _changed
+from dpsynth_assets.cli.budget_split import _changed, _stand_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.metrics.comparison import compare
 from dpsynth_assets.metrics.resampling import Estimate
@@ -53,8 +52,8 @@ def stand_ins(tmp_path_factory):
     documents = pl.DataFrame(mailboxes.public_rows(600, 0)).select("text", "label")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPSYNTH_HOME", str(tmp_path_factory.mktemp("home")))
-        base = PublicBase(documents, name="letters", **BASE)
-        yield StandIns(base, PublicDataSpec.model_validate({"name": "letters", **BASE}))
+        base = PublicDataSpec.model_validate({"name": "letters", **BASE})
+        yield StandIns.of_base(base, documents)
 
 
 def estimate(value, spread=0.001):
@@ -62,7 +61,7 @@ def estimate(value, spread=0.001):
 
 
 def test_what_scores_is_read_by_no_model_of_the_trial(stand_ins):
-    scoring, kept = set(stand_ins._scoring["text"]), set(stand_ins.base.documents["text"])
+    scoring, kept = set(stand_ins.scoring["text"]), set(stand_ins.base.documents["text"])
     assert scoring.isdisjoint(stand_ins.records["text"])
     assert scoring.isdisjoint(kept)
     assert set(stand_ins.records["text"]) <= kept
@@ -77,11 +76,29 @@ def test_stand_ins_are_a_part_of_the_documents_that_a_method_has_to_find(stand_i
     assert compare("energy_distance", ("near", near), ("far", far)).verdict == "better"
 
 
-def test_too_few_documents_are_refused_in_one_line(stand_ins):
-    few = PublicBase(stand_ins.base.documents.head(150), name="few", **BASE)
-    with pytest.raises(ValueError, match="at least 200 public documents") as refusal:
-        StandIns(few, stand_ins.base.spec)
+def test_too_few_texts_are_refused_in_one_line(stand_ins):
+    with pytest.raises(ValueError, match="at least 200 public texts") as refusal:
+        StandIns(stand_ins.base.documents.head(150), stand_ins.base)
     assert "\n" not in str(refusal.value)
+
+
+def test_texts_that_the_model_has_invented_are_no_stand_ins(tmp_path, monkeypatch):
+    fields = {"name": "words", "domain": "Letters", "language_model": {"kind": "smollm2"}}
+    document = {"type": "dpsynth_assets.components.PublicData", "attributes": fields}
+    (tmp_path / "words.yaml").write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    with pytest.raises(ValueError, match="--texts"):
+        _stand_ins("words", None)
+    texts = tmp_path / "texts.csv"
+    for frame, told in (({"words": ["a"]}, "a column text"), (None, "a CSV or Parquet file")):
+        texts.unlink(missing_ok=True)
+        if frame is not None:
+            pl.DataFrame(frame).write_csv(texts)
+        with pytest.raises(ValueError, match=told):
+            _stand_ins("words", texts)
+    pl.DataFrame({"text": [f"a letter {n}" for n in range(400)]}).write_csv(texts)
+    found = _stand_ins("words", texts)
+    assert (found.records.height, found.labels) == (200, ())
 
 
 def test_the_first_method_that_splits_its_budget_is_taken():
