@@ -14,9 +14,9 @@ from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
 from dpsynth_assets.methods.fine_tuning import DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
-from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.judging import EngineJudge, engine_judge
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 

@@ -170,7 +170,14 @@ class PrivateTrainingConfig(MethodConfig):
             found.pop("lora_modules", None)
         if self.frozen_products == "float32":
             found.pop("frozen_products", None)
+        if found.get("prompt_tokens", 0) is None:
+            found.pop("prompt_tokens")
         return found
+
+    @property
+    def freezes_weights(self) -> bool:
+        """Whether the model's own weights stay as they are."""
+        return self.lora_rank is not None
 
 
 class GeneratorConfig(PrivateTrainingConfig):
@@ -221,6 +228,21 @@ class GeneratorConfig(PrivateTrainingConfig):
             "Rows a judge turns down are written again, for nothing. Empty: every row is kept."
         ),
     )
+    prompt_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description=(
+            "Trains the embeddings of so many virtual tokens before every condition, and neither "
+            "weights nor adapters (prompt tuning; tokens). They are reserved tokens of a "
+            "decoder's vocabulary: SmolLM2 has 14. Empty: lora_rank says what is trained."
+        ),
+    )
+
+    @property
+    def freezes_weights(self) -> bool:
+        """Whether the model's own weights stay as they are."""
+        return self.prompt_tokens is not None or super().freezes_weights
 
 
 def generator_settings(terms: CohortTerms) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
     @property
     def fine_tunes_language_model(self) -> bool:
         """Whether a decoder is trained, or the base's generator is its language model."""
-        return self.config.architecture == "decoder_only" or super().fine_tunes_language_model
+        decoder = self.config.architecture == "decoder_only" and self.config.prompt_tokens is None
+        return decoder or super().fine_tunes_language_model
 
     def starts_from(self, public: PublicInputs) -> Any:
         """The public model of the chosen architecture."""

@@ -90,7 +90,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def fine_tunes_language_model(self) -> bool:
         """Whether the base's generator is its language model."""
         declared = self.terms.generator
-        return declared is not None and declared.kind == "language_model"
+        whole = self.config.prompt_tokens is None  # Other prompts lack the virtual tokens.
+        return whole and declared is not None and declared.kind == "language_model"
 
     @property
     def templates(self) -> PromptTemplates | None:
@@ -131,7 +132,9 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the weights and files of the public model, where they lie in a folder here."""
         folder = Path(self.starts_from(public).source)
-        trained = training_room(stored_shapes(folder), self.config.lora_rank)
+        trained = training_room(
+            stored_shapes(folder), self.config.lora_rank, self.config.prompt_tokens
+        )
         release = trained.release + bytes_beside_weights(folder)
         return replace(super().room(stage, public), release=release, kept=trained.kept)
 
@@ -187,7 +190,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         self, generator: ConditionalGenerator, public_examples: Sequence[TokenExample] = ()
     ) -> TrainingStart:
         return TrainingStart(
-            model=trainable(generator.model, self.config),
+            model=trainable(generator, self.config),
             loss=PairLoss(generator),
             name=generator.name,
             public_examples=public_examples,
@@ -196,7 +199,11 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def _fresh(self, public: PublicInputs) -> ConditionalGenerator:
         start = self.starts_from(public)
         return fresh_generator(
-            start.source, start.device, pretrained=self.pretrained, templates=self.templates
+            start.source,
+            start.device,
+            pretrained=self.pretrained,
+            templates=self.templates,
+            prompt_tokens=self.config.prompt_tokens,
         )
 
     def _conditioning(self, public: PublicInputs) -> Conditioning:

@@ -1,7 +1,7 @@
 """The generator that is fine-tuned: a private copy of public weights, and its examples."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,11 @@ from dpsynth_assets.models.conditional_generator import (
 from dpsynth_assets.models.fine_tuning import (
     TokenExample,
     add_adapters,
+    add_virtual_tokens,
+    fold_virtual_tokens,
     merge_adapters,
     multiply_in_integers,
+    virtual_tokens,
 )
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 
@@ -57,6 +60,7 @@ def fresh_generator(
     *,
     pretrained: bool = True,
     templates: PromptTemplates | None = None,
+    prompt_tokens: int | None = None,
 ) -> ConditionalGenerator:
     """Opens public weights in float32 for training, apart from every loaded model.
 
@@ -65,6 +69,10 @@ def fresh_generator(
         device: Torch device.
         pretrained: False draws random weights of the same shape instead, from a public seed.
         templates: Prompts of a language model; None: aspect lines.
+        prompt_tokens: Virtual tokens before every condition; None: there are none.
+
+    Raises:
+        ValueError: The model has fewer reserved tokens, or reads conditions in an encoder.
 
     **Privacy** Loaded models are shared within a process: weights that were trained in place would
     be taken for public ones by the next dataset.
@@ -72,17 +80,29 @@ def fresh_generator(
     generator = load_conditional_generator(
         source, dtype="float32", device=device, templates=templates
     )
+    if prompt_tokens is not None:
+        if generator.has_encoder:
+            raise ValueError(
+                f"Expected a decoder-only generator for prompt_tokens, got {generator.name}, which "
+                "has an encoder. Give lora_rank instead."
+            )
+        prefix = virtual_tokens(generator.tokenizer, prompt_tokens)
+        generator = replace(generator, prefix=prefix)
     if not pretrained:
         _draw_weights(generator)
     return generator
 
 
-def trainable(model: Any, config: PrivateTrainingConfig) -> Any:
-    """Opens all weights for training, or adds adapters and opens those.
+def trainable(generator: ConditionalGenerator, config: PrivateTrainingConfig) -> Any:
+    """Opens all weights for training, or adds adapters or virtual tokens and opens those.
 
     Raises:
         ValueError: If the model has no layers of the declared names.
     """
+    model = generator.model
+    if generator.prefix:
+        integers = config.frozen_products == "int8"
+        return add_virtual_tokens(model, generator.prefix, integers=integers)
     if config.lora_rank is None:
         return model.requires_grad_(True)
     adapted = add_adapters(model, config.lora_rank, modules=config.lora_modules)
@@ -92,8 +112,11 @@ def trainable(model: Any, config: PrivateTrainingConfig) -> Any:
 
 
 def take_trained(generator: ConditionalGenerator, model: Any, lora_rank: int | None) -> None:
-    """Puts the trained model into the generator, adapters folded in: saved, it loads like any."""
-    trained = model if lora_rank is None else merge_adapters(model)
+    """Puts the trained model into the generator, all folded in: saved, it loads like any."""
+    if generator.prefix:
+        trained = fold_virtual_tokens(model)
+    else:
+        trained = model if lora_rank is None else merge_adapters(model)
     generator.__dict__["model"] = trained.requires_grad_(False).eval()
 
 

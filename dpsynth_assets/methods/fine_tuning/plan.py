@@ -155,7 +155,7 @@ class DeclaredTraining:
                 f"Expected lora_rank beside lora_modules: {config.lora_modules}, got none. Give a "
                 "rank, or set lora_modules: null."
             )
-        integers = config.lora_rank is not None and config.frozen_products == "int8"
+        integers = config.freezes_weights and config.frozen_products == "int8"
         if integers and not config.exact_sums:
             return (
                 "Expected exact_sums: true with frozen_products: int8, got false: a rounded number "

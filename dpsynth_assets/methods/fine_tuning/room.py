@@ -14,15 +14,22 @@ _TENSORS = 3
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
-def training_room(shapes: Sequence[tuple[int, ...]], lora_rank: int | None) -> Room:
+def training_room(
+    shapes: Sequence[tuple[int, ...]], lora_rank: int | None, prompt_tokens: int | None = None
+) -> Room:
     """Bounds the released weights, adapters folded in, and the state that a checkpoint keeps.
 
     Args:
         shapes: Shape of every weight.
         lora_rank: Rank of the adapters, here counted for every matrix; None trains all weights.
+        prompt_tokens: Virtual tokens that are trained instead; None: none are.
     """
     weights = sum(math.prod(shape) for shape in shapes)
     trained = weights
+    if prompt_tokens is not None:
+        table = max((shape for shape in shapes if len(shape) == 2), key=math.prod)
+        released = _BYTES * (weights + math.prod(table))  # The output layer has a table of its own.
+        return Room(release=released, kept=_TENSORS * _BYTES * prompt_tokens * table[1])
     if lora_rank is not None:
         trained = sum(lora_rank * sum(shape) for shape in shapes if len(shape) == 2)
     return Room(release=_BYTES * weights, kept=_TENSORS * _BYTES * trained)

@@ -7,7 +7,7 @@ it as a prompt. Weights are read at the first use of `model`. Nothing here runs 
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,12 +37,14 @@ class ConditionalGenerator:
     Attributes:
         checkpoint: The checkpoint's configuration and tokenizer, `dtype` and `device`.
         templates: Prompts that a decoder-only model reads in place of aspect lines; None for those.
+        prefix: Tokens before every condition: virtual ones of prompt tuning.
 
     **Source**: Tan et al. 2025, section 3.1 (CTCL-Generator).
     """
 
     checkpoint: LanguageModel
     templates: PromptTemplates | None = None
+    prefix: tuple[int, ...] = ()
 
     @property
     def source(self) -> str:
@@ -84,7 +86,7 @@ class ConditionalGenerator:
 
     def with_model(self, model: Any) -> "ConditionalGenerator":
         """The same tokenizer and format around other weights, e.g. fine-tuned ones."""
-        other = ConditionalGenerator(self.checkpoint, self.templates)
+        other = ConditionalGenerator(self.checkpoint, self.templates, self.prefix)
         other.__dict__["model"] = model
         return other
 
@@ -119,13 +121,15 @@ class ConditionalGenerator:
     def encoder(self) -> PairEncoder:
         """Turns conditions and documents into token ids."""
         if self.templates is not None and not self.has_encoder:
-            return PromptedEncoder.of(self.checkpoint, self.templates)
-        return PairEncoder.for_checkpoint(
-            self.checkpoint,
-            self.has_encoder,
-            self.max_condition_tokens,
-            self.written_format.get("document_start"),
-        )
+            encoder: PairEncoder = PromptedEncoder.of(self.checkpoint, self.templates)
+        else:
+            encoder = PairEncoder.for_checkpoint(
+                self.checkpoint,
+                self.has_encoder,
+                self.max_condition_tokens,
+                self.written_format.get("document_start"),
+            )
+        return replace(encoder, prefix=self.prefix)
 
     def encode_pairs(
         self,
@@ -183,6 +187,7 @@ class ConditionalGenerator:
             self.max_document_tokens,
             self.encoder.start_tokens,
             conditions="aspect lines" if self.templates is None else "prompts",
+            prefix=self.prefix,
         )
 
 
@@ -219,6 +224,7 @@ def write_format(
     start: Sequence[str],
     *,
     conditions: str = "aspect lines",
+    prefix: Sequence[int] = (),
 ) -> None:
     """Writes what a loader must know beside the checkpoint itself."""
     facts = {
@@ -226,6 +232,7 @@ def write_format(
         "max_condition_tokens": max_condition_tokens,
         "max_document_tokens": max_document_tokens,
         "document_start": list(start),
+        **({"virtual_tokens": list(prefix)} if prefix else {}),
     }
     (folder / FORMAT_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -256,7 +263,9 @@ def load_conditional_generator(
             "public/conditional_generator, or give a folder in the transformers format or a hub id."
         )
     checkpoint = load_language_model(path_or_id, dtype=dtype, device=device)
-    return ConditionalGenerator(checkpoint, templates)
+    found = ConditionalGenerator(checkpoint, templates)
+    prefix = found.written_format.get("virtual_tokens", ())
+    return replace(found, prefix=tuple(prefix)) if prefix else found
 
 
 def _load_sequence_model(checkpoint: LanguageModel) -> Any:

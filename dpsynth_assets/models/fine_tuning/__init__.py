@@ -1,9 +1,9 @@
 """Fine-tuning of any transformers model on private text by DP-Adam, and its non-private twin.
 
-Read in this order: `settings` (with LoRA adapters), `integer_base` (frozen layers in integers),
-`losses` (of one example), `sources` (private or plain gradients), `reports` (of a run),
-`checkpoints`, `training` (the two functions to call), `dry_run` (refuses models that cannot be
-trained) and `learning_rate` (chosen on public text).
+Read in this order: `settings` (with LoRA adapters), `virtual_tokens` (prompt tuning),
+`integer_base` (frozen layers in integers), `losses` (of one example), `sources` (private or plain
+gradients), `reports` (of a run), `checkpoints`, `training` (the two functions to call), `dry_run`
+(refuses models that cannot be trained) and `learning_rate` (chosen on public text).
 """
 
 from dpsynth_assets.models.fine_tuning.checkpoints import CheckpointFolders, kept_learning_rate
@@ -28,6 +28,12 @@ from dpsynth_assets.models.fine_tuning.training import (
     fine_tune,
     fine_tune_privately,
 )
+from dpsynth_assets.models.fine_tuning.virtual_tokens import (
+    add_virtual_tokens,
+    fold_virtual_tokens,
+    reserved_tokens,
+    virtual_tokens,
+)
 
 __all__ = [
     "CausalLoss",
@@ -40,11 +46,15 @@ __all__ = [
     "SequenceToSequenceLoss",
     "TokenExample",
     "add_adapters",
+    "add_virtual_tokens",
     "fine_tune",
     "fine_tune_privately",
+    "fold_virtual_tokens",
     "kept_learning_rate",
     "merge_adapters",
     "multiply_in_integers",
     "public_learning_rate",
     "refuse_untrainable",
+    "reserved_tokens",
+    "virtual_tokens",
 ]

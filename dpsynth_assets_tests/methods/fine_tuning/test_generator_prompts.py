@@ -6,9 +6,9 @@ import pytest
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.fine_tuning.conditions import conditioning, generator_prompts
-from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.fine_tuning.generators import public_pairs
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED
 from dpsynth_assets.models.default_prompts import default_templates

@@ -7,9 +7,9 @@ import torch
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.public_base.making import language_model_as_generator
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
-from dpsynth_assets.methods.fine_tuning.generation import STAGE
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 
 HEADS = 16 << 10
 """Names and settings in the heads of files."""

@@ -7,10 +7,10 @@ import pytest
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
-from dpsynth_assets.methods.fine_tuning.generation import STAGE
 from dpsynth_assets.methods.fine_tuning.serving import GeneratorWeights, open_writer
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 
