@@ -23,7 +23,7 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     public_pairs,
     public_texts,
     take_trained,
-    trainable,
+    trainable_generator,
     trial_pairs,
 )
 from dpsynth_assets.methods.fine_tuning.private_training import (
@@ -190,7 +190,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         self, generator: ConditionalGenerator, public_examples: Sequence[TokenExample] = ()
     ) -> TrainingStart:
         return TrainingStart(
-            model=trainable(generator, self.config),
+            model=trainable_generator(generator, self.config),
             loss=PairLoss(generator),
             name=generator.name,
             public_examples=public_examples,

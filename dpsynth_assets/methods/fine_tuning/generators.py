@@ -93,16 +93,20 @@ def fresh_generator(
     return generator
 
 
-def trainable(generator: ConditionalGenerator, config: PrivateTrainingConfig) -> Any:
-    """Opens all weights for training, or adds adapters or virtual tokens and opens those.
+def trainable_generator(generator: ConditionalGenerator, config: PrivateTrainingConfig) -> Any:
+    """Adds virtual tokens where the generator has some, else what `trainable` opens."""
+    if not generator.prefix:
+        return trainable(generator.model, config)
+    integers = config.frozen_products == "int8"
+    return add_virtual_tokens(generator.model, generator.prefix, integers=integers)
+
+
+def trainable(model: Any, config: PrivateTrainingConfig) -> Any:
+    """Opens all weights for training, or adds adapters and opens those.
 
     Raises:
         ValueError: If the model has no layers of the declared names.
     """
-    model = generator.model
-    if generator.prefix:
-        integers = config.frozen_products == "int8"
-        return add_virtual_tokens(model, generator.prefix, integers=integers)
     if config.lora_rank is None:
         return model.requires_grad_(True)
     adapted = add_adapters(model, config.lora_rank, modules=config.lora_modules)

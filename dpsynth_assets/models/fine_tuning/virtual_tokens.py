@@ -1,7 +1,7 @@
 """Prompt tuning: embeddings of a few virtual tokens are trained, and all weights stay as they are.
 
-Lester et al. 2021 (arXiv:2104.08691). Virtual tokens are reserved ones of the model's vocabulary,
-which no text yields; they stand before every condition. Folded in, they are rows of an ordinary
+Lester et al. 2021 (arXiv:2104.08691). Virtual tokens are reserved ones of the model's vocabulary;
+they stand before every condition. Folded in, they are rows of an ordinary
 embedding table, so that whatever runs such a model runs the tuned one.
 """
 
@@ -24,9 +24,9 @@ def reserved_tokens(tokenizer: Any) -> list[int]:
     )
     chat = tokenizer.chat_template or ""
     return [
-        token
-        for token in sorted(tokenizer.all_special_ids)
-        if token not in named and tokenizer.convert_ids_to_tokens(token) not in chat
+        number
+        for number, token in sorted(tokenizer.added_tokens_decoder.items())
+        if token.special and number not in named and token.content not in chat
     ]
 
 
