@@ -165,10 +165,15 @@ def _offer(
         # The leaderboard's texts are free text: nothing follows for records with a structure.
         expectation=None
         if spec.structured is not None
-        else expected(candidate.line, epsilon, spec.public_facts.records, cells),
+        else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
         minutes=_minutes(candidate, wanted, cells),
         asks=candidate.asks,
     )
+
+
+def _domain(base: PublicDataSpec | None) -> str:
+    """What the base says its texts are; empty where it says nothing."""
+    return "" if base is None else base.domain
 
 
 def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:

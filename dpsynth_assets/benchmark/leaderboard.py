@@ -104,6 +104,7 @@ class Leaderboard:
         verdicts: Dataset -> what its lines decide and leave undecided.
         missing: Cells that are not there yet.
         facts: What holds for all: δ, rows scored, the code that ran.
+        domains: What the texts of each dataset are, in public words.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Leaderboard:
     verdicts: Mapping[str, Sequence[str]]
     missing: int
     facts: Mapping[str, Any]
+    domains: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def datasets(self) -> list[str]:
@@ -126,6 +128,7 @@ class Leaderboard:
         return {
             "benchmark": self.name,
             "facts": dict(self.facts),
+            "domains": dict(self.domains),
             "missing_cells": self.missing,
             "lines": [each.to_json() for each in self.standings],
             "verdicts": {name: list(told) for name, told in self.verdicts.items()},
@@ -138,6 +141,7 @@ def leaderboard(
     *,
     missing: int = 0,
     facts: Mapping[str, Any] | None = None,
+    domains: Mapping[str, str] | None = None,
 ) -> Leaderboard:
     """Puts cells together.
 
@@ -146,6 +150,7 @@ def leaderboard(
         cells: Finished cells with their places.
         missing: Cells that are not there yet.
         facts: What holds for all cells.
+        domains: What the texts of each dataset are.
     """
     grouped: dict[tuple[str, str, float | None, int], list[Mapping[str, Any]]] = {}
     for place, found in cells:
@@ -166,6 +171,7 @@ def leaderboard(
         },
         missing=missing,
         facts=facts or {},
+        domains=domains or {},
     )
 
 

@@ -39,7 +39,8 @@ def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Lea
         "hours of all timed cells": f"{seconds / 3600:.1f}",
         "code": ", ".join(codes),
     }
-    return leaderboard(spec.name, found, missing=missing, facts=facts)
+    domains = {name: each.domain for name, each in spec.datasets.items()}
+    return leaderboard(spec.name, found, missing=missing, facts=facts, domains=domains)
 
 
 def kept_cells(
