@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+
+from dpsynth_assets.cli.progress_display import progress_lines
+from dpsynth_assets.methods.inputs import ProgressCallback
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,8 +40,8 @@ def run(
     disable_progress_bar()
     spec = _spec(name)
     deadline = time.monotonic() + 60 * minutes
-    folder = benchmark_folder(spec.name)
-    benches = {each: DatasetBench(spec, each, folder) for each in spec.datasets}
+    folder, shown = benchmark_folder(spec.name), _CellProgress()
+    benches = {each: DatasetBench(spec, each, folder, shown) for each in spec.datasets}
     lines = {each.name for each in spec.methods} | set(spec.references)
     _require("--dataset", dataset or [], set(spec.datasets))
     _require("--line", line or [], lines)
@@ -46,15 +50,14 @@ def run(
         for place in places(spec)
         if (not dataset or place.dataset in dataset) and (not line or place.line in line)
     ]
-    done = 0
-    for place in asked:
-        bench = benches[place.dataset]
-        found = bench.found(place)
-        if found is None:
-            if time.monotonic() > deadline:
-                continue
-            found = bench.run(place)
-            typer.echo(f"{_told(place)}: {_scores(found)}")
+    lacking = [place for place in asked if benches[place.dataset].found(place) is None]
+    done = len(asked) - len(lacking)
+    for number, place in enumerate(lacking):
+        if time.monotonic() > deadline:
+            break
+        shown.begin(_told(place), len(lacking) - number)
+        found = benches[place.dataset].run(place)
+        typer.echo(f"{_told(place)}: {_scores(found)}")
         done += 1
     typer.echo(f"{done} of {len(asked)} cells are there, in {folder}.")
 
@@ -129,6 +132,28 @@ def _require(option: str, given: list[str], known: set[str]) -> None:
             raise typer.BadParameter(
                 f"{option}: expected one of {', '.join(sorted(known))}, got {each!r}"
             )
+
+
+class _CellProgress:
+    """Tells which cell runs, how far it is, and how long all cells that lack will take."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False, markup=False)
+        self._report: ProgressCallback = lambda _share, _message: None
+        self._started, self._begun = time.monotonic(), 0
+
+    def begin(self, title: str, left: int) -> None:
+        """Announces the next cell; the estimate is that of the cells of this run."""
+        ahead = ""
+        if self._begun:
+            minutes = left * (time.monotonic() - self._started) / self._begun / 60
+            ahead = f", about {max(1, round(minutes))} min"
+        self._begun += 1
+        self._console.print(f"{title}: begins; {left} cells to go{ahead}", soft_wrap=True)
+        self._report = progress_lines(title, self._console, seconds=60)
+
+    def __call__(self, share: float, message: str) -> None:
+        self._report(share, message)
 
 
 def _told(place: Any) -> str:

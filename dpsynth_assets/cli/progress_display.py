@@ -25,7 +25,7 @@ def progress_display(console: Console) -> Iterator[None]:
     from dpsynth_assets.resources.progress import show_in_terminal
 
     if not console.is_terminal:
-        show_in_terminal(lambda title: _lines(title, console))
+        show_in_terminal(lambda title: progress_lines(title, console))
         yield
         return
     columns = (
@@ -51,10 +51,13 @@ def _bar(title: str, bars: Progress) -> ProgressCallback:
     return report
 
 
-def _lines(
-    title: str, console: Console, clock: Callable[[], float] = time.monotonic
+def progress_lines(
+    title: str,
+    console: Console,
+    clock: Callable[[], float] = time.monotonic,
+    seconds: float = SECONDS_BETWEEN_LINES,
 ) -> ProgressCallback:
-    """One line at the beginning, at the end, and every ten seconds between."""
+    """One line at the beginning, at the end, and every so many seconds between."""
     from dpsynth_assets.resources.progress import coarse, progress_line
 
     started = clock()
@@ -63,7 +66,7 @@ def _lines(
     def report(share: float, message: str) -> None:
         nonlocal last
         now = clock()
-        if last is not None and now - last < SECONDS_BETWEEN_LINES and share < 1:
+        if last is not None and now - last < seconds and share < 1:
             return
         last = now
         line = progress_line(coarse(share), message, now - started)

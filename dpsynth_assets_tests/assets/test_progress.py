@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from dpsynth_assets.cli.progress_display import _lines
+from dpsynth_assets.cli.progress_display import progress_lines
 from dpsynth_assets.resources import progress as module
 from dpsynth_assets.resources.progress import Progress, show_in_terminal
 
@@ -66,9 +66,9 @@ def test_terminal_bar_sees_every_step(context, clock, monkeypatch):
     assert seen == [("work", 0.1), ("work", 0.2), ("work", 0.3)]
 
 
-def test_without_a_terminal_progress_is_lines_with_an_estimate():
+def test_without_a_terminal_progress_isprogress_lines_with_an_estimate():
     now, written = [0.0], io.StringIO()
-    report = _lines("work", Console(file=written, width=40), lambda: now[0])
+    report = progress_lines("work", Console(file=written, width=40), lambda: now[0])
     for seconds, share, message in ((0, 0.0, "begins"), (1, 0.1, "unseen"), (20, 0.5, "[half]")):
         now[0] = float(seconds)
         report(share, message)
