@@ -115,7 +115,10 @@ class Trial:
 
     def in_words(self) -> str:
         """The fields that differ."""
-        told = (f"{'.'.join(k).removeprefix('settings.')} = {v:g}" for k, v in self.patch.items())
+        told = (
+            f"{'.'.join(place).removeprefix('settings.')} = {setting:g}"
+            for place, setting in self.patch.items()
+        )
         return ", ".join(told) or "as declared"
 
 

@@ -5,7 +5,7 @@ import json
 import dagster as dg
 import pytest
 
-from dpsynth_assets.assets import written_corpus
+from dpsynth_assets.assets import corpora_behind
 from dpsynth_assets.assets.corpora import method_definitions
 from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.methods.planning import plan_dataset
@@ -85,7 +85,7 @@ def test_rows_are_chosen_from_a_published_corpus_only_if_it_is_dp(tmp_path, monk
     if published is not None:
         publish(published)
     with pytest.raises(dg.Failure) as refused:
-        written_corpus._reservation_behind(spec, "older")
+        corpora_behind._charge_behind(spec, "older")
     assert f"that is DP, got {published or 'none'}." in refused.value.description
     publish("dp")
-    assert written_corpus._reservation_behind(spec, "older") == "r1"
+    assert corpora_behind._charge_behind(spec, "older") == "r1"

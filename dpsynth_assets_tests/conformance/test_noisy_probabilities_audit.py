@@ -16,7 +16,7 @@ from dpsynth_assets.privacy import noisy_probabilities
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-SUBSETS, TRIALS, RUNS, STEPS = 3, 700, 160, 9
+SUBSETS, TRIALS, RUNS, STEPS = 3, 700, 400, 9
 CERTAIN = 800.0 * np.eye(3)
 BALANCED = CERTAIN[:2]
 PUBLIC = torch.tensor([2.0, 1.0, 0.0])
