@@ -23,8 +23,8 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
             ends,
         ),
         f"{dataset}: MAUVE against processor minutes": _lines(
-            [each for each in methods if each.records == largest],
-            lambda each: max(each.costs.get("processor_seconds", 0.0) / 60, 0.01),
+            [e for e in methods if e.records == largest and e.costs.get("processor_seconds")],
+            lambda each: each.costs["processor_seconds"] / 60,
             "processor minutes",
             ends,
             joined=False,

@@ -26,6 +26,10 @@ def advise(
     epsilon: Annotated[float, typer.Option(help="Budget ε.")] = 4.0,
     delta: Annotated[float, typer.Option(help="Budget δ.")] = 1e-6,
     labels: Annotated[int, typer.Option(min=0, help="Number of declared labels.")] = 0,
+    domain: Annotated[
+        str | None,
+        typer.Option(help="What the texts are; none: as the public base says."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which methods fit, best first, and why the others do not.
@@ -38,7 +42,10 @@ def advise(
     from dpsynth_assets.datasets.declared_bases import declared_base
 
     spec = _made_up(records, epsilon, delta, labels) if cohort is None else find_cohort(cohort)
-    found = weighed(spec, declared_base(spec.public_data), rows=rows)
+    base = declared_base(spec.public_data)
+    if base is not None and domain is not None:
+        base = base.model_copy(update={"domain": domain})
+    found = weighed(spec, base, rows=rows)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:

@@ -22,7 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "advise": (
         "dpsynth advise tickets",
-        "dpsynth advise --records 5000 --epsilon 3 --rows 10000",
+        "dpsynth advise --records 5000 --epsilon 3 --rows 10000 --domain 'customer reviews'",
     ),
     "benchmark run": (
         "dpsynth benchmark run english_leaderboard",
