@@ -30,6 +30,9 @@ from dpsynth_assets.datasets.template import Choices, ProposedMethod, scalar
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
 
+ANY_NUMBER = ("aug_pe", "epsvec")
+"""Methods that write any number of rows: which one is proposed follows from the leaderboard."""
+
 SECRET = "Ottoline Brackenbury asked why her account was closed"
 
 
@@ -293,7 +296,7 @@ def test_decisions_and_roles_as_json(folder, tmp_path):
         "Public base",
         "Method",
     ]
-    assert facts["method"]["name"] == "epsvec"
+    assert facts["method"]["name"] in ANY_NUMBER
 
 
 def test_a_large_delta_is_pointed_out(folder, tmp_path):
@@ -425,7 +428,7 @@ def test_few_or_unknown_rows_of_private_prediction_give_way_to_a_method_that_wri
     records, epsilon
 ):
     method = proposed(records, epsilon)
-    assert method.name in ("epsvec", "aug_pe")
+    assert method.name in ANY_NUMBER
     assert not method.reads_histogram
     assert ("No number of records" in method.why) == (records is None)
     assert rows_of(method, records=records, epsilon=epsilon) >= LEAST_ROWS
@@ -461,7 +464,7 @@ def test_of_methods_that_buy_enough_rows_the_one_with_the_fewest_contexts_a_toke
 def test_the_number_of_records_that_is_counted_changes_no_proposal(folder, tmp_path, rows):
     complaints(rows).write_csv(tmp_path / "data.csv")
     assert init("complaints", "--from", tmp_path / "data.csv").exit_code == 0
-    assert in_force(folder)["methods"][0]["method"] == "epsvec"
+    assert in_force(folder)["methods"][0]["method"] in ANY_NUMBER
     declared = init("complaints", "--from", tmp_path / "data.csv", "--records", 50_000, "--force")
     assert declared.exit_code == 0, declared.output
     assert in_force(folder)["methods"][0]["method"] == "mean_clustered"
@@ -512,7 +515,7 @@ def test_a_domain_makes_a_base_of_its_own_in_the_same_file(folder, tmp_path):
     assert check.exit_code == 0, check.output
     plan = CliRunner().invoke(app, ["plan", "complaints"])
     assert plan.exit_code == 0, plan.output
-    assert "epsvec" in plan.output
+    assert private["methods"][0]["method"] in plan.output
 
 
 @pytest.mark.parametrize(
@@ -551,4 +554,5 @@ def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(package.parent))
     loaded = dg.load_from_defs_folder(path_within_project=package / "defs")
     keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
-    assert {"complaints/epsvec/corpus", "public/complaints_public/public_corpus"} <= keys
+    method = documents(folder)[0]["attributes"]["methods"][0]["method"]
+    assert {f"complaints/{method}/corpus", "public/complaints_public/public_corpus"} <= keys
