@@ -42,10 +42,10 @@ def test_what_is_no_name_of_gpus_is_refused(name, monkeypatch):
         model_op_tags(1)
 
 
-def test_one_device_is_asked_for_unless_more_share_a_model(monkeypatch):
+def test_as_many_are_asked_for_as_share_a_model_and_none_for_the_processor(monkeypatch):
     monkeypatch.setenv(GPU_VARIABLE, NVIDIA)
-    assert model_op_tags(1) == model_op_tags(1)
     assert model_op_tags(4) != model_op_tags(1)
+    assert model_op_tags(0) == {}
 
 
 @pytest.mark.parametrize("gpu", [NVIDIA, "amd.com/gpu", "nvidia.com/mig-1g.5gb"])

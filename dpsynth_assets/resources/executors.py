@@ -1,7 +1,7 @@
 """Executors of the steps of a launched run, by DPSYNTH_EXECUTOR.
 
 `in_process` executes a run in one process, `local` each step in a process of its own; with
-`kubernetes` each step has a pod, with `ray` a task of the cluster. The default is `in_process`: a
+`kubernetes` each step has a pod, with `ray` a job of the cluster. The default is `in_process`: a
 process that opens Python, Dagster and the definitions takes longer than most steps. On a machine
 with a GPU it is `local`, because only the end of a process gives the memory of a GPU back.
 """

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+import dagster as dg
 import pytest
 
 from dpsynth_assets_tests.faults.cohort import (
@@ -20,12 +21,17 @@ from dpsynth_assets_tests.faults.cohort import (
 pytestmark = pytest.mark.slow
 
 
+def passing(*variables):
+    """Run configuration under which jobs get these variables beside the product's own."""
+    config = {"ray": {"env_vars": ["FAULTS_MARKS", "FAULTS_EXECUTOR", *variables]}}
+    return json.dumps({"execution": {"config": config}})
+
+
 @pytest.fixture
 def ray_house(house, cluster):
     house.variables |= cluster.variables
     house.variables |= {"FAULTS_EXECUTOR": "declared", "DPSYNTH_EXECUTOR": "ray"}
-    passed = {"ray": {"env_vars": ["FAULTS_MARKS", "FAULTS_EXECUTOR", "FAULTS_EPSILON=1.8"]}}
-    house.variables["FAULTS_CONFIG"] = json.dumps({"execution": {"config": passed}})
+    house.variables["FAULTS_CONFIG"] = passing()
     return house
 
 
@@ -55,3 +61,11 @@ def test_a_step_that_is_killed_in_the_cluster_is_continued_under_its_own_charge(
     drawn = ray_house.store.load(reservation)[0]["dp_counts"]
     for name, content in kept.items():
         assert drawn[int(name.split(".")[0])] == json.loads(content)["dp_counts"]
+
+
+def test_a_run_that_the_budget_refuses_ends_as_canceled(ray_house):
+    ray_house.variables["FAULTS_CONFIG"] = passing("FAULTS_EPSILON=0.01")
+    outcome = ray_house.spawn().outcome()
+    assert ray_house.charges() == 0
+    with dg.DagsterInstance.from_config(str(ray_house.home / "dagster")) as instance:
+        assert instance.get_run_by_id(outcome["run_id"]).status is dg.DagsterRunStatus.CANCELED
