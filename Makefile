@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 10000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: setup demo test test-vllm ui auditors check lint types bench leaderboard docs pictures where clean-demo
+.PHONY: setup demo test test-vllm test-ray ui auditors check lint types bench leaderboard docs pictures where clean-demo
 
 setup: $(STAMP)
 
@@ -34,6 +34,9 @@ test: setup  ## the whole suite
 
 test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
 	bash .ci/test_vllm
+
+test-ray: setup  ## a real Ray cluster, with Ray in a layer of its own (.venv-ray)
+	bash .ci/test_ray
 
 ui: setup  ## web UI and daemon on http://127.0.0.1:3000
 	@$(BIN)/dpsynth ui -h 127.0.0.1 -p $(or $(PORT),3000)

@@ -294,7 +294,7 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
     monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
 
-    @dg.asset(op_tags=model_op_tags())
+    @dg.asset(op_tags=model_op_tags(1))
     def model_step() -> None: ...
 
     defs = dg.Definitions(assets=[model_step], executor=declared_executor())
@@ -317,7 +317,7 @@ def test_the_chart_declares_the_gpus_that_steps_ask_for(monkeypatch):
 
     (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
     monkeypatch.setenv(GPU_VARIABLE, deployment["env"][GPU_VARIABLE])
-    asked = model_op_tags()["dagster-k8s/config"]["container_config"]["resources"]["limits"]
+    asked = model_op_tags(1)["dagster-k8s/config"]["container_config"]["resources"]["limits"]
     made = yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text())
     (endpoint,) = [part for part in made if part["kind"] == "Deployment"]
     (container,) = endpoint["spec"]["template"]["spec"]["containers"]

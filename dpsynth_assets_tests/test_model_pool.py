@@ -39,13 +39,13 @@ def test_nothing_is_asked_for_where_no_gpu_is_declared(declared, monkeypatch):
 def test_what_is_no_name_of_gpus_is_refused(name, monkeypatch):
     monkeypatch.setenv(GPU_VARIABLE, name)
     with pytest.raises(ValueError, match=f"e.g. nvidia.com/gpu, got '{name}'"):
-        model_op_tags()
+        model_op_tags(1)
 
 
-def test_one_device_is_asked_for_unless_more_share_a_model(monkeypatch):
+def test_as_many_are_asked_for_as_share_a_model_and_none_for_the_processor(monkeypatch):
     monkeypatch.setenv(GPU_VARIABLE, NVIDIA)
-    assert model_op_tags() == model_op_tags(1)
-    assert model_op_tags(4) != model_op_tags()
+    assert model_op_tags(4) != model_op_tags(1)
+    assert model_op_tags(0) == {}
 
 
 @pytest.mark.parametrize("gpu", [NVIDIA, "amd.com/gpu", "nvidia.com/mig-1g.5gb"])

@@ -19,6 +19,7 @@ from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_
 from dpsynth_assets.assets.found_at import FOUND_AT, found_at
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
+from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, compared
@@ -39,7 +40,6 @@ from dpsynth_assets.report.attack_record import (
     settings_of_method,
 )
 from dpsynth_assets.report.kept_attacks import MedianAudits, medians_kept, reconstructions_kept
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -121,8 +121,7 @@ def _common(
         "tags": {PRIVACY: PUBLIC},
         "metadata": code_references(code),
         "kinds": {"pytorch"},
-        "pool": MODEL_POOL,
-        "op_tags": model_op_tags(),
+        **model_step(spec.public_data),
         "check_specs": [
             dg.AssetCheckSpec(name=name, asset=key, description=text)
             for name, text in checks.items()

@@ -8,10 +8,10 @@ from typing import Any
 
 import dagster as dg
 
+from dpsynth_assets.assets.model_steps import step_on
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.privacy.directed_rounding import declared
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.storage.identity import version_of
@@ -62,8 +62,7 @@ def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
         partitions_def=_partitions(spec, line),
         tags={PRIVACY: PUBLIC},
         kinds={"pytorch"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **step_on(spec.public.get("language_model", {}).get("device", "auto")),
         metadata=code_references("dpsynth_assets.benchmark.cells.make_cell"),
         code_version=version_of("benchmark line", spec.without("methods", "grid", "seeds"), method),
         description=(

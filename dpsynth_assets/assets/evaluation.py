@@ -30,6 +30,7 @@ from dpsynth_assets.assets.keys import (
     dataset_key,
     public_key,
 )
+from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.assets.published import read_released, released_rows_path
 from dpsynth_assets.assets.scoring import (
     CorpusToScore,
@@ -46,7 +47,6 @@ from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
@@ -117,8 +117,7 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         ),
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec.public_data),
         code_version=version_of("public only", SPARE, *_written_by(spec)),
         description="The floor, ε = 0: the public model asked for each label, no private data.",
     )
@@ -169,8 +168,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         deps=[dataset_key(spec.name, SHARED, "private_records")],
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec.public_data),
         code_version=version_of("non-private", SPARE, *_written_by(spec)),
         description=(
             f"The ceiling, ε = ∞: the same model with {_examples(plan)} of the real records in its "
@@ -245,8 +243,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         ins=ins,
         deps=deps,
         kinds={"scikitlearn", "html"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec.public_data),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("evaluation", spec.evaluation),
         description=(

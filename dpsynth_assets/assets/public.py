@@ -12,6 +12,7 @@ import polars as pl
 
 from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.model_steps import embedding_step, model_step
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.public_base.documents import read_documents
@@ -23,7 +24,6 @@ from dpsynth_assets.public_base.making import (
     public_centers,
     trained_manifest,
 )
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -80,8 +80,7 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model")),
         },
         kinds={"pytorch", "polars", "parquet"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec),
         code_version=version_of("invented corpus", spec.domain, spec.invented, spec.max_documents),
         description=(
             "Public documents (text, label) that the language model wrote from the domain and the "
@@ -142,8 +141,7 @@ def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "text_embedder": dg.AssetIn(public_key(spec.name, "text_embedder")),
         },
         kinds={"pytorch", "numpy"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **embedding_step(spec),
         code_version=version_of("embeddings", spec.text_embedder),
         description="Embeddings of the public corpus, float32 (N, d), unit length.",
     )
@@ -204,8 +202,7 @@ def _trained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         ),
         ins={"public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus"))},
         kinds={"pytorch", "huggingface"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec),
         code_version=version_of("language model", spec.language_model),
         description=(
             "The generator behind private prediction: a small Llama-architecture model trained "
@@ -230,8 +227,7 @@ def _pretrained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         **public_asset(spec, "public_language_model"),
         metadata=code_references("dpsynth_assets.models.smollm2.write_smollm2"),
         kinds={"pytorch", "huggingface"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec),
         code_version=version_of("language model", spec.language_model),
         description=(
             "The generator behind private prediction: SmolLM2 from its Python package, or a model "

@@ -5,6 +5,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.assets.public import public_asset, shown_model
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
@@ -13,7 +14,6 @@ from dpsynth_assets.public_base.making import (
     generator_manifest,
     language_model_as_generator,
 )
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -38,8 +38,7 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             for name in ("public_corpus", "public_embeddings", "text_embedder")
         },
         kinds={"hdbscan", "numpy"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec),
         code_version=version_of("topic model", spec.topic_model),
         description=(
             "Topics of the public corpus, each with ten keywords, and a bin for what belongs to "
@@ -87,8 +86,7 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
             for name in ("public_corpus", "public_embeddings", "topic_model")
         },
         kinds={"pytorch", "huggingface"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(),
+        **model_step(spec),
         code_version=version_of("conditional generator", declared),
         description=(
             "An encoder-decoder that writes a document from its aspects (keywords, type), "

@@ -31,7 +31,8 @@ from dpsynth_assets.assets.launch import (
     tag_run,
 )
 from dpsynth_assets.assets.method_assets import described, part_asset
-from dpsynth_assets.assets.public_inputs import public_ins, stage_devices
+from dpsynth_assets.assets.model_steps import model_step
+from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
     reservation_of,
@@ -52,7 +53,6 @@ from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.private_section import private_section, public_section, refused
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -73,6 +73,7 @@ def release_asset(
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
     section = public_section if stage.public else private_section
+    engine = spec.engine if planned.method.uses_engine else None
 
     @dg.asset(
         **part_asset(spec, planned, stage.name),
@@ -84,8 +85,7 @@ def release_asset(
         tags={PRIVACY: RELEASED}
         | ({} if stage.public else {MECHANISM: f"{planned.method.name}.{stage.name}"}),
         kinds=set(stage.kinds),
-        pool=MODEL_POOL if stage.on_gpu else None,
-        op_tags=model_op_tags(stage_devices(spec, planned)) if stage.on_gpu else None,
+        **(model_step(spec.public_data, engine) if stage.on_gpu else {}),
         automation_condition=FOLLOWS_RELEASES if stage.public else None,
         code_version=version_of(
             planned.spec if isinstance(planned, PlannedMethod) else planned.method.config,

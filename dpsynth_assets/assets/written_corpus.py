@@ -13,6 +13,7 @@ from dpsynth_assets.assets.corpus_metadata import column_schema
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
 from dpsynth_assets.assets.method_assets import described, named, part_asset
+from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
@@ -32,7 +33,6 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -53,8 +53,7 @@ def written_corpus(
         ins=_inputs(spec, planned),
         tags={PRIVACY: RELEASED},
         kinds={"pytorch", "polars"},
-        pool=MODEL_POOL,
-        op_tags=model_op_tags(spec.engine.tensor_parallel_size),
+        **model_step(spec.public_data, spec.engine),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of(
             method.config,

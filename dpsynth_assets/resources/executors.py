@@ -1,7 +1,7 @@
 """Executors of the steps of a launched run, by DPSYNTH_EXECUTOR.
 
 `in_process` executes a run in one process, `local` each step in a process of its own; with
-`kubernetes` each step has a pod, with `ray` a task of the cluster. The default is `in_process`: a
+`kubernetes` each step has a pod, with `ray` a job of the cluster. The default is `in_process`: a
 process that opens Python, Dagster and the definitions takes longer than most steps. On a machine
 with a GPU it is `local`, because only the end of a process gives the memory of a GPU back.
 """
@@ -18,6 +18,7 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from dpsynth_assets.resources.live_runs import hold_until_exit
 from dpsynth_assets.resources.model_pool import carry_over_limit
 from dpsynth_assets.resources.private_section import is_refused
+from dpsynth_assets.resources.ray_steps import refuse_what_no_node_can_run, with_settings_passed
 from dpsynth_assets.resources.waiting import watched
 
 _GPU = Path("/dev/nvidia0")
@@ -55,7 +56,7 @@ def declared_executor() -> dg.ExecutorDefinition:
             f"Expected the package of DPSYNTH_EXECUTOR={name}, got none. Install the extra "
             f"`{name}` of dpsynth_assets."
         ) from None
-    return executor
+    return _on_ray(executor) if name == "ray" else executor
 
 
 class _AliveExecutor(dg.Executor):
@@ -100,14 +101,43 @@ def _end_refused(plan_context: Any) -> NoReturn:
     raise DagsterExecutionInterruptedError(told)
 
 
+class _RayExecutor(_AliveExecutor):
+    """Steps as jobs of a Ray cluster; a run that it can never place ends before its first step."""
+
+    def __init__(self, inner: dg.Executor, address: str | None) -> None:
+        super().__init__(inner)
+        self._address = address
+
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
+        refuse_what_no_node_can_run(execution_plan, self._address)
+        yield from super().execute(plan_context, execution_plan)
+
+
+def _on_ray(inner: dg.ExecutorDefinition) -> dg.ExecutorDefinition:
+    """The same executor, which passes settings to its jobs and looks at the cluster first."""
+    make: Any = inner.executor_creation_fn
+
+    def create(context: dg.InitExecutorContext) -> dg.Executor:
+        config = with_settings_passed(dict(context.executor_config))
+        return _RayExecutor(
+            make(context._replace(executor_config=config)), config["ray"].get("address")
+        )
+
+    return _made_by(create, inner)
+
+
 def _holding_its_lock(inner: dg.ExecutorDefinition) -> dg.ExecutorDefinition:
     """The same executor; a run that is killed is known to be gone (`live_runs`)."""
     make: Any = inner.executor_creation_fn
-    schema: Any = inner.config_schema
 
     def create(context: dg.InitExecutorContext) -> dg.Executor:
         return _AliveExecutor(make(context))
 
+    return _made_by(create, inner)
+
+
+def _made_by(create: Any, inner: dg.ExecutorDefinition) -> dg.ExecutorDefinition:
+    schema: Any = inner.config_schema
     return dg.ExecutorDefinition(
         name=inner.name,
         config_schema=schema,

@@ -18,7 +18,7 @@ GPU_VARIABLE: Final = "DPSYNTH_GPU"
 _GPU_NAME = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-\w.]*")
 
 
-def model_op_tags(devices: int = 1) -> dict[str, Any]:
+def model_op_tags(devices: int) -> dict[str, Any]:
     """Requests for GPUs of a step that runs models, if the installation declares that it has any.
 
     DPSYNTH_GPU declares it, when definitions load, by the name under which Kubernetes hands GPUs
@@ -27,16 +27,16 @@ def model_op_tags(devices: int = 1) -> dict[str, Any]:
     Under the local executors both are inert, and the pool alone keeps steps apart.
 
     Args:
-        devices: GPUs the step needs, >= 1: as many as share a model.
+        devices: GPUs the step needs, >= 0: as many as share a model, none for the processor.
 
     Returns:
-        Tags of the step; {} without a GPU.
+        Tags of the step; {} where none is needed or declared.
 
     Raises:
         ValueError: DPSYNTH_GPU is no name of a resource.
     """
     gpu = _declared_gpu()
-    if gpu is None:
+    if gpu is None or devices == 0:
         return {}
     return {
         "dagster-k8s/config": {"container_config": {"resources": {"limits": {gpu: devices}}}},

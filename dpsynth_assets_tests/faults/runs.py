@@ -31,7 +31,7 @@ def run_once(outcome: Path) -> None:
         result = dg.execute_job(
             dg.reconstructable(counts_job),
             instance=instance,
-            run_config=QUIET,
+            run_config=QUIET | json.loads(os.environ.get("FAULTS_CONFIG", "{}")),
             tags={RELEASE: release},
             raise_on_error=False,
             reexecution_options=_failed_run(instance),
