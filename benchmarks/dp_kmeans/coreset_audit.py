@@ -5,7 +5,8 @@ looks at, holds nearly all of its length. Made-up records fill the leaves so tha
 """
 
 import numpy as np
-from dp_kmeans.noisy_coreset import CoresetMechanism, NoisyCoreset
+from dp_kmeans.noisy_coreset import CoresetMechanism
+from dp_kmeans.noisy_tree import NoisyCoreset
 
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dp_kmeans import noisy_coreset
+from dp_kmeans import noisy_coreset, noisy_tree
 from dp_kmeans.noisy_coreset import CoresetMechanism, coreset_noise
 from hypothesis import given, settings, strategies as st
 from scipy import stats
@@ -40,7 +40,7 @@ def points(rows, dimensions=2, seed=0):
 
 @pytest.fixture
 def noiseless(monkeypatch):
-    for module in (histogram, noisy_coreset):
+    for module in (histogram, noisy_tree):
         monkeypatch.setattr(module, "discrete_gaussian", lambda values, scale: list(values))
 
 
@@ -166,14 +166,14 @@ def test_one_record_moves_one_count_of_a_level_and_one_leaf_by_one_bound(seed, f
     planes = points(5, 3, seed + 1)
     others = np.concatenate([rest, pair[1]]) if replaced else rest
     patch = pytest.MonkeyPatch()
-    patch.setattr(noisy_coreset, "discrete_gaussian", lambda values, scale: list(values))
+    patch.setattr(noisy_tree, "discrete_gaussian", lambda values, scale: list(values))
     shown = []
     for records in (np.concatenate([rest, pair[0]]), others):
         mechanism = Watched(
             **{name: getattr(make(hyperplanes=planes), name) for name in make().__dict__}
         )
         clipped = mechanism._lattice.clip(records, 1.0)
-        leaves, weights = mechanism._grow(mechanism._sides(clipped))
+        leaves, weights = mechanism._grow(clipped)
         sums = mechanism._noisy_sums(clipped, leaves, len(weights)) / mechanism._lattice.spacing
         shown.append((mechanism.__dict__["levels"], sums))
     patch.undo()

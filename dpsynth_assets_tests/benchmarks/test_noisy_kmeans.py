@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from dp_kmeans.noisy_coreset import NoisyCoreset
 from dp_kmeans.noisy_kmeans import (
     coreset_mechanism,
     fit_noisy_kmeans,
     principal_view,
     random_view,
 )
+from dp_kmeans.noisy_tree import NoisyCoreset
 
 from dpsynth_assets.metrics.clusterings import agreement
 from dpsynth_assets.privacy.accounting import epsilon_of
