@@ -30,6 +30,7 @@ class Offer:
         line: Its line on the leaderboard.
         method: Name of the registered method.
         settings: Settings to write into the dataset file.
+        first: Method of the same file that it builds on, with its share and settings; empty: none.
         epsilon: ε of its release and of the histograms it needs; None where it has none.
         rows: Rows it writes: as many as are asked for, or as its budget buys.
         expectation: What the leaderboard lets one expect; None: it has no cell of this method.
@@ -41,11 +42,17 @@ class Offer:
     line: str
     method: str
     settings: dict[str, Any]
+    first: dict[str, Any]
     epsilon: float | None
     rows: int
     expectation: Expectation | None
     minutes: float | None
     asks: str
+
+    @property
+    def title(self) -> str:
+        """The method, and which one before it."""
+        return f"{self.method} after {self.first['method']}" if self.first else self.method
 
     @property
     def share(self) -> float:
@@ -160,6 +167,7 @@ def _offer(
         line=candidate.line,
         method=candidate.method,
         settings=settings,
+        first=dict(candidate.first),
         epsilon=plan.total_epsilon if plan.events else None,
         rows=bought,
         # The leaderboard's texts are free text: nothing follows for records with a structure.
@@ -198,7 +206,7 @@ def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
 def _with_method(
     spec: PrivateDatasetSpec, candidate: Candidate, settings: dict[str, Any]
 ) -> PrivateDatasetSpec:
-    """The declaration with this method alone, and the histograms that it needs.
+    """The declaration with this method, what it builds on and the histograms that it needs.
 
     Priced by zCDP, in milliseconds: tight accounting buys a little more. What is promised to
     secrets, which zCDP cannot price, is asked of no method that protects whole records.
@@ -210,8 +218,11 @@ def _with_method(
     )
     if not of_secrets:
         kept["budget"] = {**kept["budget"], "accountant": "zcdp"}
-    method = MethodSpec(method=candidate.method, settings=settings).model_dump(mode="json")
-    return type(spec).model_validate({**kept, **candidate.declared, "methods": [method]})
+    methods = [MethodSpec(method=candidate.method, settings=settings)]
+    if candidate.first:
+        methods.insert(0, MethodSpec.model_validate(candidate.first))
+    written = [each.model_dump(mode="json", exclude_unset=True) for each in methods]
+    return type(spec).model_validate({**kept, **candidate.declared, "methods": written})
 
 
 def _minutes(candidate: Candidate, wanted: int, cells: Sequence[Measured]) -> float | None:

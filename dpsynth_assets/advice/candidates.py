@@ -28,6 +28,7 @@ class Candidate:
         asks: What a steward has to declare for it, in words.
         rows_setting: Setting that must grow with the rows: then the whole run grows with them.
         batch: Records that every label, or every cluster of a label, must have for one batch.
+        first: Method of the same file that it builds on, with half of the budget; empty: none.
         concerns: Section of the dataset file without which it is for nobody: `structured` or
             `secrets`; none: it is for any text.
     """
@@ -40,11 +41,36 @@ class Candidate:
     asks: str = "nothing further"
     rows_setting: str | None = None
     batch: int = 0
+    first: Mapping[str, Any] = field(default_factory=dict)
     concerns: Literal["structured", "secrets"] | None = None
 
 
 _HISTOGRAM = {"cluster_histogram": {"budget_share": 0.02, "clusters_per_label": CLUSTERS}}
 _NUMBER = "the number of records (public_facts.records)"
+
+_TOPICS: Mapping[str, Any] = {"topic_histogram": {}}
+_FINE_TUNED = {"conditional_generator": {"kind": "language_model"}}
+_CTCL_FIRST = {
+    "method": "ctcl",
+    "budget_share": 0.5,
+    "settings": {
+        "steps": 4,
+        "expected_batch_size": 256,
+        "learning_rate": 0.01,
+        "max_document_tokens": 72,
+        "rows": 400,
+    },
+}
+_BEHIND_CTCL = f"{_NUMBER}; topic_histogram; ctcl before it, with half of the budget"
+_EPSVEC = {
+    "candidates": 100,
+    "negatives": 100,
+    "clip_documents": 200,
+    "shots": 1,
+    "kept_shots": 12,
+    "max_document_tokens": 72,
+    "max_new_tokens": 72,
+}
 
 CANDIDATES: tuple[Candidate, ...] = (
     *(
@@ -62,8 +88,8 @@ CANDIDATES: tuple[Candidate, ...] = (
         line="ctcl",
         method="ctcl",
         settings={"max_document_tokens": 72},
-        declared={"topic_histogram": {}},
-        base={"conditional_generator": {"kind": "language_model"}},
+        declared=_TOPICS,
+        base=_FINE_TUNED,
         asks=f"{_NUMBER}; topic_histogram",
     ),
     Candidate(
@@ -75,15 +101,32 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         line="epsvec",
         method="epsvec",
+        settings=_EPSVEC,
+    ),
+    Candidate(
+        line="aug_pe_from_ctcl",
+        method="aug_pe_from_corpus",
         settings={
-            "candidates": 100,
-            "negatives": 100,
-            "clip_documents": 200,
-            "shots": 1,
-            "kept_shots": 12,
-            "max_document_tokens": 72,
+            "corpus": "ctcl",
+            "population": 400,
+            "variations": 4,
+            "iterations": 2,
             "max_new_tokens": 72,
         },
+        declared=_TOPICS,
+        base=_FINE_TUNED,
+        asks=_BEHIND_CTCL,
+        rows_setting="population",
+        first=_CTCL_FIRST,
+    ),
+    Candidate(
+        line="epsvec_on_ctcl",
+        method="epsvec_on_generator",
+        settings={"generator": "ctcl", **_EPSVEC},
+        declared=_TOPICS,
+        base=_FINE_TUNED,
+        asks=_BEHIND_CTCL,
+        first=_CTCL_FIRST,
     ),
     *(
         Candidate(
@@ -133,8 +176,6 @@ OTHERS: Mapping[str, str] = {
     "median_clustered": "its ε is known only afterwards (ex post); declare accepts_ex_post",
     "few_shot": "shows records to the model under zero-out batches of few tokens; see mean_uniform",
     "mean_with_shots": "builds on another method's corpus, which is paid for beside it",
-    "aug_pe_from_corpus": "builds on another method's corpus, which is paid for beside it",
-    "epsvec_on_generator": "builds on another method's generator, which is paid for beside it",
     "mean_svt_on_generator": "builds on another method's generator, which is paid for beside it",
     "dp_fine_tuning": "is ctcl without topics; on Yelp ctcl was better by energy distance and "
     "accuracy (docs/benchmarks.md)",

@@ -28,6 +28,12 @@ _PASSED_OVER = frozenset(
     ["a", "about", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"]
 )
 
+SHRINKAGE = 2.0
+"""Unlike datasets on which a method is taken to be like all others, beside those it ran on.
+
+What a method gained over others on one unlike dataset may be that dataset's.
+"""
+
 LEAST_FACTOR = 0.5
 """With less than this much of the nearest cell's ε times records, its share is a bound alone."""
 
@@ -74,7 +80,8 @@ class Expectation:
     """What a method's cells let one expect.
 
     Attributes:
-        share: Expected share of the gap, a mean over datasets by their likeness.
+        share: Expected share of the gap: what methods reach on datasets like the cohort's, and what
+            this one gained over them where it ran.
         low, high: Least and greatest of the datasets' own means.
         nearest: The cell nearest in ε times records.
         factor: How many times as much ε times records is asked for as that cell has; below 1: less.
@@ -159,15 +166,20 @@ def expected(
     if not own:
         return None
     asked = math.log(epsilon * (records or min(cell.records for cell in own)))
-    means, likenesses = [], []
-    for dataset in dict.fromkeys(cell.dataset for cell in own):
-        there = [cell for cell in own if cell.dataset == dataset]
-        weights = _weights([cell.place - asked for cell in there])
-        means.append(float(np.dot(weights, [cell.share for cell in there])))
-        likenesses.append(math.exp(LIKENESS * likeness(domain, there[0].domain)))
+    means, gains, gain_weights, levels, level_weights = [], [0.0], [SHRINKAGE], [], []
+    for dataset in dict.fromkeys(cell.dataset for cell in cells):
+        there = [cell for cell in cells if cell.dataset == dataset]
+        weight = math.exp(LIKENESS * likeness(domain, there[0].domain))
+        levels.append(_mean_near(asked, there))
+        level_weights.append(weight)
+        if of_line := [cell for cell in there if cell.line == line]:
+            means.append(_mean_near(asked, of_line))
+            gains.append(means[-1] - levels[-1])
+            gain_weights.append(weight)
+    level = np.average(levels, weights=level_weights)
     nearest = min(own, key=lambda cell: (-likeness(domain, cell.domain), abs(cell.place - asked)))
     return Expectation(
-        share=float(np.average(means, weights=likenesses)),
+        share=float(level + np.average(gains, weights=gain_weights)),
         low=min(means),
         high=max(means),
         nearest=nearest,
@@ -188,8 +200,8 @@ def _words(domain: str) -> frozenset[str]:
     return frozenset(word.removesuffix("s") for word in found if word not in _PASSED_OVER)
 
 
-def _weights(distances: Sequence[float]) -> np.ndarray:
-    """Weights that sum to one; of the nearest alone where all are far."""
-    squares = np.square(np.asarray(distances) / WIDTH) / 2
-    raw = np.exp(squares.min() - squares)
-    return np.asarray(raw / raw.sum())
+def _mean_near(asked: float, cells: Sequence[Measured]) -> float:
+    """Mean share of cells by their nearness to ln(ε times records)."""
+    squares = np.square((np.asarray([cell.place for cell in cells]) - asked) / WIDTH) / 2
+    nearness = np.exp(squares.min() - squares)  # of the nearest alone where all are far
+    return float(np.average([cell.share for cell in cells], weights=nearness))

@@ -89,14 +89,14 @@ def _print(title: str, found: Any) -> None:
         share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
         minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
         epsilon = "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon)
-        table.add_row(offer.line, share, f"{offer.rows:,}", epsilon, minutes)
+        table.add_row(offer.title, share, f"{offer.rows:,}", epsilon, minutes)
     if found.offers:
         console.print(table)
     else:
         console.print("No method fits.")
     for offer in found.offers:
         distance = "" if offer.expectation is None else f"; {offer.expectation.distance_in_words()}"
-        console.print(f"  {offer.line}: declare {offer.asks}{distance}")
+        console.print(f"  {offer.title}: declare {offer.asks}{distance}")
     console.print("\nWhat does not fit:")
     for name, why in found.others:
         console.print(f"  {name}: {why}")

@@ -66,7 +66,7 @@ def _advice(spec: Any) -> dict[str, str]:
 
     offers = advise(spec, declared_base(spec.public_data)).offers
     return {
-        offer.line: offer.expectation.share_in_words()
+        offer.title: offer.expectation.share_in_words()
         for offer in offers
         if offer.expectation is not None
     }
