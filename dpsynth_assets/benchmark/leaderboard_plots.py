@@ -15,25 +15,31 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     if not methods:
         return {}
     largest = max(each.records for each in methods)
+    colours = {line: index for index, line in enumerate(dict.fromkeys(e.line for e in methods))}
+    epsilons = [each.asked or 0.0 for each in methods]
     drawn = {
         f"{dataset}: MAUVE against ε": _lines(
             [each for each in methods if each.records == largest],
             lambda each: each.epsilon or each.asked or 0.0,
             "ε",
             ends,
+            colours,
+            ticks=epsilons,
         ),
         f"{dataset}: MAUVE against processor minutes": _lines(
             [e for e in methods if e.records == largest and e.costs.get("processor_seconds")],
             lambda each: each.costs["processor_seconds"] / 60,
             "processor minutes",
             ends,
-            joined=False,
+            colours,
         ),
         f"{dataset}: rows obtainable": _lines(
             [each for each in methods if each.records == largest],
             lambda each: each.epsilon or each.asked or 0.0,
             "ε",
             {},
+            colours,
+            ticks=epsilons,
             value=lambda each: (each.costs.get("rows", 0.0), 0.0),
             name="rows",
         ),
@@ -45,6 +51,8 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
             lambda each: float(each.records),
             "records",
             ends,
+            colours,
+            ticks=[each.records for each in methods],
         )
     return drawn
 
@@ -58,22 +66,29 @@ def _lines(
     place: Callable[[Standing], float],
     label: str,
     ends: Mapping[str, Standing],
+    colours: Mapping[str, int],
     *,
+    ticks: Sequence[float] | None = None,
     value: Callable[[Standing], tuple[float, float]] = _mauve,
     name: str = "MAUVE",
-    joined: bool = True,
 ) -> bytes:
-    """Points with error bars, a colour and a mark a method, ends as level lines."""
+    """Points with error bars, joined where `ticks` names their places, and ends as level lines.
+
+    A method has the same colour and mark in every picture.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     figure, axes = new_axes(width=5.6, height=3.4)
     names = list(dict.fromkeys(each.line for each in standings))
-    for index, line in enumerate(names):
+    for line in names:
+        index = colours[line]
         own = sorted((each for each in standings if each.line == line), key=place)
         scores = [value(each) for each in own]
         axes.errorbar(
             [place(each) for each in own],
             [score for score, _ in scores],
             yerr=[spread for _, spread in scores],
-            fmt=_MARKERS[index % len(_MARKERS)] + ("-" if joined else ""),
+            fmt=_MARKERS[index % len(_MARKERS)] + ("" if ticks is None else "-"),
             markersize=4,
             linewidth=1.2,
             color=COLORS[index % len(COLORS)],
@@ -84,6 +99,11 @@ def _lines(
             level = ends[role].scores["mauve"].value
             axes.axhline(level, color="#444444", linestyle=style, linewidth=1.2, label=role)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    if ticks is not None:
+        axes.set_xticks(sorted(set(ticks)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(xlabel=label, ylabel=name)
     axes.set_ylim(bottom=0)
     add_legend(axes, len(names) + len(ends))
