@@ -53,6 +53,7 @@ class Measured:
         epsilon: Budget ε.
         records: Source records.
         share: Share of the gap between floor and ceiling that it closes, mean over `METRICS`.
+        margin: Half the 95 % interval of that share; 0 where it was not estimated.
         rows: Rows of its corpora.
         processor_seconds: Of one run; None where it was not measured.
         tokens_written: Decoded tokens of one run; None where they were not counted.
@@ -68,6 +69,7 @@ class Measured:
     processor_seconds: float | None = None
     tokens_written: float | None = None
     domain: str = ""
+    margin: float = 0.0
 
     @property
     def place(self) -> float:
@@ -126,7 +128,7 @@ def lines_of(lines: Iterable[Mapping[str, Any]], domains: Mapping[str, str]) -> 
     """Lines with a worst-case guarantee whose share of a gap is known."""
     for line in lines:
         closed = [line["gap_closed"].get(metric) for metric in METRICS]
-        shares = [share["value"] for share in closed if share is not None]
+        shares = [share for share in closed if share is not None]
         if line["promise"] != "worst case" or not shares:
             continue
         costs = line["costs"]
@@ -135,7 +137,8 @@ def lines_of(lines: Iterable[Mapping[str, Any]], domains: Mapping[str, str]) -> 
             line=line["line"],
             epsilon=line["asked_epsilon"],
             records=line["records"],
-            share=float(np.mean(shares)),
+            share=float(np.mean([share["value"] for share in shares])),
+            margin=float(np.mean([share["high"] - share["low"] for share in shares])) / 2,
             rows=costs["rows"],
             processor_seconds=costs.get("processor_seconds"),
             tokens_written=costs.get("tokens_written"),

@@ -185,14 +185,29 @@ def held_back():
             yield pytest.param(own, others, id=f"{dataset}-{epsilon:g}-{records}")
 
 
-@pytest.mark.parametrize(("own", "others"), held_back())
-def test_advice_on_held_back_cells_is_at_most_a_tenth_worse_than_the_best(own, others):
+def advised(own, others):
+    """The cell among `own` that all other cells put first."""
+
     def of_others(cell):
         found = expected(cell.line, cell.epsilon, cell.records, others, cell.domain)
         return -math.inf if found is None else found.share
 
-    chosen = max(own, key=of_others)
-    assert chosen.share >= (1 - WORST) * max(each.share for each in own)
+    return max(own, key=of_others)
+
+
+@pytest.mark.parametrize(("own", "others"), held_back())
+def test_advice_on_held_back_cells_is_at_most_a_tenth_worse_than_the_best(own, others):
+    """As far as scores of one seed decide it: shares come with their 95 % intervals."""
+    chosen, best = advised(own, others), max(own, key=lambda each: each.share)
+    least = (1 - WORST) * best.share
+    undecided = 0.0 if chosen is best else math.hypot(chosen.margin, (1 - WORST) * best.margin)
+    assert chosen.share >= least - undecided
+
+
+def test_advice_on_held_back_cells_is_within_a_tenth_of_the_best_on_average():
+    places = [each.values for each in held_back()]
+    kept = [advised(*each).share / max(cell.share for cell in each[0]) for each in places]
+    assert sum(kept) / len(kept) >= 1 - WORST
 
 
 # Methods that build on another
