@@ -31,7 +31,8 @@ _PASSED_OVER = frozenset(
 SHRINKAGE = 2.0
 """Unlike datasets on which a method is taken to be like all others, beside those it ran on.
 
-What a method gained over others on one unlike dataset may be that dataset's.
+What a method gained over others on one unlike dataset may be that dataset's, and what it gained far
+from the ε and the number of records that are asked for may be theirs.
 """
 
 LEAST_FACTOR = 0.5
@@ -178,7 +179,7 @@ def expected(
         if of_line := [cell for cell in there if cell.line == line]:
             means.append(_mean_near(asked, of_line))
             gains.append(means[-1] - levels[-1])
-            gain_weights.append(weight)
+            gain_weights.append(weight * float(_nearness(asked, of_line).max()))
     level = np.average(levels, weights=level_weights)
     nearest = min(own, key=lambda cell: (-likeness(domain, cell.domain), abs(cell.place - asked)))
     return Expectation(
@@ -205,6 +206,11 @@ def _words(domain: str) -> frozenset[str]:
 
 def _mean_near(asked: float, cells: Sequence[Measured]) -> float:
     """Mean share of cells by their nearness to ln(ε times records)."""
-    squares = np.square((np.asarray([cell.place for cell in cells]) - asked) / WIDTH) / 2
-    nearness = np.exp(squares.min() - squares)  # of the nearest alone where all are far
+    nearness = _nearness(asked, cells)
     return float(np.average([cell.share for cell in cells], weights=nearness))
+
+
+def _nearness(asked: float, cells: Sequence[Measured]) -> np.ndarray:
+    """1 for a cell at ln(ε times records), falling to 1e-9 far from it."""
+    squares = np.square((np.asarray([cell.place for cell in cells]) - asked) / WIDTH) / 2
+    return np.asarray(np.exp(np.maximum(-squares, math.log(1e-9))))
