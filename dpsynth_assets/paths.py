@@ -1,10 +1,10 @@
 """Places on disk: one root, four stores beside Dagster's own home.
 
 `DPSYNTH_HOME` (default `.dpsynth` in the working directory) holds `dagster/` (DAGSTER_HOME),
-`ledger/`, `sensitive/` (owner-only), `artifacts/` (public models and internal intermediates) and
-`released/` (the only folder meant to leave the machine). `DPSYNTH_STORE_URL` moves stored releases
-and public values to an object store, `DPSYNTH_PUBLISH_URL` receives a copy of every published
-corpus; what is private or internal stays under `DPSYNTH_HOME` whatever they say.
+`ledger/`, `sensitive/` (owner-only), `artifacts/` (public models and internal intermediates), and
+`released/` and `exports/` (the only folders meant to leave the machine). `DPSYNTH_STORE_URL` moves
+stored releases and public values to an object store, `DPSYNTH_PUBLISH_URL` receives a copy of every
+published corpus; what is private or internal stays under `DPSYNTH_HOME` whatever they say.
 """
 
 import os
@@ -84,6 +84,11 @@ class Home:
     def released(self) -> Path:
         """Corpora, cards and statements that may leave."""
         return self.root / "released"
+
+    @property
+    def exports(self) -> Path:
+        """Packages of `dpsynth export`, which may leave."""
+        return self.root / "exports"
 
     @property
     def reports(self) -> Path:

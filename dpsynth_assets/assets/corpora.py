@@ -11,7 +11,7 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.keys import audits_key, dataset_key, public_key
 from dpsynth_assets.assets.method_assets import named, part_asset
-from dpsynth_assets.assets.published import publish_corpus, published_rows, released_folder
+from dpsynth_assets.assets.published import publish_corpus, released_folder
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.assets.written_corpus import written_corpus
 from dpsynth_assets.checks import (
@@ -25,6 +25,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.privacy.ledger import BudgetTerms
+from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore

@@ -15,21 +15,20 @@ from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
 from dpsynth_assets.assets.method_assets import named
 from dpsynth_assets.assets.secrets import recall_results
-from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import bound_down, bound_up, in_words
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.storage.whole_folders import digest_of, replaced_whole, upload
-
-PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,23 +128,6 @@ def publish_copy(folder: Path) -> str | None:
 def _copy(folder: Path, target: Path) -> None:
     with replaced_whole(target) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
-
-
-def published_rows(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, candidate: pl.DataFrame
-) -> pl.DataFrame:
-    """Columns text, labels, id and provenance, and nothing else."""
-    columns = spec.columns.labels
-    parts = candidate["label"].str.split(LABEL_SEPARATOR)
-    labels = [parts.list.get(i, null_on_oob=True).alias(name) for i, name in enumerate(columns)]
-    name = f"{spec.name}-{planned.folder}"
-    frame = candidate.with_columns(
-        pl.format("{}-{}", pl.lit(name), pl.int_range(pl.len())).alias("id"),
-        pl.lit(planned.method.name).alias("method"),
-        *labels,
-    )
-    kept = [column for column in PROVENANCE if column in frame.columns]
-    return frame.select("text", *columns, "id", *kept)
 
 
 def _metadata(

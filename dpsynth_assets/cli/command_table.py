@@ -45,6 +45,8 @@ ENTRIES: dict[str, Entry] = {
     "advise": Entry("advise:advise", "Say which method fits declared data, and at what price."),
     "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
+    "export": Entry("export:export", "Write a corpus or a generator as a package that leaves."),
+    "verify": Entry("export:verify", "Check such a package, without the ledger."),
     "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),
     "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),

@@ -32,6 +32,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "benchmark export": ("dpsynth benchmark export english_leaderboard cells.jsonl",),
     "benchmark import": ("dpsynth benchmark import english_leaderboard cells.jsonl",),
     "report": ("dpsynth report tickets", "dpsynth report tickets --json"),
+    "export": (
+        "dpsynth export tickets mean_clustered --license cc-by-4.0 --language en",
+        "dpsynth export tickets ctcl --what generator --output tickets_generator",
+    ),
+    "verify": ("dpsynth verify tickets_generator --head 3f2a...",),
     "evaluate": (
         "dpsynth evaluate --real real.csv --synthetic corpus.parquet",
         "dpsynth evaluate --real real.csv --synthetic corpus.parquet --output scores",
@@ -55,6 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "audit list": ("dpsynth audit list",),
     "ledger show": ("dpsynth ledger show --cohort tickets",),
     "ledger verify": ("dpsynth ledger verify",),
+    "ledger head": ("dpsynth ledger head", "dpsynth ledger head --entries 120"),
     "ledger export": ("dpsynth ledger export --format csv --output ledger.csv",),
     "ledger restore": (
         'dpsynth ledger restore backup.sqlite --because "the disk failed on 3 March"',

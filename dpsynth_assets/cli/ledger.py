@@ -89,7 +89,7 @@ def show(
 
 @app.command()
 def verify(
-    head: Annotated[str | None, typer.Option(help="A head noted down earlier.")] = None,
+    head: Annotated[str | None, typer.Option(help="A hash printed by an earlier `verify`.")] = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,6 +113,32 @@ def verify(
             Console(stderr=True).print(str(problem), style="red", highlight=False, soft_wrap=True)
     if not report.ok:
         raise typer.Exit(1)
+
+
+@app.command()
+def head(
+    entries: Annotated[
+        int | None, typer.Option(min=1, help="Over so many first entries; default: all.")
+    ] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the head that proofs of exported packages lead to: publish it where all can see it.
+
+    It seals public columns alone, so it may be published whatever the ledger holds.
+    """
+    from dpsynth_assets.privacy.ledger.proof import tree_head
+
+    book = open_ledger(ledger)
+    _ = book.head  # Refuses a ledger whose chain is broken.
+    found = book.entries()
+    if entries is not None and entries > len(found):
+        raise PrivacyError(f"--entries: expected at most {len(found)}, got {entries}.")
+    seen = tree_head(found[:entries])
+    if as_json:
+        typer.echo(json.dumps(asdict(seen), indent=2))
+    else:
+        typer.echo(f"{seen.root} over {seen.entries} entries")
 
 
 @app.command()

@@ -99,7 +99,7 @@ def candidate_problem(
     charges = ledger.charges()
     if charges[reservation].cohort != account:
         return f"Expected a release charged to {account!r}, got {charges[reservation].cohort!r}."
-    return _problem_behind(reservation, charges, ledger, store)
+    return problem_behind(reservation, charges, ledger, store)
 
 
 def releases_behind(reservation: str, charges: Mapping[str, LedgerEntry]) -> list[str]:
@@ -122,9 +122,10 @@ def _is_release(name: str, identity: object, charges: Mapping[str, LedgerEntry])
     return name not in _PUBLIC or identity in charges
 
 
-def _problem_behind(
+def problem_behind(
     reservation: str, charges: Mapping[str, LedgerEntry], ledger: Ledger, store: StoredReleases
 ) -> str | None:
+    """Says what is missing or altered of what a release was made from; None where nothing is."""
     for name in releases_behind(reservation, charges):
         charge, digest = charges.get(name), ledger.sealed_digest(name)
         if charge is None or digest is None:

@@ -16,44 +16,51 @@ _PLAIN = re.compile(r"[\w .,:()/+-]+")
 """Values that mean nothing in Markdown."""
 
 
-def dataset_card(label: Mapping[str, Any], *, columns: Sequence[str], rows: int) -> str:
+def dataset_card(
+    label: Mapping[str, Any],
+    *,
+    columns: Sequence[str],
+    rows: int,
+    more_front: Sequence[str] = (),
+) -> str:
     """A dataset card with front matter that Hugging Face `datasets` reads.
 
     Args:
         label: Privacy label of the corpus (`report.label.corpus_label`).
-        columns: Columns of the Parquet file.
-        rows: Rows of the Parquet file (released, so public).
+        columns: Columns of the Parquet files.
+        rows: Rows of the Parquet files (released, so public).
+        more_front: Further lines of front matter, such as the licence (`report.hub`).
     """
     title = f"{label['subject']['dataset']}: synthetic corpus by {label['method']['title']}"
     front = [
         "---",
         f"pretty_name: {json.dumps(title)}",
-        f"tags: [synthetic, {_tag(label)}]",
+        f"tags: [synthetic, {tag_of(label)}]",
         "task_categories: [text-generation, text-classification]",
         f"size_categories: [{_size_category(rows)}]",
         "configs:",
         "- config_name: default",
         "  data_files: data/*.parquet",
+        *more_front,
         "---",
     ]
-    paper = f" ({label['method']['paper']})" if label["method"]["paper"] else ""
     return "\n".join(
-        [
-            *front,
-            "",
-            f"# {title}",
-            "",
-            "## What is guaranteed",
-            "",
-            *guarantee_lines(label),
-            f"- Method: {label['method']['title']}{paper}.",
-            f"- The whole cohort when this was published: {cohort_line(label['cohort'])}",
-            "",
-            *_label_sections(label, depth="###"),
-            *_content(columns, rows),
-            "",
-        ]
+        [*front, "", f"# {title}", "", *guarantee_sections(label), *_content(columns, rows), ""]
     )
+
+
+def guarantee_sections(label: Mapping[str, Any]) -> list[str]:
+    """Lines of a card that say what one release guarantees, and what the proof rests on."""
+    paper = f" ({label['method']['paper']})" if label["method"]["paper"] else ""
+    return [
+        "## What is guaranteed",
+        "",
+        *guarantee_lines(label),
+        f"- Method: {label['method']['title']}{paper}.",
+        f"- The whole cohort when this was published: {cohort_line(label['cohort'])}",
+        "",
+        *_label_sections(label, depth="###"),
+    ]
 
 
 def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
@@ -109,17 +116,19 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
     )
 
 
-def _tag(label: Mapping[str, Any]) -> str:
+def tag_of(label: Mapping[str, Any]) -> str:
     """Lists tags that a search finds: secret protection is no differential privacy."""
     secret = label["guarantee"]["type"] == "secret"
     return "secret-protection" if secret else "differential-privacy"
 
 
 def _size_category(rows: int) -> str:
-    for bound, name in ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K")):
-        if rows < bound:
+    """The size category of the Hugging Face hub."""
+    names = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M")
+    for power, name in enumerate(names, start=3):
+        if rows < 10**power:
             return name
-    return "100K<n<1M"
+    return "100M<n<1B"
 
 
 def _label_sections(label: Mapping[str, Any], *, depth: str) -> list[str]:

@@ -51,18 +51,30 @@ CODE = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
 Label = dict[str, Any]
 
 
+CORPUS, GENERATOR = "corpus", "generator"
+"""Kinds of releases that a label may be about, beside a whole cohort."""
+
+
 def corpus_label(
-    entries: Sequence[LedgerEntry], reservation: str, audits: Sequence[Mapping[str, Any]] = ()
+    entries: Sequence[LedgerEntry],
+    reservation: str,
+    audits: Sequence[Mapping[str, Any]] = (),
+    *,
+    kind: str = CORPUS,
+    linked: bool = True,
 ) -> Label:
-    """States what one released corpus guarantees, with the releases it builds on.
+    """States what one release guarantees, with the releases it builds on.
 
     **Privacy** The guarantee is the weakest of the corpus and of all it builds on: post-processing
     keeps what it is given and adds nothing to it.
 
     Args:
         entries: The ledger up to the moment of the label, of all cohorts, in order.
-        reservation: The charge that paid for the corpus.
+        reservation: The charge that paid for it.
         audits: Results of mechanism audits on this installation, already public.
+        kind: What was released: a corpus, or a generator.
+        linked: Whether the entries are a chain; those of a proof are shown one by one, and of the
+            result only `cohort.as_of_entry` and `cohort.ledger_head` depend on the others.
 
     Raises:
         PrivacyError: The ledger holds no such charge.
@@ -70,7 +82,7 @@ def corpus_label(
     charged = charges_behind(entries, reservation)
     paid = charged[-1]
     subject = {
-        "kind": "corpus",
+        "kind": kind,
         "dataset": paid.dataset,
         "cohort": paid.cohort,
         "asset": paid.asset,
@@ -85,7 +97,9 @@ def corpus_label(
         "title": method.title if method else paid.mechanism,
         "paper": method.paper if method else "",
     }
-    return _label(entries, charged, subject, _weakest(charged), audits) | {"method": described}
+    account = _account(entries, paid.cohort, linked=linked)
+    label = _label(entries, account, charged, subject, audits)
+    return label | {"method": described}
 
 
 def charges_behind(entries: Sequence[LedgerEntry], reservation: str) -> list[LedgerEntry]:
@@ -117,7 +131,7 @@ def cohort_label(
             f"Expected charges of cohort {cohort!r} in the ledger, got none. Release first."
         )
     subject = {"kind": "cohort", "dataset": charges[0].dataset, "cohort": cohort}
-    return _label(entries, charges, subject, _weakest(charges), audits)
+    return _label(entries, _account(entries, cohort), charges, subject, audits)
 
 
 def _weakest(charges: Sequence[LedgerEntry]) -> GuaranteeType:
@@ -129,15 +143,14 @@ def _weakest(charges: Sequence[LedgerEntry]) -> GuaranteeType:
 
 def _label(
     entries: Sequence[LedgerEntry],
+    account: CohortAccount,
     charges: Sequence[LedgerEntry],
     subject: Mapping[str, Any],
-    guarantee: GuaranteeType,
     audits: Sequence[Mapping[str, Any]],
 ) -> Label:
-    terms = charges[-1].terms
+    terms, guarantee = charges[-1].terms, _weakest(charges)
     if terms is None:
         raise PrivacyError("Expected terms in a ledger charge, got none. Verify the ledger.")
-    account = _account(entries, charges[-1].cohort)
     spend = cohort_spend(account.cohort, account)
     events = [entry.event for entry in charges if entry.event is not None]
     kinds = {str(entry.guarantee) for entry in charges}
@@ -231,11 +244,12 @@ def seals_private_value(entry: LedgerEntry) -> bool:
     return entry.ex_post_epsilon is not None or entry.kind == DECISION
 
 
-def _account(entries: Sequence[LedgerEntry], cohort: str) -> CohortAccount:
+def _account(entries: Sequence[LedgerEntry], cohort: str, *, linked: bool = True) -> CohortAccount:
     """A cohort's account when the last of these entries was written."""
     book = Book()
+    post = book.post if linked else book.take_in
     for entry in entries:
-        book.post(entry)
+        post(entry)
     return book.accounts[cohort]
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from dpsynth_assets.assets import corpus_metadata
 from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
-from dpsynth_assets.assets.published import PROVENANCE
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.metadata import with_paper_links
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.releases.published_rows import PROVENANCE
 from dpsynth_assets.report import evolution_plots, prediction_plots
 
 ROWS = pl.DataFrame({

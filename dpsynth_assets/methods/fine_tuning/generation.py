@@ -37,7 +37,7 @@ from dpsynth_assets.methods.fine_tuning.room import (
     training_room,
 )
 from dpsynth_assets.methods.fine_tuning.serving import open_writer
-from dpsynth_assets.methods.fine_tuning.writing import write_rows
+from dpsynth_assets.methods.fine_tuning.writing import NO_TOPIC, write_rows
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -51,7 +51,10 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
     SyntheticCorpus,
 )
-from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+from dpsynth_assets.models.conditional_generator import (
+    ConditionalGenerator,
+    load_conditional_generator,
+)
 from dpsynth_assets.models.fine_tuning import TokenExample
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
@@ -185,6 +188,29 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
                 progress(0.0, f"written by {engine}: {kind} cannot serve this model")
             corpus = write_rows(writer, known, cells, config, public.seed, progress, judge)
         return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
+
+    def prompts(self, folder: Path) -> dict[str, str]:
+        """Text that a row of each label is written after, where no topic is asked for.
+
+        Args:
+            folder: Released weights.
+        """
+        generator = load_conditional_generator(folder, device="cpu", templates=self.templates)
+        known = conditioning(
+            self.terms,
+            self.config.document_type,
+            PublicInputs(),
+            keywords=False,
+            templates=self.templates,
+        )
+        encoder, bound = generator.encoder, generator.max_condition_tokens
+        conditions = [known.text(label, NO_TOPIC) for label in range(len(known.labels))]
+        return {
+            label: str(generator.tokenizer.decode(ids))
+            for label, ids in zip(
+                known.labels, encoder.condition_ids(conditions, bound), strict=True
+            )
+        }
 
     def _start(
         self, generator: ConditionalGenerator, public_examples: Sequence[TokenExample] = ()

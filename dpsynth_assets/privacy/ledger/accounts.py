@@ -196,6 +196,10 @@ class Book:
                 f"Ledger entry {entry.seq} {problem}. Nothing can be charged to this ledger: run "
                 "`dpsynth ledger verify` and restore it from a backup."
             )
+        self.take_in(entry)
+
+    def take_in(self, entry: LedgerEntry) -> None:
+        """Takes in an entry whose place in the ledger is shown otherwise (`proof`)."""
         self.month = max(self.month, month_of(entry.recorded_at))
         if entry.kind == RESERVE:
             self._post_reserve(entry)

@@ -1,0 +1,127 @@
+"""Writes a package whole or not at all, after the ledger has a line of what leaves in it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest
+from dpsynth_assets.privacy.ledger.proof import TreeHead
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.storage.whole_folders import file_digests, replaced_whole
+
+MECHANISM = "export"
+CODE_VERSION = "1"
+RELEASE = "release"
+"""Name of the exported release among the inputs of a package's entry."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packager:
+    """Writes packages of one cohort.
+
+    Attributes:
+        spec: The cohort.
+        plan: Its plan; a package is in it for nothing, being post-processing.
+        ledger: Gets one line for each different package.
+        store: Keeps the list of files under that line.
+    """
+
+    spec: PrivateDatasetSpec
+    plan: DatasetPlan
+    ledger: Ledger
+    store: StoredReleases
+
+    def write(
+        self,
+        target: Path,
+        *,
+        folder: str,
+        label: Mapping[str, Any],
+        hub: HubFacts,
+        fill: Callable[[Path], None],
+    ) -> TreeHead:
+        """Writes a package; an earlier one at the same place is replaced.
+
+        Args:
+            target: Where the folder will lie.
+            folder: Folder of the method in the cohort.
+            label: Privacy label of what is in it.
+            hub: What the card says besides.
+            fill: Writes everything but the proof into an empty folder.
+
+        Returns:
+            The ledger's head that the proof leads to.
+
+        Raises:
+            PrivacyError: Something else lies at the target; nothing was written.
+
+        **Privacy** Post-processing of what was released: charged nothing, and recorded.
+        """
+        refuse_other_folder(target)
+        with replaced_whole(target) as temporary:
+            fill(temporary)
+            request = self._request(folder, label, hub, file_digests(temporary))
+            stored = release_once(
+                ledger=self.ledger,
+                store=self.store,
+                request=request,
+                terms=self.plan.budget,
+                plan=self.plan.releases,
+                draw=lambda _: Drawn(
+                    facts={"files": request.parameters["files"]},
+                    rows=None,
+                    cost=Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING),
+                ),
+            )
+            last = label["cohort"]["as_of_entry"]
+            proof = LedgerProof.of(self.ledger.entries(), stored.reservation.id, last)
+            proof.write(temporary)
+        return proof.head
+
+    def _request(
+        self, folder: str, label: Mapping[str, Any], hub: HubFacts, files: dict[str, str]
+    ) -> ReleaseRequest:
+        subject, last = label["subject"], label["cohort"]["as_of_entry"]
+        behind = entries_behind(self.ledger.entries(), self.spec.account, last)
+        return ReleaseRequest(
+            cohort=self.spec.account,
+            dataset=self.spec.dataset,
+            asset=f"{self.spec.name}/{folder}/exported_{subject['kind']}",
+            mechanism=MECHANISM,
+            guarantee=GuaranteeType.DP,
+            event=POST_PROCESSING,
+            parameters={
+                "files": files,
+                "card": hub.to_json(),
+                "entries_behind": len(behind),
+                "inputs": {RELEASE: subject["reservation"]},
+            },
+            code_version=CODE_VERSION,
+            data_version=self.spec.source.version,
+            release=str(subject["release"]),
+        )
+
+
+def refuse_other_folder(target: Path) -> None:
+    """Refuses to replace what is no package.
+
+    Raises:
+        PrivacyError: There is a file, or a folder with other content.
+    """
+    if target.is_dir() and (not any(target.iterdir()) or (target / PROOF_FILE).is_file()):
+        return
+    if target.exists():
+        raise PrivacyError(
+            f"--output: expected a new folder, or an earlier package, got {target}, which holds "
+            "something else. Name another folder."
+        )

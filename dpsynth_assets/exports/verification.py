@@ -1,0 +1,151 @@
+"""Checks a package without the ledger: files, label, card and proof must tell the same story.
+
+What the proof cannot show: that the head is one the owner stands by (compare it with a head that
+was published), and that no other entry of the cohort was left out of the ledger.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.exports.contents import card_of
+from dpsynth_assets.exports.package import MECHANISM, RELEASE
+from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.privacy.ledger.proof import TreeHead
+from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
+from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, SCHEMA, corpus_label
+from dpsynth_assets.storage.whole_folders import digest_of, file_names
+
+_OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
+"""What a label says of entries that a proof does not show; the digest of the label seals it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """Result of checking a package.
+
+    Attributes:
+        problems: What does not agree, in one line each; empty where everything does.
+        head: Head that the proof leads to; None where it cannot be read.
+        label: The package's label; empty where it cannot be read.
+    """
+
+    problems: tuple[str, ...]
+    head: TreeHead | None = None
+    label: dict[str, Any] | None = None
+
+
+def verify_package(folder: Path, published_root: str | None = None) -> Verification:
+    """Checks a package that `dpsynth export` wrote.
+
+    Args:
+        folder: The package.
+        published_root: Root of a head that the owner published, if one is known.
+    """
+    try:
+        proof = LedgerProof.read(folder)
+    except PrivacyError as problem:
+        return Verification(problems=(f"{PROOF_FILE}: {problem}",))
+    problems = _head_problems(proof, published_root) + _file_problems(folder, proof.package)
+    label = _label(folder)
+    if label is None:
+        problems.append(f"{LABEL_FILE}: expected a privacy label, got none that can be read.")
+    elif not problems:
+        problems = _label_problems(folder, label, proof)
+    return Verification(problems=tuple(problems), head=proof.head, label=label)
+
+
+def _head_problems(proof: LedgerProof, published_root: str | None) -> list[str]:
+    if published_root in (None, proof.head.root):
+        return []
+    return [
+        f"{PROOF_FILE}: expected the published head {published_root}, got {proof.head.root} over "
+        f"{proof.head.entries} entries. Ask the owner for the head over that many entries."
+    ]
+
+
+def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
+    """Compares the files with the digests that the ledger holds."""
+    if package.mechanism != MECHANISM:
+        return [f"{PROOF_FILE}: expected the entry of an export, got {package.mechanism!r}."]
+    expected: dict[str, str] = package.parameters["files"]
+    found = set(file_names(folder)) - {PROOF_FILE}
+    missing = [f"{name}: expected this file, got none." for name in sorted(set(expected) - found)]
+    added = [f"{name}: expected no such file." for name in sorted(found - set(expected))]
+    changed = [
+        f"{name}: expected the bytes that the ledger recorded, got others."
+        for name in sorted(found & set(expected))
+        if digest_of(folder / name) != expected[name]
+    ]
+    return [*missing, *added, *changed]
+
+
+def _label(folder: Path) -> dict[str, Any] | None:
+    try:
+        label: dict[str, Any] = json.loads((folder / LABEL_FILE).read_text(encoding="utf-8"))
+        _ = (
+            label["subject"]["kind"],
+            label["subject"]["reservation"],
+            label["cohort"],
+            label["audits"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return label
+
+
+def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> list[str]:
+    """Computes label and card again from the entries of the proof."""
+    subject, composition = label["subject"], label.get("composition") or {}
+    if (label.get("schema"), composition.get("code")) != (SCHEMA, CODE):
+        return [
+            f"{LABEL_FILE}: written by {composition.get('code')}, this is {CODE}: files and proof "
+            "agree, but the label cannot be computed again. Install that version to do so."
+        ]
+    if subject["kind"] not in (CORPUS, GENERATOR):
+        return [f"{LABEL_FILE}: expected a corpus or a generator, got {subject['kind']!r}."]
+    if proof.package.parameters["inputs"][RELEASE] != subject["reservation"]:
+        return [f"{LABEL_FILE}: subject: expected the release of the proof, got another."]
+    seen = _seen(proof, label)
+    if (expected := proof.package.parameters["entries_behind"]) != len(seen):
+        return [f"{PROOF_FILE}: expected {expected} entries behind the label, got {len(seen)}."]
+    try:
+        recomputed = corpus_label(
+            seen,
+            subject["reservation"],
+            label["audits"],
+            kind=subject["kind"],
+            linked=False,
+        )
+    except PrivacyError as problem:
+        return [f"{PROOF_FILE}: {problem}"]
+    problems = [
+        f"{LABEL_FILE}: {name} differs from what the entries of the proof say."
+        for name in _different(label, recomputed)
+    ]
+    hub = HubFacts(**proof.package.parameters["card"])
+    if (folder / CARD_FILE).read_text(encoding="utf-8") != card_of(folder, label, hub):
+        problems.append(f"{CARD_FILE}: differs from what the label says.")
+    return problems
+
+
+def _seen(proof: LedgerProof, label: dict[str, Any]) -> Sequence[LedgerEntry]:
+    """Entries that were there when the label was written."""
+    last = int(label["cohort"]["as_of_entry"])
+    return [each.entry for each in proof.entries if each.entry.seq <= last]
+
+
+def _different(label: dict[str, Any], recomputed: dict[str, Any]) -> list[str]:
+    """Names of the sections that differ, but for what only the whole ledger says."""
+    shown, computed = _comparable(label), _comparable(json.loads(json.dumps(recomputed)))
+    return sorted(n for n in {*shown, *computed} if shown.get(n) != computed.get(n))
+
+
+def _comparable(label: dict[str, Any]) -> dict[str, Any]:
+    cohort = {k: v for k, v in label["cohort"].items() if k not in _OF_THE_WHOLE_LEDGER}
+    return {**label, "cohort": cohort}

@@ -1,0 +1,180 @@
+"""Proof that some entries are in the ledger, for a reader who may not see the others.
+
+The hash chain (`chain`) is verified by reading every entry. Here the same entries are the leaves of
+a Merkle tree (RFC 9162, section 2.1): its head is one hash, and an entry is shown to belong to a
+head by one sibling hash a level. Who owns the ledger publishes heads (`dpsynth ledger head`); an
+entry that is edited later no longer leads to a head that somebody has noted down.
+
+**Privacy** A leaf holds the public columns of an entry alone. Realised ex-post bounds, answers of
+gates that read private text, and digests that seal them are functions of private data without
+noise: they are in no leaf, so a head may be published whatever the ledger holds. The hash of an
+entry in the chain may not (`report.label.public_head`).
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger.schema import DECISION, LedgerEntry
+from dpsynth_assets.privacy.ledger.terms import canonical_json
+
+_WITHHELD: Mapping[str, Any] = {
+    "run_id": "",
+    "artifact_digest": None,
+    "artifact_uri": None,
+    "ex_post_epsilon": None,
+    "previous_hash": "",
+    "hash": "",
+}
+"""Columns that no leaf holds: private ones, what seals them, and places on the owner's machine."""
+
+_SHOWN_OF_DECISION = ("seq", "recorded_at", "kind", "cohort", "dataset")
+"""A label counts decisions that read private text; their answers are private."""
+
+_LEAF, _NODE = b"\x00", b"\x01"
+
+
+@dataclass(frozen=True)
+class TreeHead:
+    """Head of the tree over the first entries of a ledger.
+
+    Attributes:
+        entries: How many entries it covers, >= 1.
+        root: Hexadecimal SHA-256.
+    """
+
+    entries: int
+    root: str
+
+
+@dataclass(frozen=True)
+class ProvenEntry:
+    """The public part of an entry, and the hashes that lead from it to a head.
+
+    Attributes:
+        entry: With the columns that no leaf holds left empty.
+        path: Hexadecimal sibling hashes, lowest level first.
+    """
+
+    entry: LedgerEntry
+    path: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Public columns and path as JSON values."""
+        return {"entry": _public_columns(self.entry), "path": list(self.path)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "ProvenEntry":
+        """Reads what `to_json` wrote.
+
+        Raises:
+            PrivacyError: A column is missing or unknown, or has a value that no leaf holds.
+        """
+        columns = dict(stored["entry"])
+        empty: dict[str, Any] = {**dict.fromkeys(LedgerEntry._fields, ""), **_NO_CHARGE}
+        entry = LedgerEntry(**{**empty, **_WITHHELD, **columns}) if _known(columns) else None
+        if entry is None or _public_columns(entry) != columns:
+            raise PrivacyError("expected the public columns of a ledger entry, got others.")
+        return cls(entry, tuple(map(str, stored["path"])))
+
+
+_NO_CHARGE: Mapping[str, None] = dict.fromkeys(
+    ("event_json", "parameters_json", "terms_json", "plan_digest", "plan_json")
+)
+
+
+def tree_head(entries: Iterable[LedgerEntry]) -> TreeHead:
+    """Computes the head of the tree over entries, in order.
+
+    Raises:
+        PrivacyError: There are no entries.
+    """
+    levels = _levels([_leaf(entry) for entry in entries])
+    return TreeHead(len(levels[0]), levels[-1][0].hex())
+
+
+def proven(
+    entries: Sequence[LedgerEntry], chosen: Iterable[LedgerEntry]
+) -> tuple[TreeHead, list[ProvenEntry]]:
+    """Computes the head over all entries, and a path to it from each that was chosen.
+
+    Args:
+        entries: The whole ledger, in order.
+        chosen: Entries of it.
+    """
+    levels = _levels([_leaf(entry) for entry in entries])
+    shown = [ProvenEntry(_public_part(each), _path(levels, each.seq - 1)) for each in chosen]
+    return TreeHead(len(entries), levels[-1][0].hex()), shown
+
+
+def leads_to(proof: ProvenEntry, head: TreeHead) -> bool:
+    """Says whether an entry is the one of its number under a head.
+
+    **Source** RFC 9162, section 2.1.3.2.
+    """
+    place, last = proof.entry.seq - 1, head.entries - 1
+    if not 0 <= place <= last:
+        return False
+    found, path = _leaf(proof.entry), list(proof.path)
+    while last > 0:
+        if place % 2 or place < last:
+            if not path:
+                return False
+            sibling = bytes.fromhex(path.pop(0))
+            found = _node(sibling, found) if place % 2 else _node(found, sibling)
+        place, last = place // 2, last // 2
+    return not path and found.hex() == head.root
+
+
+def _public_part(entry: LedgerEntry) -> LedgerEntry:
+    """Empties the columns that no leaf holds."""
+    if entry.kind != DECISION:
+        return entry._replace(**_WITHHELD)
+    kept = {name: getattr(entry, name) for name in _SHOWN_OF_DECISION}
+    empty: dict[str, Any] = {**dict.fromkeys(LedgerEntry._fields, ""), **_NO_CHARGE, **_WITHHELD}
+    return LedgerEntry(**{**empty, **kept})
+
+
+def _public_columns(entry: LedgerEntry) -> dict[str, Any]:
+    shown = _SHOWN_OF_DECISION if entry.kind == DECISION else LedgerEntry._fields
+    return {name: getattr(entry, name) for name in shown if name not in _WITHHELD}
+
+
+def _known(columns: Mapping[str, Any]) -> bool:
+    return set(columns) <= set(LedgerEntry._fields) - set(_WITHHELD) and "kind" in columns
+
+
+def _leaf(entry: LedgerEntry) -> bytes:
+    content = canonical_json(_public_columns(entry)).encode()
+    return hashlib.sha256(_LEAF + content).digest()
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(_NODE + left + right).digest()
+
+
+def _levels(leaves: list[bytes]) -> list[list[bytes]]:
+    """All levels, leaves first: neighbours are hashed together, an odd last one moves up as it is.
+
+    That is the tree of RFC 9162, which splits at the largest power of two.
+    """
+    if not leaves:
+        raise PrivacyError(
+            "Expected entries in the ledger, got none: there is no head yet. Release first."
+        )
+    levels = [leaves]
+    while len(below := levels[-1]) > 1:
+        above = [_node(*below[i : i + 2]) for i in range(0, len(below) - 1, 2)]
+        levels.append(above + below[len(above) * 2 :])
+    return levels
+
+
+def _path(levels: Sequence[Sequence[bytes]], place: int) -> tuple[str, ...]:
+    path = []
+    for level in levels[:-1]:
+        if (place ^ 1) < len(level):
+            path.append(level[place ^ 1].hex())
+        place //= 2
+    return tuple(path)

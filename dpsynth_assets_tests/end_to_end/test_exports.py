@@ -1,0 +1,177 @@
+"""Packages that leave: what a stranger opens, and what a verifier without the ledger refuses."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli import export as command
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.exports.proof import PROOF_FILE
+from dpsynth_assets.exports.verification import verify_package
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.card_check import LABEL_FILE
+
+DP, EX_POST = "mean_uniform", "mean_svt"
+
+
+@pytest.fixture(scope="module")
+def exported(house, tmp_path_factory):
+    """Both packages of a copy of the house, and what the command said."""
+    assert house.result.success
+    root = tmp_path_factory.mktemp("exported")
+    shutil.copytree(house.home, root / "home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPSYNTH_HOME", str(root / "home"))
+        patch.setattr(command, "find_cohort", lambda name: house.spec)
+        said = {}
+        for method in (DP, EX_POST):
+            arguments = ["export", "letters", method, "--license", "cc0-1.0", "--language", "en"]
+            result = CliRunner().invoke(app, [*arguments, "--output", str(root / method)])
+            assert result.exit_code == 0, result.output
+            said[method] = result.output
+        yield root, said
+
+
+def entries(root):
+    return Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}").entries()
+
+
+@pytest.mark.parametrize("method", [DP, EX_POST])
+def test_a_package_agrees_with_itself_and_with_the_head_that_was_said(exported, method):
+    root, said = exported
+    found = verify_package(root / method)
+    assert found.problems == ()
+    assert found.head.root in said[method]
+    assert verify_package(root / method, found.head.root).problems == ()
+    (problem,) = verify_package(root / method, "00" * 32).problems
+    assert "published head" in problem
+
+
+def test_datasets_reads_rows_and_classes(exported, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    root, _ = exported
+    loaded = datasets.load_dataset(str(root / DP), cache_dir=str(tmp_path), split="train")
+    published = pl.read_parquet(root / "home" / "released" / "letters" / DP / "data")
+    assert loaded["text"][:] == published["text"].to_list()
+    assert loaded.features["label"].names == ["billing", "delivery"]
+    assert [loaded.features["label"].int2str(i) for i in loaded["label"]] == (
+        published["label"].to_list()
+    )
+
+
+def test_every_altered_missing_or_added_file_is_refused(exported, tmp_path):
+    root, _ = exported
+    names = [path.relative_to(root / DP) for path in (root / DP).rglob("*") if path.is_file()]
+    assert len(names) == 4
+    for number, name in enumerate(names):
+        for change in ("altered", "missing"):
+            copy = tmp_path / f"{number}_{change}"
+            shutil.copytree(root / DP, copy)
+            if change == "missing":
+                (copy / name).unlink()
+            else:
+                content = bytearray((copy / name).read_bytes())
+                content[len(content) // 2] ^= 1
+                (copy / name).write_bytes(content)
+            problems = verify_package(copy).problems
+            assert any(str(name) in problem for problem in problems), (name, change)
+    shutil.copytree(root / DP, tmp_path / "added")
+    (tmp_path / "added" / "data" / "more.parquet").write_bytes(b"")
+    assert verify_package(tmp_path / "added").problems == (
+        "data/more.parquet: expected no such file.",
+    )
+
+
+def changed(value):
+    """Another value of the same kind."""
+    if isinstance(value, bool) or value is None:
+        return "x"
+    if isinstance(value, int | float):
+        return value + 1
+    return value + "x" if isinstance(value, str) else [*value, "x"]
+
+
+def leaves(document, path=()):
+    """Places of all values of a JSON document."""
+    inner = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in inner:
+        if isinstance(value, dict | list) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+@pytest.mark.parametrize("file", [PROOF_FILE, LABEL_FILE])
+def test_every_altered_field_of_label_and_proof_is_refused(exported, tmp_path, file):
+    root, _ = exported
+    copy = tmp_path / "package"
+    shutil.copytree(root / DP, copy)
+    original = (copy / file).read_text()
+    places = list(leaves(json.loads(original)))
+    assert len(places) > 100
+    step = max(1, len(places) // 150)  # Paths repeat; every kind of field is among them.
+    for place in places[::step] if file == PROOF_FILE else places:
+        document = json.loads(original)
+        inner = document
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = changed(inner[place[-1]])
+        (copy / file).write_text(json.dumps(document))
+        assert verify_package(copy).problems, place
+
+
+def test_an_entry_that_is_left_out_is_missed(exported, tmp_path):
+    root, _ = exported
+    copy = tmp_path / "package"
+    shutil.copytree(root / DP, copy)
+    original = json.loads((copy / PROOF_FILE).read_text())
+    for number in range(len(original["entries"])):
+        left = [each for i, each in enumerate(original["entries"]) if i != number]
+        (copy / PROOF_FILE).write_text(json.dumps({**original, "entries": left}))
+        assert verify_package(copy).problems, original["entries"][number]["entry"]["kind"]
+
+
+def test_no_private_value_and_no_place_of_the_owner_leaves(exported):
+    root, _ = exported
+    told = "".join((root / method / PROOF_FILE).read_text() for method in (DP, EX_POST))
+    private = [e.ex_post_epsilon for e in entries(root) if e.ex_post_epsilon is not None]
+    assert private
+    for secret in [*map(repr, private), str(root), *(e.hash for e in entries(root))]:
+        assert secret not in told
+    assert "outcome" not in told
+
+
+def test_exporting_again_charges_nothing_and_adds_no_line(exported, house, monkeypatch):
+    root, _ = exported
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    before = entries(root)
+    assert sum(e.mechanism == "export" and e.kind == "reserve" for e in before) == 2
+    options = ["--license", "cc0-1.0", "--language", "en", "--output", str(root / DP)]
+    assert CliRunner().invoke(app, ["export", "letters", DP, *options]).exit_code == 0
+    assert entries(root) == before
+    ledger = Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}")
+    original = Ledger(f"sqlite:///{house.home / 'ledger' / 'ledger.sqlite'}")
+    assert ledger.spend("letters").epsilon == original.spend("letters").epsilon
+
+
+def test_altered_rows_in_the_released_folder_do_not_leave(exported, house, monkeypatch):
+    root, _ = exported
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    (file,) = (root / "home" / "released" / "letters" / DP / "data").iterdir()
+    original = file.read_bytes()
+    pl.read_parquet(file).reverse().write_parquet(file)
+    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / "again")])
+    file.write_bytes(original)
+    assert result.exit_code != 0
+    assert not (root / "again").exists()
+
+
+def test_a_folder_of_something_else_is_not_replaced(exported, house, monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    (tmp_path / "mine.txt").write_text("keep")
+    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(tmp_path)])
+    assert result.exit_code != 0
+    assert (tmp_path / "mine.txt").read_text() == "keep"

@@ -1,0 +1,138 @@
+"""Laws of the ledger's public head: who is under it, what changes it, and what must not."""
+
+import hashlib
+import json
+
+import pytest
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import GateQuestion, Ledger
+from dpsynth_assets.privacy.ledger.proof import (
+    ProvenEntry,
+    _leaf,
+    leads_to,
+    proven,
+    tree_head,
+)
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
+
+
+def root_by_definition(leaves):
+    """RFC 9162, section 2.1.1, by its own words: split at the largest power of two below n."""
+    if len(leaves) == 1:
+        return leaves[0]
+    split = 1
+    while split * 2 < len(leaves):
+        split *= 2
+    halves = root_by_definition(leaves[:split]) + root_by_definition(leaves[split:])
+    return hashlib.sha256(b"\x01" + halves).digest()
+
+
+def ledger_of(folder, releases):
+    ledger = Ledger(sqlite_url(folder))
+    terms = make_terms(epsilon=500.0)
+    for number in range(releases):
+        name = ("tickets", "notes")[number % 2]
+        release(
+            ledger,
+            terms,
+            cohort=name,
+            dataset=name,
+            asset=f"{name}/mean/corpus",
+            release=str(number),
+        )
+    return ledger
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory):
+    return ledger_of(tmp_path_factory.mktemp("ledger"), 17).entries()
+
+
+@pytest.mark.parametrize("size", range(1, 35))
+def test_head_and_paths_are_those_of_the_definition_at_every_size(entries, size):
+    part = entries[:size]
+    head, shown = proven(part, part)
+    assert head == tree_head(part)
+    assert head.root == root_by_definition([_leaf(entry) for entry in part]).hex()
+    assert all(leads_to(each, head) for each in shown)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 21, 34])
+def test_nothing_else_leads_to_the_head(entries, size):
+    head, shown = proven(entries[:size], entries[:size])
+    for each in shown:
+        other = each.entry._replace(dataset="other")
+        assert not leads_to(ProvenEntry(other, each.path), head)
+        assert not leads_to(ProvenEntry(each.entry, (*each.path, head.root)), head)
+        assert not leads_to(ProvenEntry(each.entry._replace(seq=0), each.path), head)
+        assert not leads_to(ProvenEntry(each.entry._replace(seq=size + 1), each.path), head)
+        if each.path:
+            assert not leads_to(ProvenEntry(each.entry, each.path[:-1]), head)
+            assert not leads_to(ProvenEntry(each.entry, (*each.path[:-1], "00" * 32)), head)
+
+
+def test_an_earlier_head_stays_what_it_was(tmp_path):
+    ledger = ledger_of(tmp_path, 5)
+    earlier = tree_head(ledger.entries())
+    release(ledger, make_terms(epsilon=500.0), release="later")
+    assert tree_head(ledger.entries()) != earlier
+    assert tree_head(ledger.entries()[: earlier.entries]) == earlier
+
+
+def test_an_empty_ledger_has_no_head():
+    with pytest.raises(PrivacyError, match="got none"):
+        tree_head([])
+
+
+def test_json_gives_back_the_entry(entries):
+    head, shown = proven(entries, entries)
+    for each in shown:
+        read = ProvenEntry.from_json(json.loads(json.dumps(each.to_json())))
+        assert read == each
+        assert leads_to(read, head)
+        assert read.entry.event == each.entry.event
+
+
+@pytest.mark.parametrize("column", ["hash", "artifact_digest", "ex_post_epsilon", "other"])
+def test_columns_that_no_leaf_holds_are_refused(entries, column):
+    _, (shown,) = proven(entries, entries[:1])
+    stored = shown.to_json()
+    stored["entry"][column] = 1.0 if column == "ex_post_epsilon" else "x"
+    with pytest.raises(PrivacyError, match="public columns"):
+        ProvenEntry.from_json(stored)
+
+
+def private_ledger(folder, epsilon, passes, digest):
+    """A ledger whose public facts are fixed and whose private values are these."""
+    ledger = Ledger(sqlite_url(folder))
+    terms = make_terms(accepts_ex_post=True)
+    request = make_request(guarantee=GuaranteeType.EX_POST, event=None)
+    reservation = ledger.reserve(request, terms)
+    ledger.commit(
+        reservation, artifact_digest=digest, artifact_uri=str(folder), ex_post_epsilon=epsilon
+    )
+    question = GateQuestion(
+        cohort="tickets", check="copies", candidate=digest, release=reservation.id, code_version="1"
+    )
+    ledger.decide(question, lambda: passes)
+    release(ledger, terms)
+    return ledger.entries()
+
+
+def test_the_head_does_not_depend_on_private_values(tmp_path):
+    """Neighbouring data change a realised bound, a gate's answer, a digest; never the head."""
+    one = private_ledger(tmp_path / "one", 1.25, True, "d1")
+    other = private_ledger(tmp_path / "other", 3.5, False, "d2")
+    same = [
+        each._replace(
+            reservation=first.reservation if each.kind != "decision" else each.reservation,
+            recorded_at=first.recorded_at,
+            key=first.key if each.kind != "decision" else each.key,
+        )
+        for first, each in zip(one, other, strict=True)
+    ]
+    assert [e.kind for e in one] == [e.kind for e in other]
+    assert any(a.hash != b.hash for a, b in zip(one, other, strict=True))
+    assert tree_head(one) == tree_head(same)
