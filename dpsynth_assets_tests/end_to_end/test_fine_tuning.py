@@ -7,17 +7,26 @@ import dagster as dg
 import polars as pl
 import pytest
 import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.assets.public_generation import generation_definitions
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.exports.contents import PROMPTS_FILE
+from dpsynth_assets.exports.exporting import export_generator
+from dpsynth_assets.exports.package import Packager
+from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.methods.fine_tuning import generation
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
+from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets_tests.end_to_end.conftest import (
     House,
     private_spec,
@@ -230,3 +239,44 @@ def test_other_settings_of_writing_ask_for_no_other_training(house):
     assert requested() == requested(rows=500, temperature=0.7, top_p=0.8, micro_batch_records=4)
     assert requested() == requested(rejection={"judge": "likelihood"})
     assert requested() != requested(learning_rate=1e-3)
+
+
+@pytest.fixture(scope="module")
+def package(house, tmp_path_factory):
+    """The generator of CTCL as a package, and the entries before it was written."""
+    plan = plan_dataset(house.spec)
+    packager = Packager(spec=house.spec, plan=plan, ledger=ledger(), store=ReleaseStore())
+    (planned,) = [each for each in plan.methods if each.folder == "ctcl"]
+    target = tmp_path_factory.mktemp("packages") / "generator"
+    before = ledger().entries()
+    export_generator(packager, planned, target, HubFacts(license="cc0-1.0"), lambda events: [])
+    return target, before
+
+
+def test_an_exported_generator_opens_in_transformers_and_continues_its_prompts(package):
+    target, _ = package
+    model = AutoModelForSeq2SeqLM.from_pretrained(target)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    prompts = json.loads((target / PROMPTS_FILE).read_text())
+    assert list(prompts) == ["billing", "delivery"]
+    written = model.generate(**tokenizer(prompts["billing"], return_tensors="pt"), max_new_tokens=8)
+    assert tokenizer.decode(written[0], skip_special_tokens=True)
+
+
+def test_an_exported_generator_is_verified_and_costs_nothing(package, house):
+    target, before = package
+    found = verify_package(target)
+    assert found.problems == ()
+    assert found.label["subject"]["kind"] == "generator"
+    assert found.label["guarantee"]["epsilon"] <= spent(house)
+    added = ledger().entries()[len(before) :]
+    assert [(e.kind, e.mechanism) for e in added] == [("reserve", "export"), ("commit", "export")]
+    assert is_post_processing(added[0].event)
+
+
+def test_a_method_without_a_generator_exports_none(house, tmp_path):
+    plan = plan_dataset(house.spec)
+    packager = Packager(spec=house.spec, plan=plan, ledger=ledger(), store=ReleaseStore())
+    (planned,) = [each for each in plan.methods if each.folder == "downstream_fine_tuning"]
+    with pytest.raises(PrivacyError, match="releases a generator"):
+        export_generator(packager, planned, tmp_path / "x", HubFacts(), lambda events: [])
