@@ -25,7 +25,12 @@ from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, Publi
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.requests import corpus_request, stage_request
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR, Stage
+from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
+    FINETUNED_GENERATOR,
+    Stage,
+    with_corpora_behind,
+)
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -288,11 +293,13 @@ class _Run:
                     part,
                     stage,
                     release=self.release,
-                    inputs={
-                        **public_versions(values),
-                        **{name: self.released[name].reservation for name in read},
-                        **(self._corpora_behind(part) if stage.reads_corpora else {}),
-                    },
+                    inputs=with_corpora_behind(
+                        {
+                            **public_versions(values),
+                            **{name: self.released[name].reservation for name in read},
+                        },
+                        self._corpora_behind(part) if stage.reads_corpora else {},
+                    ),
                     rests_on=None if embedder is None else {EMBEDDINGS: embedder.made_by},
                 ),
                 terms=self.plan.budget,
@@ -441,11 +448,13 @@ class _Run:
                 self.spec,
                 planned,
                 rows=rows,
-                inputs={
-                    **public_versions(values),
-                    **{name: self.released[name].reservation for name in names},
-                    **self._corpora_behind(planned),
-                },
+                inputs=with_corpora_behind(
+                    {
+                        **public_versions(values),
+                        **{name: self.released[name].reservation for name in names},
+                    },
+                    self._corpora_behind(planned),
+                ),
                 release=self.release,
                 run_id="",
             ),

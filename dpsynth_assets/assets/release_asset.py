@@ -44,7 +44,12 @@ from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterH
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
+from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
+    Stage,
+    StageRelease,
+    with_corpora_behind,
+)
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
@@ -288,11 +293,13 @@ class _StageRun:
             self.stage,
             release=self.release,
             run_id=self.context.run_id,
-            inputs={
-                **public_versions(self.public_values),
-                **{name: reservation_of(self.upstream[name]) for name in read},
-                **(charges_behind(self.spec, self.planned) if self.stage.reads_corpora else {}),
-            },
+            inputs=with_corpora_behind(
+                {
+                    **public_versions(self.public_values),
+                    **{name: reservation_of(self.upstream[name]) for name in read},
+                },
+                charges_behind(self.spec, self.planned) if self.stage.reads_corpora else {},
+            ),
             rests_on=embeddings_rest_on(self._sensitive, self.spec.name)
             if self.stage.needs_embeddings
             else None,

@@ -25,7 +25,7 @@ from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.requests import corpus_request
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, with_corpora_behind
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
@@ -152,7 +152,7 @@ class _CorpusRun:
                 self.spec,
                 self.planned,
                 rows=self.rows,
-                inputs={**public_versions(self._public_values), **self._paid()},
+                inputs=self._read(),
                 release=self.release,
                 run_id=run_id,
             ),
@@ -193,12 +193,17 @@ class _CorpusRun:
     def _sealed(self, name: str, asset: dg.AssetKey) -> Released:
         return read_released_stage(self.upstream[name], asset, self.book, self.store)
 
-    def _paid(self) -> dict[str, str]:
-        """Charge behind each release that the rows are written from."""
+    def _read(self) -> dict[str, str]:
+        """Identity of what the rows are written from: public artifacts, charges of releases."""
         names = [stage.name for stage in self.planned.plan.stages]
         names += [TOPIC_HISTOGRAM] if self.planned.follows_topics else []
-        paid = {name: reservation_of(self.upstream[name]) for name in names}
-        return paid | charges_behind(self.spec, self.planned)
+        return with_corpora_behind(
+            {
+                **public_versions(self._public_values),
+                **{name: reservation_of(self.upstream[name]) for name in names},
+            },
+            charges_behind(self.spec, self.planned),
+        )
 
 
 def _description(planned: PlannedMethod) -> str:

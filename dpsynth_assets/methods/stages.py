@@ -20,6 +20,23 @@ FINETUNED_GENERATOR = "finetuned_generator"
 """Name of the stage whose files are weights that were fine-tuned on the records."""
 
 
+def with_corpora_behind(inputs: Mapping[str, str], corpora: Mapping[str, str]) -> dict[str, str]:
+    """Adds the charges of corpora to what a release reads, none in the place of another.
+
+    A corpus is named by its folder, and by `corpus:<folder>` where a stage or a public artifact of
+    that name is read beside it.
+
+    Args:
+        inputs: Identity of each public artifact and earlier release, by name.
+        corpora: Charge of each corpus, by folder.
+
+    **Privacy** A label states the charges of all that a release names: one that is lost here would
+    be missing from its ε.
+    """
+    named = {f"corpus:{name}" if name in inputs else name: it for name, it in corpora.items()}
+    return {**inputs, **named}
+
+
 class Mechanism(Protocol):
     """What reads private records in one stage: its parameters, noise included, and its price."""
 

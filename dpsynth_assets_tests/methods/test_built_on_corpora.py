@@ -10,6 +10,7 @@ from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods.evolution.from_corpus import StartingRows
 from dpsynth_assets.methods.private_prediction.mean_with_shots import ShownRows
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +142,33 @@ def test_the_label_states_the_other_corpus_and_the_method_together(run, method, 
     assert list(behind) == [first.plan.charges["population"]]
     again = run(method, settings)
     assert again.reused
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "behind", "folder"),
+    [
+        (*ON_GENERATOR[0], TUNED, "dataset_vectors"),
+        (*ON_GENERATOR[0], TUNED, "fixed_shots"),
+        (*ON_GENERATOR[0], TUNED, "public_language_model"),
+        (*ON_GENERATOR[1], TUNED, "language_model"),
+        (
+            "aug_pe_from_corpus",
+            {**EVOLUTION, "label_shares": "released", "corpus": "first"},
+            FIRST,
+            "label_histogram",
+        ),
+    ],
+)
+def test_a_folder_named_as_a_stage_takes_no_charge_off_the_label(
+    run, method, settings, behind, folder
+):
+    name = "generator" if "generator" in settings else "corpus"
+    made = run(method, {**settings, name: folder}, behind=({**behind, "name": folder},))
+    entries = run.ledger.entries()
+    paid = {e.asset for e in entries if e.kind == "reserve" and not is_post_processing(e.event)}
+    stated = {m["asset"] for m in made.label["mechanisms"] if m["epsilon_alone"]}
+    assert stated == paid
+    assert len(paid) > 1
 
 
 def test_a_corpus_that_is_not_there_is_refused_before_a_charge(run):

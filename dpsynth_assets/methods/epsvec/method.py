@@ -1,6 +1,7 @@
 """EPSVec as a method: which stages there are, and what each reads and releases."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from dpsynth_assets.methods.epsvec.stages import (
     StageWork,
 )
 from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
-from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
+from dpsynth_assets.methods.epsvec.writing import VectorRows, Writer, write_corpus
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -224,8 +225,22 @@ class EpsVec(Method[EpsVecConfig]):
         Raises:
             ValueError: If the vectors belong to another model than the engine runs.
         """
+        return write_corpus(self._writer(public), public, rows, progress)
+
+    @contextmanager
+    def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:
+        """Opens released shots and vectors for rows on demand.
+
+        **Privacy** Post-processing: any number and length of rows is free.
+
+        Raises:
+            ValueError: If the vectors belong to another model than the engine runs.
+        """
+        yield VectorRows(self._writer(public))
+
+    def _writer(self, public: PublicInputs) -> Writer:
         work = self._work(public)
-        writer = Writer(
+        return Writer(
             engine=work.engine,
             scaffold=work.scaffold,
             shots=work.fixed_shots(),
@@ -234,7 +249,6 @@ class EpsVec(Method[EpsVecConfig]):
             labels=self.terms.labels,
             seed=public.seed,
         )
-        return write_corpus(writer, public, rows, progress)
 
     def _work(self, public: PublicInputs) -> StageWork:
         return StageWork(config=self.config, terms=self.terms, public=public)

@@ -1,9 +1,13 @@
 """EPSVec on the cohort's fine-tuned generator: steering on top of LoRA."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.method import EpsVec
+from dpsynth_assets.methods.epsvec.writing import VectorRows
+from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
 
 
@@ -23,3 +27,9 @@ class EpsVecOnGenerator(OnGenerator, EpsVec):
     name: ClassVar[str] = "epsvec_on_generator"
     title: ClassVar[str] = "EPSVec on a fine-tuned generator"
     config_type = EpsVecOnGeneratorConfig
+
+    @contextmanager
+    def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:
+        """Opens released shots and vectors on the generator they were made with."""
+        with super().open_rows(self._on_generator(public)) as rows:
+            yield rows

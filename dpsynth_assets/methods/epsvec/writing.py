@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsynth_assets.methods.epsvec.candidates import public_seed
@@ -12,6 +12,7 @@ from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import open_judge, round_seed, write_accepted
+from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.engines import (
     Engine,
@@ -65,11 +66,12 @@ class Writer:
                 def report(share: float, done: int = done, count: int = len(mine)) -> None:
                     progress((done + share * count) / len(places), "writing rows")
 
-                texts = self._texts(label, len(mine), round_number, report)
+                texts = self.texts(label, len(mine), round_number, report)
                 written |= dict(zip(mine, texts, strict=True))
         return [written[place] for place in places]
 
-    def _texts(self, label: int, count: int, round_number: int, report: Any) -> list[Generation]:
+    def texts(self, label: int, count: int, round_number: int, report: Any) -> list[Generation]:
+        """Writes texts of one label; another round gives other texts."""
         seed = round_seed(self.seed, round_number)
         sampling = Sampling(
             temperature=self.config.temperature,
@@ -102,6 +104,48 @@ class Writer:
         }
         with self.engine.steered(directions, strengths) as steered:
             yield steered
+
+
+@dataclass(frozen=True)
+class VectorRows:
+    """Rows of chosen labels from released shots and vectors (a `RowSource`).
+
+    Attributes:
+        writer: Writes texts of a label.
+    """
+
+    writer: Writer
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The declared labels."""
+        return self.writer.labels
+
+    @property
+    def engine(self) -> str:
+        """What runs the model."""
+        return self.writer.engine.name
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a row at most."""
+        return self.writer.config.max_new_tokens
+
+    def tokens(self, text: str) -> int:
+        """Counts the tokens of a text."""
+        return self.writer.engine.count_tokens(text)
+
+    def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
+        """Writes one row for each label, the rows of a label together."""
+        asked = {name: value for name, value in vars(sampling).items() if value is not None}
+        config = self.writer.config.model_copy(update=asked)
+        writer = replace(self.writer, config=config, seed=seed)
+        rows: dict[int, str] = {}
+        for label in sorted(set(labels)):
+            mine = [place for place, each in enumerate(labels) if each == label]
+            made = writer.texts(label, len(mine), 0, None)
+            rows |= dict(zip(mine, (writer.scaffold.read(each) for each in made), strict=True))
+        return [rows[place].strip() for place in range(len(labels))]
 
 
 def steering_strengths(

@@ -1,7 +1,8 @@
 """Methods that fine-tune a generator: one paid stage, then any number of free rows."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +38,12 @@ from dpsynth_assets.methods.fine_tuning.room import (
     training_room,
 )
 from dpsynth_assets.methods.fine_tuning.serving import open_writer
-from dpsynth_assets.methods.fine_tuning.writing import NO_TOPIC, write_rows
+from dpsynth_assets.methods.fine_tuning.writing import (
+    NO_TOPIC,
+    TOPICS_DRAWN,
+    GeneratorRows,
+    write_rows,
+)
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -188,6 +194,32 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
                 progress(0.0, f"written by {engine}: {kind} cannot serve this model")
             corpus = write_rows(writer, known, cells, config, public.seed, progress, judge)
         return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
+
+    @contextmanager
+    def open_rows(self, public: PublicInputs) -> Iterator[GeneratorRows]:
+        """Opens the released generator for rows on demand, through the dataset's engine.
+
+        **Privacy** Post-processing of released weights and counts: any number of rows is free.
+        """
+        from transformers import AutoTokenizer
+
+        folder, known = public.released[FINETUNED_GENERATOR].folder, self._conditioning(public)
+        with open_writer(
+            folder,
+            self.terms.engine,
+            device=self.starts_from(public).device,
+            batch_rows=self.config.rows_per_forward,
+            templates=self.templates,
+        ) as (writer, engine):
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            yield GeneratorRows(
+                writer=writer,
+                known=known,
+                cells=self.cells(public, known, TOPICS_DRAWN),
+                config=self.config,
+                engine=engine,
+                count=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
+            )
 
     def prompts(self, folder: Path) -> dict[str, str]:
         """Text that a row of each label is written after, where no topic is asked for.

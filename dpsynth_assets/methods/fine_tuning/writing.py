@@ -1,6 +1,7 @@
 """Rows of a corpus from a fine-tuned generator: any number of them, at no further cost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.serving import DocumentWriter
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import RowWriter, round_seed, write_accepted
+from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.judging import Judge
@@ -101,6 +103,67 @@ def write_rows(
     written = frame.filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
     blank = {} if judged else {"blank_rows_left_out": frame.height - written.height}
     return SyntheticCorpus(rows=written, facts={"rows": written.height, **blank, **judged})
+
+
+TOPICS_DRAWN = 4096
+"""Cells from which topics of rows on demand are drawn, in the proportions of a corpus."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorRows:
+    """Rows of chosen labels from a fine-tuned generator (a `RowSource`).
+
+    Attributes:
+        writer: Writes documents for conditions.
+        known: How conditions are written.
+        cells: int64 (M, 2): labels and topics in the proportions that a corpus has them.
+        config: How rows are sampled, where a request does not say.
+        engine: What runs the weights.
+        count: Counts the tokens of a text.
+    """
+
+    writer: DocumentWriter
+    known: Conditioning
+    cells: np.ndarray
+    config: GeneratorConfig
+    engine: str
+    count: Callable[[str], int]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The declared labels."""
+        return self.known.labels
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a row at most."""
+        return self.config.max_document_tokens
+
+    def tokens(self, text: str) -> int:
+        """Counts the tokens of a text."""
+        return self.count(text)
+
+    def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
+        """Writes one row for each label, its topic drawn as those of the label's rows are."""
+        rng = np.random.default_rng(seed)
+        conditions = [self.known.text(label, self._topic(label, rng)) for label in labels]
+        config = self.config
+        texts = self.writer.generate(
+            conditions,
+            top_p=config.top_p if sampling.top_p is None else sampling.top_p,
+            temperature=(
+                config.temperature if sampling.temperature is None else sampling.temperature
+            ),
+            seed=seed,
+            max_new_tokens=sampling.max_new_tokens or config.max_document_tokens,
+            batch_rows=config.rows_per_forward,
+            progress=None,
+        )
+        return [text.strip() for text in texts]
+
+    def _topic(self, label: int, rng: np.random.Generator) -> int:
+        topics = self.cells[self.cells[:, 0] == label, 1]
+        return int(rng.choice(topics)) if len(topics) else NO_TOPIC
 
 
 def _judged(

@@ -37,6 +37,7 @@ from dpsynth_assets.methods.stages import (
     Stage,
     StageRelease,
     SyntheticCorpus,
+    with_corpora_behind,
 )
 from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.models.declared_vocabulary import declared_vocabulary
@@ -102,8 +103,12 @@ class PrivatePrediction(Method[PredictionT]):
             "cluster_histogram": CLUSTER_HISTOGRAM,
         }
         read = {name: inputs.get(artifact, "") for name, artifact in names.items()}
-        read |= {folder: inputs[folder] for folder in self.builds_on if folder in inputs}
-        return {**stage.settings, "inputs": read}
+        corpora = {
+            folder: inputs.get(f"corpus:{folder}", inputs[folder])
+            for folder in self.builds_on
+            if folder in inputs
+        }
+        return {**stage.settings, "inputs": with_corpora_behind(read, corpora)}
 
 
 @dataclass(frozen=True, kw_only=True)
