@@ -20,11 +20,8 @@ from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort, read_documents
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.metrics.next_word import NextWordSettings
-from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.public_base import PublicBase
-from dpsynth_assets.resources.fingerprints import Fingerprints
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.fingerprints import refuse_private_table
 
 SCORE_TEXTS = 500
 """Held-out texts that the next-word model is tested on."""
@@ -110,15 +107,7 @@ class DatasetBench:
         Raises:
             PrivacyError: A cohort of this installation has read them as private records.
         """
-        private = home().sensitive
-        prints = Fingerprints(OwnerOnlyFiles(private), private)
-        owner = prints.whose(whole_texts(self.dataset))
-        if owner is not None:
-            raise PrivacyError(
-                f"datasets.{self.name}.path: expected records that anyone may read, got some that "
-                f"the private dataset {owner!r} has read. Scores of a benchmark are shown without "
-                "noise: name a public corpus."
-            )
+        refuse_private_table(whole_texts(self.dataset), f"datasets.{self.name}.path")
         return read_cohort(self.name, self.dataset, max(n for _, n in self.spec.sizes))
 
     def cohort_of(self, records: int) -> Cohort:

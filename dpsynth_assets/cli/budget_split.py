@@ -28,8 +28,9 @@ def optimise(
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
     console.print(
-        f"{entry.key}: splits are tried on {stand_ins.records.height} public texts in the place "
-        "of the records. Nothing private is read and nothing is charged."
+        f"{entry.key}: splits are tried on {stand_ins.records.height} texts in the place of the "
+        "records. No declared private source is read and nothing is charged; that the texts are "
+        "public is yours to know."
     )
     found = optimise_split(spec, entry, stand_ins, rows=rows, told=lambda *t: _say(console, *t))
     _print(console, found)
@@ -70,13 +71,19 @@ def _read(file: Path) -> Any:
     """Columns `text` and `label` of a file; the label is empty where there is none."""
     import polars as pl
 
+    from dpsynth_assets.datasets.private_files import PrivateFiles
+    from dpsynth_assets.resources.fingerprints import refuse_private_table
+
     if file.suffix not in (".csv", ".parquet") or not file.is_file():
         raise ValueError(f"--texts: expected a CSV or Parquet file, got {file}.")
+    if (problem := PrivateFiles.of_installation().problem(file)) is not None:
+        raise ValueError(f"--texts: expected public text, got {problem[0]}. {problem[1]}")
     frame = pl.read_csv(file) if file.suffix == ".csv" else pl.read_parquet(file)
     if "text" not in frame.columns:
         raise ValueError(
             f"--texts: expected a column text in {file.name}, got {', '.join(frame.columns)}."
         )
+    refuse_private_table(frame["text"].drop_nulls().cast(pl.String).to_list(), "--texts")
     label = pl.col("label").cast(pl.String) if "label" in frame.columns else pl.lit("")
     return frame.select("text", label=label).drop_nulls()
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from dpsynth_assets.datasets.files import (
     dataset_folders,
     find_dataset_files,
     locate,
-    parse_dataset_file,
     render_environment,
 )
-from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
+from dpsynth_assets.datasets.private_files import PrivateFiles
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
 from dpsynth_assets.datasets.yaml_documents import read_documents
@@ -93,48 +91,30 @@ def found_benchmark(name: str) -> BenchmarkSpec:
 
 
 def private_sources(spec: BenchmarkSpec, file: Path) -> list[Problem]:
-    """Reports files of a benchmark that are in the source of a declared private dataset.
+    """Reports files of a benchmark that a private declaration reads, or may read.
 
     Scores of a benchmark are shown without noise: private records have no place in it. A copy of
     such records under another name is found when it is read (`running.DatasetBench.cohort`).
     """
-    private = list(_declared_sources())
+    private = PrivateFiles.of_installation()
     named = [
         (f"datasets.{name}.{field}", Path(path))
         for name, each in spec.datasets.items()
         for field, path in (("path", each.path), ("documents", each.documents))
         if path is not None
     ]
+    problems = [(field, private.problem(path)) for field, path in named]
     return [
         Problem(
             file=str(file),
             field=field,
             expected="records that anyone may read",
-            got=f"the source of the private dataset {owner!r}",
-            remedy="Name a public corpus.",
+            got=problem[0],
+            remedy=problem[1],
         )
-        for field, path in named
-        for source, owner in private
-        if _holds(source, path)
+        for field, problem in problems
+        if problem is not None
     ]
-
-
-def _declared_sources() -> Iterator[tuple[str, str]]:
-    """Source and name of every private dataset whose source lies on this machine."""
-    for path in find_dataset_files([each for each in dataset_folders() if each.is_dir()]):
-        files, _ = parse_dataset_file(path, foreign_ok=True)
-        for file in files:
-            if isinstance(file.spec, PrivateDatasetSpec) and "://" not in file.spec.source.path:
-                yield file.spec.source.path, file.spec.name
-
-
-def _holds(source: str, path: Path) -> bool:
-    """Whether a file is a private source, one of its files, or a link to one."""
-    own = path.resolve()
-    if own == Path(source).resolve() or own.is_relative_to(Path(source).resolve()):
-        return True
-    parts = [Path(source)] if Path(source).is_file() else map(Path, glob(source, recursive=True))  # noqa: PTH207
-    return path.exists() and any(part.is_file() and part.samefile(path) for part in parts)
 
 
 def located(spec: BenchmarkSpec, file: Path) -> BenchmarkSpec:

@@ -33,6 +33,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 
 FOLDER = ".fingerprints"
@@ -41,6 +43,8 @@ FOLDER = ".fingerprints"
 SHORTEST = 20
 MANY, SHARE = 10, 0.01
 FEW, HALF = 3, 0.5
+MANY_PUBLIC, PUBLIC_SHARE = 100, 0.05
+"""Texts of a public table, and share of it, that a cohort has read before the table is refused."""
 
 _KEY, _LOCK = "key", "lock"
 _BYTES = 8
@@ -74,17 +78,22 @@ class Fingerprints:
         """Names the store's folder; their own is made when the first cohort is read."""
         self._files, self._folder = files, base / FOLDER
 
-    def whose(self, texts: Iterable[str]) -> str | None:
-        """Name of a cohort that has read such records; None if none has. Keeps nothing."""
+    def holds_most_of(self, texts: Iterable[str]) -> bool:
+        """Says whether some cohort has read a large part of a public table. Keeps nothing.
+
+        **Privacy** The answer follows from private records without noise. So it is given for whole
+        tables alone: MANY_PUBLIC texts, and the share PUBLIC_SHARE of the table, must be shared, so
+        that it says nothing of a record to who does not know that many others already.
+        """
         if not self._folder.is_dir():
-            return None
+            return False
         with self._locked():
             readers = self._readers()
-            mine = self._prints(texts) if readers else None
-            for reader in readers:
-                if mine is not None and shares_records(mine, self._read(reader.cohort)):
-                    return reader.cohort
-        return None
+            mine = self._prints(texts) if readers else np.empty(0, dtype=np.uint64)
+            if len(mine) < MANY_PUBLIC:
+                return False
+            common = [np.intersect1d(mine, self._read(each.cohort)) for each in readers]
+        return any(len(each) >= max(MANY_PUBLIC, PUBLIC_SHARE * len(mine)) for each in common)
 
     def admit(self, reader: Reader, texts: Iterable[str]) -> str | None:
         """Keeps the fingerprints of a cohort, unless another account's cohort shares its records.
@@ -173,6 +182,25 @@ class Fingerprints:
 
     def _paid(self, cohort: str) -> Path:
         return self._folder / f"{cohort}.paid"
+
+
+def refuse_private_table(texts: Iterable[str], field: str) -> None:
+    """Refuses a table of public texts that a cohort of this installation has read as records.
+
+    Args:
+        texts: All its texts.
+        field: What names the table, for the message.
+
+    Raises:
+        PrivacyError: A large part of it was read; the message names no cohort.
+    """
+    private = home().sensitive
+    if Fingerprints(OwnerOnlyFiles(private), private).holds_most_of(texts):
+        raise PrivacyError(
+            f"{field}: expected text that anyone may read, got a table of which a cohort of this "
+            "installation has read a large part. What is computed from it is shown without noise: "
+            "name public text."
+        )
 
 
 def store_key(files: OwnerOnlyFiles, base: Path) -> bytes:

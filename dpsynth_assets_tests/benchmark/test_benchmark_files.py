@@ -88,10 +88,50 @@ def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, mon
     datasets = attributes(letters)["datasets"]
     datasets["letters"]["path"] = str(named if named.exists() else real)
     message = problem(write(letters, datasets=datasets))
-    assert "the source of the private dataset 'mine'" in message
+    assert "a file of the private dataset 'mine'" in message
     datasets["letters"]["path"] = str(letters / "letters.csv")
     datasets["letters"]["documents"] = str(real)
     assert "datasets.letters.documents" in problem(write(letters, datasets=datasets))
+
+
+PRIVATE = "dpsynth_assets.components.PrivateDataset"
+
+
+@pytest.mark.parametrize(
+    ("attributes_of_it", "expected"),
+    [
+        ({"name": "mine", "source": {"path": "SOURCE"}, "ownerz": ["x"]}, "dataset 'mine'"),
+        ({"name": "mine", "source": {"path": "{{ env.NOT_SET }}/x.csv"}}, "cannot be read"),
+        ({"name": "mine", "source": "x"}, "cannot be read"),
+        ("x", "cannot be read"),
+        (
+            {"name": "mine", "source": {"path": "y"}, "evaluation": {"canaries": "SOURCE"}},
+            "dataset 'mine'",
+        ),
+    ],
+)
+def test_a_private_declaration_that_does_not_hold_is_private_still(
+    letters, home, tmp_path, monkeypatch, attributes_of_it, expected
+):
+    source = str(letters / "letters.csv")
+    text = yaml.safe_dump({"type": PRIVATE, "attributes": attributes_of_it})
+    (tmp_path / "mine.yaml").write_text(text.replace("SOURCE", source))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    assert expected in problem(write(letters))
+
+
+def test_whether_a_record_was_read_is_not_told_of_a_small_table(letters, home):
+    private = Home(home).sensitive
+    private.mkdir(parents=True, mode=0o700)
+    prints = Fingerprints(OwnerOnlyFiles(private), private)
+    read = [f"a letter of the person number {number}" for number in range(200)]
+    prints.admit(Reader(cohort="mine", account="mine", dataset="mine"), read)
+    assert prints.holds_most_of(read)
+    assert not prints.holds_most_of(read[:99])
+    others = [f"some public text of number {number}" for number in range(4000)]
+    assert not prints.holds_most_of([*others, *read[:99]])
+    assert not prints.holds_most_of([*others, *read[:150]])
+    assert prints.holds_most_of([*others[:2000], *read[:150]])
 
 
 def test_a_copy_of_records_that_a_cohort_has_read_is_refused_before_a_cell(letters, home):
@@ -101,9 +141,9 @@ def test_a_copy_of_records_that_a_cohort_has_read_is_refused_before_a_cell(lette
     private.mkdir(parents=True, mode=0o700)
     prints = Fingerprints(OwnerOnlyFiles(private), private)
     texts = pl.read_csv(letters / "letters.csv")["text"].to_list()
-    prints.admit(Reader(cohort="mine", account="mine", dataset="mine"), texts[:100])
+    prints.admit(Reader(cohort="mine", account="mine", dataset="mine"), texts)
     bench = DatasetBench(read_benchmark(write(letters)), "letters", home / "bench")
-    with pytest.raises(PrivacyError, match="the private dataset 'mine' has read"):
+    with pytest.raises(PrivacyError, match="a cohort of this installation has read"):
         bench.run(next(places(bench.spec)))
     assert not (home / "bench").exists()
 
