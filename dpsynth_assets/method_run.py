@@ -466,9 +466,18 @@ class _Run:
         return stored
 
     def _corpora_behind(self, part: PlannedMethod | PlannedShared) -> dict[str, str]:
-        """Charges of the corpora that a method builds on, by folder."""
-        folders = part.builds_on if isinstance(part, PlannedMethod) else ()
-        return {name: self.corpora[name].reservation.id for name in folders}
+        """Charges of what a method builds on, by folder: of a corpus, or of the weights behind."""
+        if not isinstance(part, PlannedMethod):
+            return {}
+        charges = {name: self.corpora[name].reservation.id for name in part.builds_on}
+        if not part.method.reads_generator:
+            return charges
+        weights = {name: f"{name}/{FINETUNED_GENERATOR}" for name in charges}
+        return charges | {
+            name: self.everything[place].reservation
+            for name, place in weights.items()
+            if place in self.everything
+        }
 
     def _remember(
         self, part: PlannedMethod | PlannedShared, name: str, stored: StoredRelease

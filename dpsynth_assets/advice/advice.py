@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from pydantic import ValidationError
@@ -174,7 +175,7 @@ def _offer(
         expectation=None
         if spec.structured is not None
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
-        minutes=_minutes(candidate, wanted, cells),
+        minutes=_minutes(candidate, wanted, spec.public_facts.records, cells),
         asks=candidate.asks,
     )
 
@@ -225,19 +226,36 @@ def _with_method(
     return type(spec).model_validate({**kept, **candidate.declared, "methods": written})
 
 
-def _minutes(candidate: Candidate, wanted: int, cells: Sequence[Measured]) -> float | None:
+def _minutes(
+    candidate: Candidate, wanted: int, records: int | None, cells: Sequence[Measured]
+) -> float | None:
     """Minutes of this machine's cores, from timed cells; writing grows with the rows."""
-    timed = [
-        (cell.processor_seconds, cell)
-        for cell in cells
-        if cell.line == candidate.line and cell.processor_seconds
-    ]
+    timed = [cell for cell in cells if cell.line == candidate.line and cell.processor_seconds]
     if not timed:
         return None
-    seconds, cell = sorted(timed, key=lambda pair: pair[0])[len(timed) // 2]
+    cell = sorted(timed, key=lambda each: each.processor_seconds or 0.0)[len(timed) // 2]
+    seconds = float(cell.processor_seconds or 0.0)
+    if records is not None:
+        seconds += _seconds_of_a_record(timed) * (records - cell.records)
     growing = 1.0 if candidate.rows_setting else _writing_share(cell)
     scaled = seconds * (1 + growing * (wanted / max(cell.rows, 1) - 1))
     return max(scaled, 0.0) / 60 / len(os.sched_getaffinity(0))
+
+
+def _seconds_of_a_record(timed: Sequence[Measured]) -> float:
+    """Processor seconds that a further record takes, from pairs of cells of one dataset and ε.
+
+    The median of the pairs' slopes, and nothing below 0: cells of a busy machine scatter.
+    """
+    slopes = [
+        ((one.processor_seconds or 0.0) - (other.processor_seconds or 0.0))
+        / (one.records - other.records)
+        for one in timed
+        for other in timed
+        if (one.dataset, one.epsilon) == (other.dataset, other.epsilon)
+        and one.records > other.records
+    ]
+    return max(0.0, median(slopes)) if slopes else 0.0
 
 
 def _writing_share(cell: Measured) -> float:
@@ -251,8 +269,8 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
     if cells:
         yield (
             f"Expected shares of the gap are of {len(cells)} lines over {', '.join(datasets)} "
-            "(docs/leaderboard.md), SmolLM2-135M, 400 rows; texts unlike these may come out "
-            "otherwise."
+            "(docs/leaderboard.md), SmolLM2-135M, 400 rows. For texts unlike these the order says "
+            "little: try two methods on public text like yours first (`dpsynth benchmark`)."
         )
     else:
         yield "The leaderboard has no line: nothing is expected of any method."

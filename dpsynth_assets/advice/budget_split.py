@@ -129,6 +129,8 @@ class SplitAdvice:
     Attributes:
         method: Folder of the method.
         epsilon: ε of every trial.
+        wanted_epsilon: ε at which noise would weigh on the texts as it does on the records; larger
+            than `epsilon` where trials do not go that far.
         records: Stand-in records.
         trials: In the order in which they ran.
         best: The split with the least energy distance.
@@ -137,6 +139,7 @@ class SplitAdvice:
 
     method: str
     epsilon: float
+    wanted_epsilon: float
     records: int
     trials: tuple[Trial, ...]
     best: Trial
@@ -286,6 +289,7 @@ def optimise_split(
     return SplitAdvice(
         method=entry.key,
         epsilon=run.epsilon,
+        wanted_epsilon=run.wanted_epsilon,
         records=stand_ins.records.height,
         trials=tuple(trials),
         best=best,
@@ -343,7 +347,10 @@ class _Trials:
         self, spec: PrivateDatasetSpec, entry: MethodSpec, stand_ins: StandIns, rows: int
     ) -> None:
         self._spec, self._entry, self._stand_ins, self._rows = spec, entry, stand_ins, rows
-        self.epsilon = _trial_epsilon(spec, entry, stand_ins.records.height)
+        texts = stand_ins.records.height
+        self._scale = (spec.public_facts.records or texts) / spec.privacy_unit.max_records / texts
+        self.wanted_epsilon = _declared_epsilon(spec, entry) * self._scale
+        self.epsilon = min(LARGEST_EPSILON, self.wanted_epsilon)
 
     def of(self, patch: Patch) -> Trial:
         """Runs and scores one split."""
@@ -389,6 +396,8 @@ class _Trials:
         for (top, name), value in patch.items():
             fields = settings if top == "settings" else histograms.setdefault(top, {})
             fields[name] = value
+        if "topic_histogram" in histograms:  # Noise on counts, which are as much smaller here.
+            histograms["topic_histogram"]["noise_std"] /= self._scale
         return settings, {
             "columns": {"id": "id"},
             "neighboring_relation": str(spec.neighboring_relation),
@@ -398,14 +407,13 @@ class _Trials:
         }
 
 
-def _trial_epsilon(spec: PrivateDatasetSpec, entry: MethodSpec, stand_ins: int) -> float:
-    """ε at which noise weighs on the stand-ins as it does on the records.
+def _declared_epsilon(spec: PrivateDatasetSpec, entry: MethodSpec) -> float:
+    """What the method and the histogram that it reads get of the budget, as ε of one round.
 
-    Noise on a mean over n records of k contributions to a unit shrinks as ε·n / k.
+    Noise on a mean over n records of k contributions to a unit shrinks as ε·n / k, so that with
+    fewer texts in their place it weighs the same at an ε that is as much larger.
     """
     planned = plan_dataset(spec)
     shares = [found.share for found in planned.methods if found.folder == entry.key]
     share = sum(shares) + (planned.histogram.share if planned.histogram else 0.0)
-    records = (spec.public_facts.records or stand_ins) / spec.privacy_unit.max_records
-    epsilon = min(1.0, share or 1.0) * spec.budget.epsilon / spec.budget.rounds
-    return float(min(LARGEST_EPSILON, epsilon * records / stand_ins))
+    return min(1.0, share or 1.0) * spec.budget.epsilon / spec.budget.rounds

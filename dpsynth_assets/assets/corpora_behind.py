@@ -33,7 +33,7 @@ def with_corpora(
         dg.Failure: One is not published, or is not DP.
     """
     corpora, generators = {}, {}
-    for folder, reservation in charges_behind(spec, planned).items():
+    for folder, reservation in _corpus_charges(spec, planned).items():
         asset = f"{spec.name}/{folder}/{CANDIDATE_CORPUS}"
         _, rows = sealed_release(book, store, reservation, asset)
         corpora[folder] = pl.DataFrame() if rows is None else rows
@@ -53,6 +53,23 @@ def _generator_behind(book: Ledger, reservation: str) -> str | None:
 
 
 def charges_behind(
+    spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared, book: Ledger
+) -> dict[str, str]:
+    """The charge of what a method builds on, by folder: of a corpus, or of the weights behind it.
+
+    A method that reads weights alone names theirs: other rows of their corpus, which are free, then
+    make no other release of it.
+
+    Raises:
+        dg.Failure: A corpus is not published, or is not DP.
+    """
+    corpora = _corpus_charges(spec, planned)
+    if not (isinstance(planned, PlannedMethod) and planned.method.reads_generator):
+        return corpora
+    return {name: _generator_behind(book, each) or each for name, each in corpora.items()}
+
+
+def _corpus_charges(
     spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared
 ) -> dict[str, str]:
     """The charge behind each published corpus that a method builds on, by folder.

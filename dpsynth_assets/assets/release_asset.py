@@ -298,7 +298,9 @@ class _StageRun:
                     **public_versions(self.public_values),
                     **{name: reservation_of(self.upstream[name]) for name in read},
                 },
-                charges_behind(self.spec, self.planned) if self.stage.reads_corpora else {},
+                charges_behind(self.spec, self.planned, self.ledger)
+                if self.stage.reads_corpora
+                else {},
             ),
             rests_on=embeddings_rest_on(self._sensitive, self.spec.name)
             if self.stage.needs_embeddings

@@ -202,7 +202,7 @@ class _CorpusRun:
                 **public_versions(self._public_values),
                 **{name: reservation_of(self.upstream[name]) for name in names},
             },
-            charges_behind(self.spec, self.planned),
+            charges_behind(self.spec, self.planned, self.book),
         )
 
 

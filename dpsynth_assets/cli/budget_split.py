@@ -103,7 +103,7 @@ def _say(console: Console, trial: Any, left: int) -> None:
 def _print(console: Console, found: Any) -> None:
     table = Table(
         title=f"Splits of {found.method} on {found.records} public texts at "
-        f"ε = {epsilon_up(found.epsilon)}, where noise weighs as on the records",
+        f"ε = {epsilon_up(found.epsilon)}, {_weight(found)}",
         title_justify="left",
     )
     table.add_column("split")
@@ -117,6 +117,16 @@ def _print(console: Console, found: Any) -> None:
         table.add_row(trial.in_words(), *score)
     console.print(table)
     console.print(found.gain_in_words())
+
+
+def _weight(found: Any) -> str:
+    """How heavily noise weighs in the trials, beside the records."""
+    if found.wanted_epsilon <= found.epsilon:
+        return "where noise weighs as on the records"
+    return (
+        f"where noise weighs more than on the records: as heavily as there it would be at ε = "
+        f"{found.wanted_epsilon:.0f}, which is not tried; name more texts"
+    )
 
 
 def _dataset_name(spec: Any) -> str:

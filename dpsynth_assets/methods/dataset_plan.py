@@ -7,7 +7,7 @@ from typing import Any
 
 from dpsynth_assets.datasets import MethodSpec
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan, Stage
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR, MethodPlan, Stage
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
@@ -151,14 +151,23 @@ class DatasetPlan:
         return tuple(behind)
 
     def _events_of_corpora(self, planned: PlannedMethod) -> Sequence[Event]:
-        """Events of the releases behind the corpora that a method builds on, theirs included."""
+        """Events of the releases behind what a method builds on, theirs included."""
         behind: list[Event] = []
         for folder in planned.builds_on:
-            other = self.method(folder)
-            corpus = other.plan.charges.get(CANDIDATE_CORPUS)
-            read = (*self.events_behind(other), *(() if corpus is None else (corpus,)))
+            read = self._events_of(self.method(folder), weights=planned.method.reads_generator)
             behind += [event for event in read if not _already(event, behind)]
         return behind
+
+    def _events_of(self, other: PlannedMethod, *, weights: bool) -> Sequence[Event]:
+        """Events of a method's corpus and all behind it, or of its fine-tuned weights alone."""
+        made = FINETUNED_GENERATOR if weights else CANDIDATE_CORPUS
+        own = other.plan.charges.get(made)
+        stage = next((each for each in other.plan.stages if each.name == made), None)
+        if weights and stage is not None:
+            read = self.events_behind_stage(other, stage)
+        else:
+            read = self.events_behind(other)
+        return (*read, *(() if own is None or _already(own, read) else (own,)))
 
     def events_behind_stage(
         self, planned: PlannedMethod | PlannedShared, stage: Stage

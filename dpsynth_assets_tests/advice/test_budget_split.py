@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -124,12 +125,25 @@ def test_structured_records_are_refused():
             {"privacy_unit": {"column": "who", "max_records": 4}, "columns": {"text": "text"}},
             5.0,
         ),
-        ({"public_facts": {"records": 10**5}}, budget_split.LARGEST_EPSILON),
+        ({"public_facts": {"records": 10**5}}, 500.0),
     ],
 )
 def test_noise_weighs_on_the_stand_ins_as_on_the_records(fields, epsilon):
     spec = declared(**fields)
-    assert budget_split._trial_epsilon(spec, spec.methods[0], 800) == pytest.approx(epsilon)
+    texts = SimpleNamespace(records=pl.DataFrame({"text": ["x"] * 800}))
+    trials = budget_split._Trials(spec, spec.methods[0], texts, 10)
+    assert trials.wanted_epsilon == pytest.approx(epsilon)
+    assert trials.epsilon == pytest.approx(min(epsilon, budget_split.LARGEST_EPSILON))
+
+
+def test_noise_on_counts_is_as_much_smaller_as_the_texts_are_fewer():
+    spec = declared({"method": "ctcl"}, topic_histogram={"noise_std": 10.0})
+    texts = SimpleNamespace(records=pl.DataFrame({"text": ["x"] * 400}), labels=())
+    trials = budget_split._Trials(spec, spec.methods[0], texts, 10)
+    _, fields = trials._arguments({})
+    assert fields["topic_histogram"]["noise_std"] == pytest.approx(1.0)  # 4,000 records
+    _, fields = trials._arguments({("topic_histogram", "noise_std"): 30})
+    assert fields["topic_histogram"]["noise_std"] == pytest.approx(3.0)
 
 
 def test_every_split_runs_once_and_the_declared_one_first(stand_ins, monkeypatch):
@@ -168,6 +182,7 @@ def test_only_what_is_better_beyond_chance_is_advised(value, advised, told):
     found = SplitAdvice(
         method="aug_pe",
         epsilon=4.0,
+        wanted_epsilon=4.0,
         records=300,
         trials=(first, other),
         best=other,

@@ -171,6 +171,16 @@ def test_a_folder_named_as_a_stage_takes_no_charge_off_the_label(
     assert len(paid) > 1
 
 
+def test_other_rows_of_the_generator_pay_for_no_other_vectors(run):
+    method, settings = ON_GENERATOR[0]
+    run(method, settings, behind=(TUNED,))
+    paid = [e.asset for e in run.ledger.entries() if e.event and not is_post_processing(e.event)]
+    more = {**TUNED, "settings": {**TRAINING, "rows": 16}}
+    run(method, settings, behind=(more,))
+    again = [e.asset for e in run.ledger.entries() if e.event and not is_post_processing(e.event)]
+    assert again == paid
+
+
 def test_a_corpus_that_is_not_there_is_refused_before_a_charge(run):
     with pytest.raises(PrivacyError, match="'nobody'"):
         run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "nobody"})

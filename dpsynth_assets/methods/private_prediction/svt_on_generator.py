@@ -24,3 +24,4 @@ class MeanSvtOnGenerator(OnGenerator, MeanSvt):
     name: ClassVar[str] = "mean_svt_on_generator"
     title: ClassVar[str] = "Private prediction with a generator's free tokens"
     config_type = MeanSvtOnGeneratorConfig
+    attacks = ()  # The attack plants keys before any generator exists; `mean_svt` draws alike.
