@@ -123,6 +123,22 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         return base.joinpath(*key.path[:-1]) / f"{key.path[-1]}{suffix}"
 
 
+def stored_value(key: dg.AssetKey) -> Any:
+    """What is stored of an asset, outside a run; whoever reads it compares it with the ledger.
+
+    Raises:
+        FileNotFoundError: Nothing is stored.
+    """
+    manager = ArtifactIOManager()
+    for suffix, read in _READERS.items():
+        path = manager._path(key, suffix)
+        if path.exists():
+            return read(io.BytesIO(path.read_bytes()))
+    raise FileNotFoundError(
+        f"Expected a stored value of {key.to_user_string()}, got nothing. Materialise it first."
+    )
+
+
 def _digest_in_event_log(context: dg.InputContext) -> str | None:
     """Digest of the latest value as its materialisation names it; None where it names none."""
     event = context.instance.get_latest_materialization_event(context.asset_key)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources import ray_steps
 from dpsynth_assets.resources.ray_steps import (
     GROWS_VARIABLE,
@@ -57,3 +58,10 @@ def test_a_step_that_no_node_can_run_is_refused(asked, has, monkeypatch):
 def test_what_fits_a_node_is_run(asked, has, monkeypatch):
     monkeypatch.setattr(ray_steps, "_gpus_of_nodes", lambda _: has)
     refuse_what_no_node_can_run(plan(*asked), None)
+
+
+def test_an_address_with_a_key_is_not_passed(monkeypatch):
+    monkeypatch.setenv("DPSYNTH_STORE_URL", "s3://KEY:SECRET@bucket/prefix")
+    with pytest.raises(PrivacyError, match="DPSYNTH_STORE_URL") as refused:
+        with_settings_passed({})
+    assert "SECRET" not in str(refused.value)

@@ -47,6 +47,7 @@ ENTRIES: dict[str, Entry] = {
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
     "export": Entry("export:export", "Write a corpus or a generator as a package that leaves."),
     "verify": Entry("export:verify", "Check such a package, without the ledger."),
+    "serve": Entry("serve:serve", "Serve rows of what was released, like OpenAI's API."),
     "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),
     "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),

@@ -37,6 +37,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dpsynth export tickets ctcl --what generator --output tickets_generator",
     ),
     "verify": ("dpsynth verify tickets_generator --head 3f2a...",),
+    "serve": ("dpsynth serve tickets", "dpsynth serve tickets --method ctcl --port 8400"),
     "evaluate": (
         "dpsynth evaluate --real real.csv --synthetic corpus.parquet",
         "dpsynth evaluate --real real.csv --synthetic corpus.parquet --output scores",

@@ -5,6 +5,7 @@ public as they are: texts that they write stand where those of the public model 
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, SyntheticCorpus
 from dpsynth_assets.models.engines.opening import open_engine
-from dpsynth_assets.models.language_model import load_language_model
+from dpsynth_assets.models.language_model import LanguageModel, load_language_model
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.release import Release
 
@@ -102,8 +103,14 @@ class OnGenerator(Method[Any]):
                 "first, or name another method's folder as `generator`."
             )
         own = public.language_model
-        model = load_language_model(public.generators[folder], dtype=own.dtype, device=own.device)
+        model = _loaded(str(public.generators[folder]), own.dtype, own.device)
         engine = None
         if self.uses_engine:
             engine = open_engine(self.terms.engine, language_model=model)
         return replace(public, language_model=prompted(model, self.terms.prompts), engine=engine)
+
+
+@lru_cache(maxsize=2)
+def _loaded(folder: str, dtype: str, device: str) -> LanguageModel:
+    """Opens weights once a process, for all stages that read them."""
+    return load_language_model(folder, dtype=dtype, device=device)

@@ -51,7 +51,7 @@ CODE = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
 Label = dict[str, Any]
 
 
-CORPUS, GENERATOR = "corpus", "generator"
+CORPUS, GENERATOR, ROWS = "corpus", "generator", "rows"
 """Kinds of releases that a label may be about, beside a whole cohort."""
 
 

@@ -8,8 +8,11 @@ its dashboard. They belong into the environment of the cluster's nodes.
 import json
 import os
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import dagster as dg
+
+from dpsynth_assets.privacy.errors import PrivacyError
 
 PASSED: Final = (
     "DAGSTER_HOME",
@@ -35,6 +38,12 @@ def with_settings_passed(config: dict[str, Any]) -> dict[str, Any]:
     """Adds the variables of PASSED that are set to what a run configuration of `ray` passes."""
     declared = config.get("ray") or {}
     names = [name for name in PASSED if name in os.environ]
+    for name in names:
+        if "@" in urlsplit(os.environ[name]).netloc:
+            raise PrivacyError(
+                f"{name}: expected an address without a key or a password, got one with them: Ray "
+                "shows the environment of a job in its dashboard. Give credentials to the nodes."
+            )
     passed = [*names, *(declared.get("env_vars") or [])]
     return {**config, "ray": {**declared, "env_vars": passed}}
 

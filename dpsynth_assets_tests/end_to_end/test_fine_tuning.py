@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.assets.public_generation import generation_definitions
+from dpsynth_assets.cli import serve
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.exports.contents import PROMPTS_FILE
@@ -20,6 +21,7 @@ from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.methods.fine_tuning import generation
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
@@ -280,3 +282,50 @@ def test_a_method_without_a_generator_exports_none(house, tmp_path):
     (planned,) = [each for each in plan.methods if each.folder == "downstream_fine_tuning"]
     with pytest.raises(PrivacyError, match="releases a generator"):
         export_generator(packager, planned, tmp_path / "x", HubFacts(), lambda events: [])
+
+
+def cohort_of(house, spec=None):
+    """The finished cohort as `dpsynth serve` opens it."""
+    spec = spec or house.spec
+    return serve._cohort(spec, "declared")
+
+
+def test_a_served_generator_writes_rows_of_the_label_under_a_line_without_any_cost(house):
+    before, cohort = spent(house), cohort_of(house)
+    artifact = cohort.artifact(cohort.plan.method("ctcl"))
+    with artifact.open() as source:
+        assert source.labels == ("billing", "delivery")
+        rows = source.write([0, 1, 1], RowSampling(max_new_tokens=12), 1)
+        assert len(rows) == 3
+        assert rows != source.write([0, 1, 1], RowSampling(max_new_tokens=12), 2)
+    label = artifact.line("2026-11-24")
+    assert artifact.line("2026-11-24")["subject"] == label["subject"]
+    behind = {mechanism["asset"] for mechanism in label["mechanisms"]}
+    paid = {"notes/ctcl/finetuned_generator", "notes/shared/topic_histogram"}
+    assert behind == paid | {"notes/ctcl/served"}
+    assert spent(house) == before
+    (line,) = [e for e in ledger().entries() if e.asset.endswith("/served") and e.kind == "reserve"]
+    assert line.release == "2026-11-24"
+    assert is_post_processing(line.event)
+
+
+def test_a_generator_whose_files_were_altered_is_not_served(house):
+    cohort = cohort_of(house)
+    charge = cohort.artifact(cohort.plan.method("ctcl")).charge
+    (weights,) = ReleaseStore().files(charge.reservation).glob("*.safetensors")
+    original = weights.read_bytes()
+    weights.write_bytes(original + b"x")
+    with pytest.raises(PrivacyError, match="altered"):
+        cohort.artifact(cohort.plan.method("ctcl"))
+    weights.write_bytes(original)
+
+
+def test_what_was_not_released_or_writes_no_rows_is_not_served(house):
+    cohort = cohort_of(house)
+    with pytest.raises(PrivacyError, match="writes rows on demand"):
+        cohort.artifact(cohort.plan.method("downstream_fine_tuning"))
+    entries = house.spec.methods
+    other = [entries[0].model_copy(update={"name": "never"}), *entries[1:]]
+    unreleased = cohort_of(house, house.spec.model_copy(update={"methods": other}))
+    with pytest.raises(PrivacyError, match="notes/never/finetuned_generator, got none"):
+        unreleased.artifact(unreleased.plan.method("never"))

@@ -100,7 +100,8 @@ def test_a_generator_takes_the_place_of_the_public_model(run, method, settings, 
     made = run(method, settings, behind=(TUNED,))
     weights = made.releases["tuned/finetuned_generator"]
     assert opened
-    assert set(opened) == {weights.folder}
+    assert set(opened) == {str(weights.folder)}
+    assert len(opened) == 1
     (own,) = [each for each in made.plan.methods if each.method.name == method]
     (tuned,) = [each for each in made.plan.methods if each.folder == "tuned"]
     whole = made.label["guarantee"]["epsilon"]

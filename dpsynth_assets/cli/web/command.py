@@ -26,12 +26,12 @@ def ui(
     from dpsynth_assets.cli.web.services import serve
 
     prepare_dagster_home()
-    _expect_free(host, port)
+    expect_free(host, port)
     typer.echo(f"Serving on http://{host}:{port} (Ctrl-C ends it)", err=True)
     serve(host, port, workspace, read_only=read_only)
 
 
-def _expect_free(host: str, port: int) -> None:
+def expect_free(host: str, port: int) -> None:
     """Refuses an address that is taken before anything is started.
 
     Raises:

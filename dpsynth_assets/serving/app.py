@@ -1,0 +1,263 @@
+"""The routes: models, completions, chat completions. Speaks OpenAI's form, so its clients work."""
+
+import asyncio
+import hmac
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dpsynth_assets.methods.row_source import RowSource
+from dpsynth_assets.report.label import Label
+from dpsynth_assets.serving.artifacts import Artifact
+from dpsynth_assets.serving.requests import BadRequestError, RowRequest, read_request
+from dpsynth_assets.serving.row_queue import QueueFullError, RowQueue
+
+LONGEST_BODY = 1 << 16
+"""Bytes of a request: a label and a few numbers."""
+SECONDS_TO_RETRY = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of a server.
+
+    Attributes:
+        rows: Rows that one request may ask for.
+        waiting: Rows of all requests that may wait at once.
+        batch_rows: Rows written together at most.
+    """
+
+    rows: int = 256
+    waiting: int = 2048
+    batch_rows: int = 64
+
+
+@dataclass(kw_only=True)
+class Served:
+    """An open artifact, with the label that holds today.
+
+    Attributes:
+        artifact: The release.
+        source: Writes its rows.
+        day: Date of the ledger's line, UTC.
+        label: Privacy label of the rows.
+    """
+
+    artifact: Artifact
+    source: RowSource
+    day: str = ""
+    label: Label = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def today(self) -> Label:
+        """The rows' label; on the first request of a day the ledger gets its line first."""
+        day = datetime.now(UTC).date().isoformat()
+        with self._lock:
+            if day != self.day:
+                self.label, self.day = self.artifact.line(day), day
+            return self.label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Answers requests over open artifacts.
+
+    Attributes:
+        served: Open artifacts by name.
+        queue: Writes the rows.
+        limits: Bounds.
+        token: What a client must send as `Authorization: Bearer`; empty: nothing.
+    """
+
+    served: Mapping[str, Served]
+    queue: RowQueue
+    limits: Limits
+    token: str = field(default="", repr=False)
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/v1/models", self._guarded(self._models)),
+                Route("/v1/models/{name:path}", self._guarded(self._model)),
+                Route("/v1/completions", self._guarded(self._completions), methods=["POST"]),
+                Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
+            ]
+        )
+
+    def _guarded(
+        self, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Asks for the token, and turns what goes wrong into one line of JSON."""
+
+        async def guarded(request: Request) -> Response:
+            if not self._knows(request.headers.get("authorization", "")):
+                line = "Expected the token of this server as `Authorization: Bearer`, got another."
+                return _error(401, line, None)
+            try:
+                return await answer(request)
+            except BadRequestError as problem:
+                return _error(400, str(problem), problem.field)
+            except QueueFullError:
+                line = f"Expected fewer rows in waiting. Ask again in {SECONDS_TO_RETRY} seconds."
+                return _error(429, line, None, {"retry-after": str(SECONDS_TO_RETRY)})
+            except Exception as problem:  # noqa: BLE001 - a library's message may quote a request
+                kind = type(problem).__name__
+                return _error(500, f"The rows could not be written ({kind}).", None)
+
+        return guarded
+
+    def _knows(self, authorization: str) -> bool:
+        expected = f"Bearer {self.token}"
+        given = authorization.encode(), expected.encode()
+        return not self.token or hmac.compare_digest(*given)
+
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _models(self, _: Request) -> Response:
+        found = [_model_facts(name, served) for name, served in self.served.items()]
+        return JSONResponse({"object": "list", "data": found})
+
+    async def _model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self.served:
+            return self._unknown()
+        label = await asyncio.to_thread(self.served[name].today)
+        facts = _model_facts(name, self.served[name])
+        return JSONResponse({**facts, "dpsynth": {**facts["dpsynth"], "privacy_label": label}})
+
+    async def _completions(self, request: Request) -> Response:
+        return await self._rows(request, chat=False)
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._rows(request, chat=True)
+
+    async def _rows(self, request: Request, *, chat: bool) -> Response:
+        asked = read_request(await _document(request), chat=chat)
+        served = self.served.get(asked.model)
+        if served is None:
+            return self._unknown()
+        labels = asked.labels(served.source, self.limits.rows)
+        label = await asyncio.to_thread(served.today)
+        rows = self.queue.ask(asked.model, labels, asked.sampling)
+        answer = _Answer(asked, served.source, _provenance(label))
+        if asked.stream:
+            return StreamingResponse(answer.streamed(rows), media_type="text/event-stream")
+        texts = await asyncio.gather(*map(asyncio.wrap_future, rows))
+        return JSONResponse(answer.whole(texts))
+
+    def _unknown(self) -> Response:
+        known = ", ".join(self.served)
+        return _error(404, f"model: expected one of {known}, got another name.", "model")
+
+
+class _Answer:
+    """One answer in OpenAI's form, whole or as server-sent events."""
+
+    def __init__(self, asked: RowRequest, source: RowSource, provenance: dict[str, Any]) -> None:
+        self._asked, self._source, self._provenance = asked, source, provenance
+        self._head = {
+            "id": f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": asked.model,
+            "dpsynth": provenance,
+        }
+
+    def whole(self, texts: Sequence[str]) -> dict[str, Any]:
+        kind = "chat.completion" if self._asked.chat else "text_completion"
+        choices = [self._choice(place, text, "message") for place, text in enumerate(texts)]
+        return {**self._head, "object": kind, "choices": choices, "usage": self._usage(texts)}
+
+    async def streamed(self, rows: "Sequence[Future[str]]") -> AsyncIterator[str]:
+        kind = "chat.completion.chunk" if self._asked.chat else "text_completion"
+        texts = []
+        try:
+            for place, row in enumerate(rows):
+                texts.append(await asyncio.wrap_future(row))
+                choices = [self._choice(place, texts[-1], "delta")]
+                yield _event({**self._head, "object": kind, "choices": choices})
+        except Exception as problem:  # noqa: BLE001 - as for a whole answer
+            line = f"The rows could not be written ({type(problem).__name__})."
+            yield _event({"error": {"message": line, "type": "server_error"}})
+            return
+        finally:
+            for row in rows:  # Of a client that has gone.
+                row.cancel()
+        if self._asked.with_usage:
+            yield _event({**self._head, "object": kind, "choices": [], "usage": self._usage(texts)})
+        yield "data: [DONE]\n\n"
+
+    def _choice(self, place: int, text: str, part: str) -> dict[str, Any]:
+        ended = {"index": place, "finish_reason": "stop", "logprobs": None}
+        if self._asked.chat:
+            return {**ended, part: {"role": "assistant", "content": text}}
+        return {**ended, "text": text}
+
+    def _usage(self, texts: Sequence[str]) -> dict[str, int]:
+        written = sum(map(self._source.tokens, texts))
+        return {"prompt_tokens": 0, "completion_tokens": written, "total_tokens": written}
+
+
+async def _document(request: Request) -> Any:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > LONGEST_BODY:
+            raise BadRequestError(f"Expected a body of at most {LONGEST_BODY} bytes.", "body")
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise BadRequestError("Expected a body of JSON, got something else.", "body") from None
+
+
+def _provenance(label: Label) -> dict[str, Any]:
+    """What an answer says of its rows; the whole label is at `/v1/models/<model>`."""
+    guarantee = label["guarantee"]
+    kept = ("type", "epsilon", "delta", "definition")
+    return {
+        "guarantee": {name: guarantee[name] for name in kept if name in guarantee},
+        "privacy_unit": label["privacy_unit"],
+        "neighboring_relation": label["neighboring_relation"],
+        "reservation": label["subject"]["reservation"],
+        "epsilon_of_this_request": 0.0,
+    }
+
+
+def _model_facts(name: str, served: Served) -> dict[str, Any]:
+    made = datetime.fromisoformat(served.artifact.charge.recorded_at)
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(made.timestamp()),
+        "owned_by": "dpsynth_assets",
+        "dpsynth": {
+            "labels": list(served.source.labels),
+            "longest_row_tokens": served.source.longest,
+            "engine": served.source.engine,
+        },
+    }
+
+
+def _error(
+    status: int, line: str, field_at_fault: str | None, headers: Mapping[str, str] | None = None
+) -> Response:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    error = {"message": line, "type": kind, "param": field_at_fault, "code": None}
+    return JSONResponse({"error": error}, status_code=status, headers=dict(headers or {}))
+
+
+def _event(document: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"

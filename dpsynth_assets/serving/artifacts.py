@@ -1,0 +1,227 @@
+"""What may be served: a generator or dataset vectors, as the ledger sealed them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.exports.exporting import FindAudits, last_release
+from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.inputs import PublicInputs, Released
+from dpsynth_assets.methods.row_source import RowSource, ServesRows
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR
+from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, ReleaseRequest
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
+from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.sealed import releases_behind, sealed_release
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.report.attack_record import attacks_on_release, refusal
+from dpsynth_assets.report.label import ROWS, Label, charges_behind, corpus_label
+
+SERVED = "served"
+"""Last part of the asset in the ledger's line of a day."""
+CODE_VERSION = "1"
+
+PublicValues = Callable[[Iterable[str]], Mapping[str, Any]]
+"""Names of public artifacts -> what is stored of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """A cohort whose releases are served.
+
+    Attributes:
+        spec: Its declaration.
+        plan: Its plan.
+        ledger: Gets one line a day and artifact.
+        store: Where releases lie.
+        values: Reads public artifacts.
+        find_audits: Reads stored results of mechanism audits.
+    """
+
+    spec: PrivateDatasetSpec
+    plan: DatasetPlan
+    ledger: Ledger
+    store: StoredReleases
+    values: PublicValues
+    find_audits: FindAudits
+
+    def artifact(self, planned: PlannedMethod, *, accept_ex_post: bool = False) -> "Artifact":
+        """Finds the last release of a method that rows can be written from.
+
+        Raises:
+            PrivacyError: The method has none, or none yet, or its files are not those that the
+                ledger sealed, or an attack refuted its claim, or it is ex-post and nobody accepted
+                that.
+        """
+        name = f"{self.spec.name}/{planned.folder}"
+        paid = [stage.name for stage in planned.plan.stages if stage.name in planned.plan.charges]
+        if not isinstance(planned.method, ServesRows) or not paid:
+            raise PrivacyError(
+                f"Expected a method whose release writes rows on demand, got {name}: its rows are "
+                "themselves the release. `dpsynth export` packs them."
+            )
+        charge = last_release(self.ledger, self.store, f"{name}/{paid[-1]}", self.spec.account)
+        refused = refusal(attacks_on_release(self.ledger.entries(), charge.reservation))
+        if refused is not None:
+            raise PrivacyError(refused)
+        found = Artifact(cohort=self, planned=planned, charge=charge)
+        if not accept_ex_post and found.guarantee is not GuaranteeType.DP:
+            raise PrivacyError(
+                f"Expected an (ε, δ)-DP release to serve, got {name}, which is "
+                f"{found.guarantee}. Accept it with --accept-ex-post if its readers may know."
+            )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A release that rows are written from.
+
+    Attributes:
+        cohort: Whose records it was made of.
+        planned: The method.
+        charge: The charge of its last paid stage.
+    """
+
+    cohort: Cohort
+    planned: PlannedMethod
+    charge: LedgerEntry
+
+    @property
+    def name(self) -> str:
+        """What a request calls it: `cohort/method`."""
+        return f"{self.cohort.spec.name}/{self.planned.folder}"
+
+    @cached_property
+    def reads(self) -> dict[str, str]:
+        """Charge of every release that a row is written from, by name."""
+        stage = self.charge.asset.rsplit("/", maxsplit=1)[-1]
+        found = {stage: self.charge.reservation}
+        if self.planned.follows_topics:
+            asset = f"{self.cohort.spec.name}/{SHARED}/{TOPIC_HISTOGRAM}"
+            topics = last_release(
+                self.cohort.ledger, self.cohort.store, asset, self.cohort.spec.account
+            )
+            found[TOPIC_HISTOGRAM] = topics.reservation
+        return found
+
+    @property
+    def guarantee(self) -> GuaranteeType:
+        """What holds for everything behind a row together."""
+        entries = self.cohort.ledger.entries()
+        kinds = {
+            GuaranteeType(each.guarantee)
+            for reservation in self.reads.values()
+            for each in charges_behind(entries, reservation)
+        }
+        weaker = (each for each in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if each in kinds)
+        return next(weaker, GuaranteeType.DP)
+
+    def line(self, day: str) -> Label:
+        """Writes the ledger's line of a day, where there is none yet; returns the rows' label.
+
+        Args:
+            day: Date, YYYY-MM-DD, UTC.
+
+        **Privacy** Post-processing: charged nothing. Nothing of any request is recorded.
+        """
+        cohort = self.cohort
+        stored = release_once(
+            ledger=cohort.ledger,
+            store=cohort.store,
+            request=ReleaseRequest(
+                cohort=cohort.spec.account,
+                dataset=cohort.spec.dataset,
+                asset=f"{self.name}/{SERVED}",
+                mechanism=self.planned.method.name,
+                guarantee=GuaranteeType.DP,
+                event=POST_PROCESSING,
+                parameters={"inputs": self.reads},
+                code_version=CODE_VERSION,
+                data_version=cohort.spec.source.version,
+                release=day,
+            ),
+            terms=cohort.plan.budget,
+            plan=cohort.plan.releases,
+            draw=lambda _: Drawn(
+                facts={}, rows=None, cost=Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING)
+            ),
+        )
+        entries = cohort.ledger.entries()
+        events = [each.event for each in charges_behind(entries, stored.reservation.id)]
+        audits = cohort.find_audits(events)
+        return corpus_label(entries, stored.reservation.id, audits, kind=ROWS)
+
+    def open(self) -> AbstractContextManager[RowSource]:
+        """Opens the models behind it.
+
+        Raises:
+            PrivacyError: A public artifact is another one than the release was made with.
+        """
+        method = self.planned.method
+        if not isinstance(method, ServesRows):
+            raise TypeError(f"Expected a method that serves rows, got {method.name}.")
+        return method.open_rows(self._inputs())
+
+    def _inputs(self) -> PublicInputs:
+        """Public artifacts and releases, as a corpus is written from them."""
+        cohort, planned = self.cohort, self.planned
+        values = dict(cohort.values(planned.method.public_inputs | planned.method.writing_inputs))
+        self._refuse_other_public(values)
+        opened = load_public_inputs(
+            values,
+            OpenedModels(),
+            cohort.plan.terms,
+            cohort.plan.terms.engine if planned.method.uses_engine else None,
+            salt="",
+            seed=0,
+        )
+        released = self._released()
+        topics = released.pop(f"{SHARED}/{TOPIC_HISTOGRAM}", None)
+        own = f"{planned.folder}/"
+        return replace(
+            opened,
+            released={k.removeprefix(own): v for k, v in released.items() if k.startswith(own)},
+            topic_histogram=None if topics is None else topics.facts,
+            generators={
+                folder: released[place].folder
+                for folder in planned.builds_on
+                if (place := f"{folder}/{FINETUNED_GENERATOR}") in released
+            },
+        )
+
+    def _released(self) -> dict[str, Released]:
+        """Everything that a row is written from, by folder and stage."""
+        ledger, store = self.cohort.ledger, self.cohort.store
+        charges = ledger.charges()
+        names = {
+            each: None
+            for reservation in self.reads.values()
+            for each in (reservation, *releases_behind(reservation, charges))
+        }
+        found = {}
+        for name in names:
+            asset = charges[name].asset
+            facts, _ = sealed_release(ledger, store, name, asset)
+            place = asset.removeprefix(f"{self.cohort.spec.name}/")
+            found[place] = Released(reservation=name, facts=facts, folder=store.files(name))
+        return found
+
+    def _refuse_other_public(self, values: Mapping[str, Any]) -> None:
+        made_with = self.charge.parameters.get("inputs") or {}
+        for name, version in public_versions(values).items():
+            if made_with.get(name, version) != version:
+                raise PrivacyError(
+                    f"{self.name}: expected the public artifact {name} that it was released with "
+                    f"({made_with[name]}), got another one ({version}). Materialise the public "
+                    "base as it was, or release again, which pays."
+                )

@@ -1,0 +1,111 @@
+"""Rows of many requests, written together: whoever waits for the same artifact shares a batch."""
+
+import secrets
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from dpsynth_assets.methods.row_source import RowSampling, RowSource
+
+TRIES = 4
+"""Times that a row without a word is written again."""
+
+
+class QueueFullError(RuntimeError):
+    """More rows wait than the server takes; ask again later."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    artifact: str
+    sampling: RowSampling
+    label: int
+    row: "Future[str]" = field(default_factory=Future, compare=False)
+
+
+class RowQueue:
+    """One thread writes all rows, the oldest request first, as many together as fit a batch."""
+
+    def __init__(
+        self, sources: Mapping[str, RowSource], *, batch_rows: int, most_waiting: int
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            sources: Open artifacts by name.
+            batch_rows: Rows written together at most.
+            most_waiting: Rows that may wait at once.
+        """
+        self._sources, self._batch_rows, self._most = sources, batch_rows, most_waiting
+        self._rows: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._write_all, name="rows", daemon=True)
+        self._thread.start()
+
+    def ask(
+        self, artifact: str, labels: Sequence[int], sampling: RowSampling
+    ) -> "list[Future[str]]":
+        """Asks for one row of each label; they come as they are written.
+
+        Raises:
+            QueueFullError: Too many rows wait, or the server ends.
+        """
+        asked = [_Waiting(artifact, sampling, label) for label in labels]
+        with self._changed:
+            if self._closed or len(self._rows) + len(asked) > self._most:
+                raise QueueFullError
+            self._rows.extend(asked)
+            self._changed.notify()
+        return [each.row for each in asked]
+
+    def close(self) -> None:
+        """Ends the thread after its batch; what still waits is cancelled."""
+        with self._changed:
+            self._closed = True
+            while self._rows:
+                self._rows.popleft().row.cancel()
+            self._changed.notify()
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        while batch := self._next():
+            batch = [each for each in batch if each.row.set_running_or_notify_cancel()]
+            try:
+                texts = self._written(batch) if batch else []
+            except BaseException as error:  # noqa: BLE001 - whoever asked is told, the thread lives
+                for each in batch:
+                    each.row.set_exception(error)
+                continue
+            for each, text in zip(batch, texts, strict=True):
+                each.row.set_result(text)
+
+    def _next(self) -> list[_Waiting]:
+        """The oldest row and others that may be written with it; none once the queue is closed."""
+        with self._changed:
+            while not self._rows and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return []
+            first, batch, left = self._rows[0], list[_Waiting](), deque[_Waiting]()
+            for each in self._rows:
+                together = (each.artifact, each.sampling) == (first.artifact, first.sampling)
+                fits = together and len(batch) < self._batch_rows
+                (batch if fits else left).append(each)
+            self._rows = left
+            return batch
+
+    def _written(self, batch: Sequence[_Waiting]) -> list[str]:
+        source, sampling = self._sources[batch[0].artifact], batch[0].sampling
+        texts = [""] * len(batch)
+        for _ in range(TRIES):
+            blank = [place for place, text in enumerate(texts) if not text]
+            if not blank:
+                break
+            labels = [batch[place].label for place in blank]
+            written = source.write(labels, sampling, secrets.randbits(31))
+            for place, text in zip(blank, written, strict=True):
+                texts[place] = text
+        return texts

@@ -1,0 +1,93 @@
+"""A real server over an artifact that writes without a model."""
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+
+from dpsynth_assets.serving.app import Endpoint, Limits, Served
+from dpsynth_assets.serving.row_queue import RowQueue
+
+LABEL = {
+    "guarantee": {"type": "dp", "epsilon": 3.0, "delta": 1e-6, "definition": "(ε, δ)-DP"},
+    "privacy_unit": "one record",
+    "neighboring_relation": "add_remove",
+    "subject": {"reservation": "r" * 32},
+}
+
+
+class Sentences:
+    """Writes the label and the number of the row; keeps what it was asked."""
+
+    labels = ("billing", "delivery")
+    engine = "none"
+    longest = 40
+
+    def __init__(self, seconds=0.0, blank_first=False):
+        self.asked, self.seconds, self.blank_first = [], seconds, blank_first
+
+    def write(self, labels, sampling, seed):
+        time.sleep(self.seconds)
+        self.asked.append((list(labels), sampling, seed))
+        if self.blank_first and len(self.asked) == 1:
+            return [""] * len(labels)
+        return [f"a {self.labels[label]} letter" for label in labels]
+
+    def tokens(self, text):
+        return len(text.split())
+
+
+class Artifact:
+    """A release whose lines of the ledger are counted."""
+
+    charge = SimpleNamespace(recorded_at="2026-11-24T00:00:00+00:00")
+
+    def __init__(self):
+        self.days = []
+
+    def line(self, day):
+        self.days.append(day)
+        return LABEL
+
+
+def endpoint(source, *, token="", limits=None):
+    served = Served(artifact=Artifact(), source=source)
+    limits = limits or Limits(rows=8, waiting=64, batch_rows=4)
+    queue = RowQueue(
+        {"letters/ctcl": source}, batch_rows=limits.batch_rows, most_waiting=limits.waiting
+    )
+    return Endpoint(served={"letters/ctcl": served}, queue=queue, limits=limits, token=token)
+
+
+@contextmanager
+def listening(app):
+    """Runs an application on a free port of this machine; yields its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def source():
+    return Sentences()
+
+
+@pytest.fixture
+def opened(source):
+    made = endpoint(source)
+    yield made
+    made.queue.close()

@@ -1,0 +1,229 @@
+"""The endpoint: OpenAI's client and curl work, wrong requests get one line, nothing is charged."""
+
+import json
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from dpsynth_assets.cli.web.guard import Guard
+from dpsynth_assets.serving.app import LONGEST_BODY, Limits
+from dpsynth_assets_tests.serving.conftest import Sentences, endpoint, listening
+
+MODEL = "letters/ctcl"
+
+
+@pytest.fixture
+def client(opened):
+    return TestClient(opened.app())
+
+
+def completion(client, **fields):
+    body = {"model": MODEL, "prompt": "billing", **fields}
+    return client.post("/v1/completions", json=body)
+
+
+def test_a_label_and_a_number_of_rows_are_answered_with_their_provenance(client, source):
+    answer = completion(client, n=3).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["a billing letter"] * 3
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert answer["usage"]["completion_tokens"] == 9
+    assert answer["dpsynth"]["guarantee"]["epsilon"] == 3.0
+    assert answer["dpsynth"]["epsilon_of_this_request"] == 0.0
+    assert answer["dpsynth"]["reservation"] == "r" * 32
+
+
+def test_several_labels_in_one_request(client):
+    answer = completion(client, prompt=["billing", "delivery"], n=2).json()
+    assert [choice["text"].split()[1] for choice in answer["choices"]] == [
+        "billing", "billing", "delivery", "delivery",
+    ]  # fmt: skip
+
+
+def test_sampling_reaches_the_writer_and_seeds_differ(client, source):
+    completion(client, temperature=0.5, top_p=0.9, max_tokens=7)
+    completion(client)
+    (_, first, one), (_, second, other) = source.asked
+    assert (first.temperature, first.top_p, first.max_new_tokens) == (0.5, 0.9, 7)
+    assert (second.temperature, second.top_p, second.max_new_tokens) == (None, None, None)
+    assert one != other
+
+
+def test_the_ledger_gets_one_line_a_day(opened, monkeypatch):
+    client, served = TestClient(opened.app()), opened.served[MODEL]
+    for _ in range(3):
+        completion(client)
+    assert len(served.artifact.days) == 1
+    served.day = "2026-01-01"  # Midnight has passed.
+    completion(client)
+    assert len(served.artifact.days) == 2
+
+
+WRONG = [
+    ({"prompt": "a secret of mine"}, "'billing', 'delivery'", "prompt"),
+    ({"n": 0}, "n: ", "n"),
+    ({"n": 9}, "at most 8 rows", "n"),
+    ({"prompt": ["billing"] * 9}, "at most 8 rows", "n"),
+    ({"max_tokens": 41}, "at most 40", "max_tokens"),
+    ({"temperature": -1}, "temperature", "temperature"),
+    ({"top_p": 0}, "top_p", "top_p"),
+    ({"seed": 3}, "no such field", "seed"),
+    ({"suffix": "a secret of mine"}, "no such field", "suffix"),
+    ({"logprobs": 5}, "no such field", "logprobs"),
+]
+
+
+@pytest.mark.parametrize(("fields", "told", "field"), WRONG)
+def test_a_wrong_request_gets_one_line(client, source, fields, told, field):
+    answer = completion(client, **fields)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert told in error["message"]
+    assert "\n" not in error["message"]
+    assert "secret" not in error["message"]
+    assert error["param"] == field
+    assert not source.asked
+
+
+def test_fields_that_ask_for_nothing_are_passed_over(client):
+    neutral = {"presence_penalty": 0, "echo": False, "best_of": 1, "stop": None, "user": "me"}
+    assert completion(client, **neutral).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "status"), [(b"{", 400), (b"[]", 400), (b" " * (LONGEST_BODY + 1), 400)]
+)
+def test_a_body_that_is_no_request_is_refused(client, content, status):
+    assert client.post("/v1/completions", content=content).status_code == status
+
+
+def test_an_unknown_model_is_told_from_a_wrong_label(client):
+    answer = completion(client, model="letters/other")
+    assert answer.status_code == 404
+    assert MODEL in answer.json()["error"]["message"]
+    assert client.get("/v1/models/letters/other").status_code == 404
+
+
+def test_models_are_listed_and_one_shows_the_whole_label(client):
+    (model,) = client.get("/v1/models").json()["data"]
+    assert model["id"] == MODEL
+    assert model["dpsynth"]["labels"] == ["billing", "delivery"]
+    whole = client.get(f"/v1/models/{MODEL}").json()
+    assert whole["dpsynth"]["privacy_label"]["guarantee"]["epsilon"] == 3.0
+
+
+def test_a_chat_names_a_label_in_one_message(client):
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "delivery"}]}
+    answer = client.post("/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"] == {
+        "role": "assistant", "content": "a delivery letter",
+    }  # fmt: skip
+    for wrong in ([], [{"role": "system", "content": "x"}], body["messages"] * 2):
+        refused = client.post("/v1/chat/completions", json={**body, "messages": wrong})
+        assert refused.status_code == 400
+
+
+def test_the_token_is_asked_of_every_route_but_health(source):
+    opened = endpoint(source, token="a-long-token")
+    client = TestClient(opened.app())
+    assert client.get("/health").status_code == 200
+    for given in ({}, {"Authorization": "Bearer other"}, {"Authorization": "Bearer é"}):
+        headers = {name: value.encode() for name, value in given.items()}
+        assert client.get("/v1/models", headers=headers).status_code == 401
+    right = {"Authorization": "Bearer a-long-token"}
+    assert client.get("/v1/models", headers=right).status_code == 200
+    opened.queue.close()
+
+
+def test_a_failing_writer_tells_its_kind_alone_and_the_next_request_is_answered(opened, source):
+    client, write = TestClient(opened.app()), source.write
+
+    def failing(labels, sampling, seed):
+        source.write = write
+        raise RuntimeError("a secret of mine")
+
+    source.write = failing
+    answer = completion(client)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == "The rows could not be written (RuntimeError)."
+    assert completion(client).status_code == 200
+
+
+def test_a_blank_row_is_written_again():
+    source = Sentences(blank_first=True)
+    opened = endpoint(source)
+    answer = completion(TestClient(opened.app()), n=2).json()
+    assert all(choice["text"] for choice in answer["choices"])
+    assert len(source.asked) == 2
+    opened.queue.close()
+
+
+def test_requests_that_wait_together_share_a_batch():
+    source = Sentences(seconds=0.2)
+    opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=16))
+    with listening(opened.app()) as address, ThreadPoolExecutor(9) as pool:
+        body = {"model": MODEL, "prompt": "billing", "n": 2}
+        ask = lambda _: httpx.post(f"{address}/v1/completions", json=body).status_code  # noqa: E731
+        assert list(pool.map(ask, range(9))) == [200] * 9
+    opened.queue.close()
+    assert len(source.asked) < 9
+    assert max(len(labels) for labels, _, _ in source.asked) > 2
+
+
+def test_more_rows_than_may_wait_are_refused_for_now():
+    source = Sentences(seconds=0.5)
+    opened = endpoint(source, limits=Limits(rows=8, waiting=8, batch_rows=1))
+    with listening(opened.app()) as address:
+        body = {"model": MODEL, "prompt": "billing", "n": 8}
+        first = threading.Thread(
+            target=httpx.post, args=(f"{address}/v1/completions",), kwargs={"json": body}
+        )
+        first.start()
+        time.sleep(0.2)
+        refused = httpx.post(f"{address}/v1/completions", json=body)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"]
+        opened.queue.close()
+        first.join()
+
+
+def test_openais_client_works_whole_streamed_and_in_chat(opened):
+    openai = pytest.importorskip("openai")
+    with listening(opened.app()) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
+        assert [model.id for model in client.models.list()] == [MODEL]
+        whole = client.completions.create(model=MODEL, prompt="billing", n=2)
+        assert [choice.text for choice in whole.choices] == ["a billing letter"] * 2
+        stream = client.completions.create(model=MODEL, prompt="delivery", n=3, stream=True)
+        texts = [choice.text for chunk in stream for choice in chunk.choices]
+        assert texts == ["a delivery letter"] * 3
+        chat = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "billing"}]
+        )
+        assert chat.choices[0].message.content == "a billing letter"
+        parts = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "billing"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(parts)
+        assert chunks[0].choices[0].delta.content == "a billing letter"
+        assert chunks[-1].usage.completion_tokens == 3
+        with pytest.raises(openai.BadRequestError, match="A request names a label"):
+            client.completions.create(model=MODEL, prompt="write me a poem")
+
+
+def test_curl_works_behind_the_guard_and_pages_of_other_sites_do_not(opened):
+    with listening(Guard(opened.app())) as address:
+        body = json.dumps({"model": MODEL, "prompt": "billing", "n": 1})
+        line = ["curl", "-s", f"{address}/v1/completions", "-H", "content-type: application/json"]
+        done = subprocess.run([*line, "-d", body], capture_output=True, check=True)
+        other = {"origin": "https://elsewhere.example", "content-type": "application/json"}
+        refused = httpx.post(f"{address}/v1/completions", content=body, headers=other)
+    assert json.loads(done.stdout)["choices"][0]["text"] == "a billing letter"
+    assert refused.status_code == 403
