@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets.public import public_definitions
+from dpsynth_assets.cli import serve
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import verify_privacy_lineage
@@ -12,6 +13,7 @@ from dpsynth_assets.methods.epsvec import stages
 from dpsynth_assets.methods.epsvec.vectors import VECTORS_FILE, DatasetVectors
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import event_from_json
@@ -186,3 +188,20 @@ def test_an_endpoint_is_refused_before_anything_is_charged(house):
     plan = plan_dataset(spec)
     assert plan.releases == ()
     assert "private text" in plan.method("epsvec").plan.refusal
+
+
+def test_served_vectors_write_rows_of_the_label_and_cost_nothing(house):
+    cohort = serve._cohort(house.spec, "declared")
+    artifact = cohort.artifact(cohort.plan.method("epsvec"))
+    before = cohort.ledger.spend("diary").epsilon
+    with artifact.open() as source:
+        labels = range(len(source.labels))
+        rows = source.write([*labels, *labels], RowSampling(max_new_tokens=8, top_p=0.9), 1)
+        assert len(rows) == 2 * len(source.labels)
+        assert any(rows)
+        assert source.tokens(max(rows, key=len)) > 0
+    label = artifact.line("2026-11-24")
+    behind = {mechanism["asset"] for mechanism in label["mechanisms"]}
+    assert {"diary/epsvec/dataset_vectors", "diary/epsvec/served"} <= behind
+    assert label["guarantee"]["epsilon"] <= before
+    assert cohort.ledger.spend("diary").epsilon == before

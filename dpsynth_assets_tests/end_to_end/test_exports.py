@@ -7,12 +7,14 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from dpsynth_assets.assets.audit_trail import audit_trail
 from dpsynth_assets.cli import export as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports.proof import PROOF_FILE
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.resources.release_store import ReleaseStore
 
 DP, EX_POST = "mean_uniform", "mean_svt"
 
@@ -175,3 +177,13 @@ def test_a_folder_of_something_else_is_not_replaced(exported, house, monkeypatch
     result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(tmp_path)])
     assert result.exit_code != 0
     assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+def test_the_audit_trail_lists_what_left_and_agrees(exported, house):
+    root, _ = exported
+    ledger = Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}")
+    store = ReleaseStore.at(str(root / "home" / "artifacts" / "releases"))
+    trail = audit_trail("letters", ledger, store, house.instance)
+    left = [spend for spend in trail.spends if spend.asset.endswith("/exported_corpus")]
+    assert len(left) == 2
+    assert [str(finding) for finding in trail.findings if "export" in str(finding)] == []
