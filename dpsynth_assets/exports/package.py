@@ -8,6 +8,7 @@ from typing import Any
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.stages import EXPORTED
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -96,7 +97,7 @@ class Packager:
         return ReleaseRequest(
             cohort=self.spec.account,
             dataset=self.spec.dataset,
-            asset=f"{self.spec.name}/{folder}/exported_{subject['kind']}",
+            asset=f"{self.spec.name}/{folder}/{EXPORTED}_{subject['kind']}",
             mechanism=MECHANISM,
             guarantee=GuaranteeType.DP,
             event=POST_PROCESSING,

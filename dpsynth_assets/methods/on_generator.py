@@ -5,7 +5,6 @@ public as they are: texts that they write stand where those of the public model 
 """
 
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, SyntheticCorpus
 from dpsynth_assets.models.engines.opening import open_engine
+from dpsynth_assets.models.kept import kept
 from dpsynth_assets.models.language_model import LanguageModel, load_language_model
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.privacy.release import Release
@@ -110,7 +110,7 @@ class OnGenerator(Method[Any]):
         return replace(public, language_model=prompted(model, self.terms.prompts), engine=engine)
 
 
-@lru_cache(maxsize=2)
+@kept(2)
 def _loaded(folder: str, dtype: str, device: str) -> LanguageModel:
     """Opens weights once a process, for all stages that read them."""
     return load_language_model(folder, dtype=dtype, device=device)

@@ -37,6 +37,17 @@ def with_corpora_behind(inputs: Mapping[str, str], corpora: Mapping[str, str]) -
     return {**inputs, **named}
 
 
+SERVED, EXPORTED = "served", "exported"
+"""What left the house by a command, no asset of a graph: last parts of their names in the ledger
+(`exported_corpus`)."""
+
+
+def left_by_command(asset: str) -> bool:
+    """Says whether a name in the ledger is of what `dpsynth serve` or `export` recorded."""
+    last = asset.rsplit("/", maxsplit=1)[-1]
+    return last == SERVED or last.startswith(f"{EXPORTED}_")
+
+
 class Mechanism(Protocol):
     """What reads private records in one stage: its parameters, noise included, and its price."""
 

@@ -1,10 +1,10 @@
 """Opens public models from what their assets say of them: on first use, once a process."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.models.kept import kept
 from dpsynth_assets.storage.shared_models import local_copy
 
 if TYPE_CHECKING:
@@ -42,28 +42,28 @@ class OpenedModels:
         return _conditional_generator(path, manifest["dtype"], manifest["device"])
 
 
-@lru_cache(maxsize=2)
+@kept(2)
 def _topic_model(path: str) -> "TopicModel":
     from dpsynth_assets.models.topic_model import TopicModel
 
     return TopicModel.load(path)
 
 
-@lru_cache(maxsize=2)
+@kept(2)
 def _conditional_generator(path: str, dtype: str, device: str) -> "ConditionalGenerator":
     from dpsynth_assets.models.conditional_generator import load_conditional_generator
 
     return load_conditional_generator(path, dtype=dtype, device=device)
 
 
-@lru_cache(maxsize=2)
+@kept(2)
 def _text_embedder(model: str | None, max_tokens: int) -> "TextEmbedder":
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
     return TextEmbedder(model=model, max_tokens=max_tokens)
 
 
-@lru_cache(maxsize=2)
+@kept(2)
 def _language_model(path: str, dtype: str, device: str) -> "LanguageModel":
     from dpsynth_assets.models.language_model import load_language_model
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.methods.stages import left_by_command
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.ledger.terms import canonical_json
@@ -65,7 +66,8 @@ def file_digest(path: Path) -> str:
 def unmaterialised(spends: Sequence[Spend], events: Sequence[Materialised]) -> list[Finding]:
     """Ledger -> event log: released charges that no materialisation names.
 
-    A charge without a release is no finding: its run died, and it stays charged.
+    A charge without a release is no finding: its run died, and it stays charged. Nor is a line that
+    a command wrote and that cost nothing: no asset stands for it.
     """
     shown = {event.reservation for event in events}
     return [
@@ -79,7 +81,9 @@ def unmaterialised(spends: Sequence[Spend], events: Sequence[Materialised]) -> l
             ),
         )
         for spend in spends
-        if spend.state == RELEASED_STATE and spend.reservation not in shown
+        if spend.state == RELEASED_STATE
+        and spend.reservation not in shown
+        and not (left_by_command(spend.asset) and spend.epsilon_alone == 0)
     ]
 
 

@@ -11,7 +11,7 @@ from dpsynth_assets.exports.exporting import FindAudits, last_release
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.row_source import RowSource, ServesRows
-from dpsynth_assets.methods.stages import FINETUNED_GENERATOR
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR, SERVED
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
@@ -26,8 +26,6 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.label import ROWS, Label, charges_behind, corpus_label
 
-SERVED = "served"
-"""Last part of the asset in the ledger's line of a day."""
 CODE_VERSION = "1"
 
 PublicValues = Callable[[Iterable[str]], Mapping[str, Any]]

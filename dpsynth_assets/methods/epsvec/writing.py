@@ -134,7 +134,7 @@ class VectorRows:
     def tokens(self, text: str) -> int:
         """Counts the tokens of a text; its words, where an endpoint does not tell its tokens."""
         codec = self.writer.scaffold.codec
-        return len(text.split() if codec is None else codec.document_ids(text))
+        return len(text.split() if codec is None else codec.encode(text))
 
     def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
         """Writes one row for each label, the rows of a label together."""

@@ -11,7 +11,6 @@ mean 3); Ghazvininejad et al. 2019 (mask-predict), drawn instead of maximised.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from dpsynth_assets.methods.evolution.infilling import InfillingError
 from dpsynth_assets.methods.evolution.text_api import ShareCallback
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines.protocol import Sampling
+from dpsynth_assets.models.kept import kept
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ def open_masked_model(source: str, config: EvolutionConfig, device: str) -> "Mas
     return kind(model, tokenizer, config)
 
 
-@lru_cache(maxsize=1)
+@kept(1)
 def _weights_and_tokenizer(source: str, device: str) -> tuple[Any, Any]:
     """Loads once a process: before the charge, and not again for the rounds and rows after it."""
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer

@@ -5,7 +5,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
 from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
 from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, integer_weights
+from dpsynth_assets.models.kept import kept
 from dpsynth_assets.paths import home
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def opened_decoder(source: str, encode: Callable[[str], Sequence[int]]) -> Exact
         return _opened(source, _state(source), tuple(map(tuple, calibration_ids(encode))))
 
 
-@lru_cache(maxsize=2)
+@kept(2)
 def _opened(source: str, state: Any, calibration: Sequence[Sequence[int]]) -> ExactDecoder:
     del state
     folder, public = Path(source), home().public_models
