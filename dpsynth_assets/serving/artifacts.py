@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.exporting import FindAudits, last_release
+from dpsynth_assets.exports.exporting import FindAudits, last_release, refuse_past_the_gate
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.row_source import RowSource, ServesRows
@@ -67,6 +67,7 @@ class Cohort:
                 f"Expected a method whose release writes rows on demand, got {name}: its rows are "
                 "themselves the release. `dpsynth export` packs them."
             )
+        refuse_past_the_gate(self.spec)
         charge = last_release(self.ledger, self.store, f"{name}/{paid[-1]}", self.spec.account)
         refused = refusal(attacks_on_release(self.ledger.entries(), charge.reservation))
         if refused is not None:
