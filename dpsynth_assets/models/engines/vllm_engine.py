@@ -26,9 +26,9 @@ from dpsynth_assets.models.engines.vllm_worker import DOCUMENT, ResidualStreamWo
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # our calls into the worker need no serialisation
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the runner that `vllm_worker` reads
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the runner that our extensions read
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "CRITICAL",  # a failing step would log how long prompts are
     "DO_NOT_TRACK": "1",
@@ -62,7 +62,7 @@ class VllmEngine(LocalEngine):
         cache_gib: float | None = None,
     ) -> None:
         super().__init__(language_model)
-        os.environ.update(_ENVIRONMENT)
+        os.environ.update(ENVIRONMENT)
         try:
             from vllm import LLM
         except ImportError:
