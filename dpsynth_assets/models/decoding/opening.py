@@ -26,9 +26,7 @@ class Contexts(Protocol):
         """Drops all rows but these."""
 
 
-def decoding_model(
-    language_model: Any, *, exactly: bool, vllm: "EngineSpec | None" = None
-) -> Any:
+def decoding_model(language_model: Any, *, exactly: bool, vllm: "EngineSpec | None" = None) -> Any:
     """Opens what computes a language model's logits: once a process, on first use.
 
     Args:

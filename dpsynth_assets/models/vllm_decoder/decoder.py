@@ -11,6 +11,7 @@ from dpsynth_assets.models.engines.vllm_engine import ENVIRONMENT
 from dpsynth_assets.models.vllm_decoder.lockstep import (
     GROUP,
     MEMBER,
+    Document,
     LockstepError,
     Step,
     VllmDecoderError,
@@ -241,24 +242,23 @@ class VllmDecoder:
         """Whether it was closed, or failed."""
         return self._stopped
 
-    def _step(
-        self, group: _Group, tokens: Sequence[int], written: Sequence[int]
-    ) -> "torch.Tensor":
+    def _step(self, group: _Group, tokens: Sequence[int], written: Sequence[int]) -> "torch.Tensor":
         documents = [
             Written(group.request(member), max(length - 1, 0), token if length else None)
             for member, token, length in zip(group.members, tokens, written, strict=True)
         ]
         self._scheduler.write(documents)
         self._llm.collective_rpc("dpsynth_write", args=(documents,))
-        expected = dict(zip(group.members, written, strict=True))
-        step = Step(group.name, expected, self._partial_rows)
+        expected = map(Document, written, tokens)
+        by_member = dict(zip(group.members, expected, strict=True))
+        step = Step(group.name, by_member, self._partial_rows)
         self._processor.expect(step)
         self._scheduler.release_group(group.name)
-        while step.logits is None:
+        while not step.done:
             _, executed = self._core.step()
             if not executed:
                 self._fail("contexts that cannot step")
-        return step.logits
+        return step.logits()
 
     def _partial_rows(self, rows: int) -> Any:
         return self._runner.discard_request_mask.np[:rows]

@@ -35,28 +35,57 @@ class Row(NamedTuple):
     written: Sequence[int]
 
 
-class Step:
-    """A step that a group is to take together.
+class Document(NamedTuple):
+    """What is known of a member's document.
 
     Attributes:
-        logits: (R, V) float32 of the members, in the order expected; None until they were seen.
+        length: Tokens it has.
+        last: The last of them; anything where it has none.
     """
+
+    length: int
+    last: int
+
+    def is_in(self, written: Sequence[int]) -> bool:
+        """Says whether the runner has a document of this length with this end."""
+        return len(written) == self.length and (not written or written[-1] == self.last)
+
+
+class Step:
+    """A step that a group is to take together."""
 
     def __init__(
         self,
         group: str,
-        written: Mapping[int, int],
+        documents: Mapping[int, Document],
         partial_rows: "Callable[[int], np.ndarray]",
     ) -> None:
         """Names who must be there.
 
         Args:
             group: Name of the pass.
-            written: {member: tokens its document has}, in the order of the logits.
+            documents: {member: its document}, in the order of the logits.
             partial_rows: Says of vLLM's first n rows which read a part of their tokens only.
         """
-        self._group, self._written, self._partial_rows = group, dict(written), partial_rows
-        self.logits: torch.Tensor | None = None
+        self._group, self._documents, self._partial_rows = group, dict(documents), partial_rows
+        self._seen: torch.Tensor | None = None
+        self._places: list[int] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the group's logits were seen."""
+        return self._seen is not None
+
+    def logits(self) -> "torch.Tensor":
+        """The members' logits (R, V) float32, in the order expected; a copy that may be changed.
+
+        Called outside vLLM's inference mode, whose own tensors nobody else may write to.
+        """
+        if self._seen is None:
+            raise LockstepError(_broken("none of them"))
+        if self._places == list(range(len(self._seen))):
+            return self._seen.clone()
+        return self._seen[self._places]
 
     def see(self, rows: Mapping[int, Row], logits: "torch.Tensor") -> None:
         """Takes the group's logits off a step of vLLM, or nothing while prompts are being read.
@@ -67,7 +96,7 @@ class Step:
 
         Raises:
             LockstepError: The step holds another group's row, or some members only, or one whose
-                document is not as long as was said, or the group a second time.
+                document is another than was said, or the group a second time.
         """
         if len(rows) != len(logits):
             raise LockstepError(_broken("a row that belongs to no group"))
@@ -77,14 +106,14 @@ class Step:
         place_of = {row.member: place for place, row in rows.items() if not partial[place]}
         if not place_of:
             return
-        if self.logits is not None:
+        if self.done:
             raise LockstepError(_broken("the same contexts twice"))
-        if len(place_of) != len(rows) or place_of.keys() != self._written.keys():
+        if len(place_of) != len(rows) or place_of.keys() != self._documents.keys():
             raise LockstepError(_broken("some of them"))
-        for member, length in self._written.items():
-            if len(rows[place_of[member]].written) != length:
-                raise LockstepError(_broken("one that is ahead or behind"))
-        self.logits = _in_order(logits, [place_of[member] for member in self._written])
+        for member, document in self._documents.items():
+            if not document.is_in(rows[place_of[member]].written):
+                raise LockstepError(_broken("one with another document"))
+        self._seen, self._places = logits, [place_of[member] for member in self._documents]
 
 
 def _broken(got: str) -> str:
@@ -92,10 +121,3 @@ def _broken(got: str) -> str:
         f"Expected all contexts of one pass in one step of vLLM, got {got}; nothing was sampled. "
         "This is a fault of the lock step: report it, and use decoder: transformers."
     )
-
-
-def _in_order(logits: "torch.Tensor", places: list[int]) -> "torch.Tensor":
-    """The rows at these places; the tensor itself where they stand as they should."""
-    if places == list(range(len(logits))):
-        return logits.contiguous()
-    return logits[places]
