@@ -26,7 +26,7 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 LABELS = ("billing", "delivery")
 NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
-ROWS = 80
+ROWS = 96
 """Contexts that the small decoder takes, and tokens of its steps."""
 BATCHES = {
     "expected_batch_size": 4,
@@ -274,13 +274,15 @@ def test_a_preempted_context_is_read_again_while_the_others_wait(decoder, langua
         if step == 7:  # all of them
             scheduler.reset_prefix_cache(reset_running_requests=True)
         if step == 15:  # one of them
-            request = scheduler.running.pop(3)
+            request = scheduler.requests[f"{ours._group}-3"]
+            scheduler.running.remove(request)
             scheduler._preempt_request(request, 0.0)
             scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
         return written, tokens
 
     assert follow(ours, theirs, 30, disturb=preempt) < SLACK
-    assert sum(each.num_preemptions for each in scheduler.requests.values()) == len(prompts) + 1
+    members = [scheduler.requests[f"{ours._group}-{number}"] for number in range(len(prompts))]
+    assert [each.num_preemptions for each in members] == [1, 1, 1, 2, 1, 1, 1, 1]
 
 
 def test_cached_prompts_are_shared_within_a_pass_and_hold_no_document(decoder, language_model):
@@ -288,7 +290,9 @@ def test_cached_prompts_are_shared_within_a_pass_and_hold_no_document(decoder, l
     prompts = prompts_of([(64, 1), (64, 1), (64, 40), (64, 0), (64, 1)], shared=64)
     ours, theirs = served(decoder, prompts, 110, 40), packed(language_model, prompts, 110, 40)
     assert follow(ours, theirs, 80, seed=4, longest=38) < SLACK
-    requests = list(decoder._scheduler.requests.values())
+    requests = [
+        decoder._scheduler.requests[f"{ours._group}-{number}"] for number in range(len(prompts))
+    ]
     manager = decoder._scheduler.kv_cache_manager
     first = {manager.get_block_ids(each.request_id)[0][0] for each in requests}
     assert len(first) == 1  # one block for all
@@ -312,7 +316,8 @@ def test_public_rows_follow_no_private_row_to_the_last_bit(decoder):
     seen = []
     for seed, sizes in enumerate([SIZES, SIZES[:3], []]):
         private = served(decoder, prompts_of(sizes, seed=seed), 110, 20)
-        beside, draw, mine = served(decoder, public, 50, 20), np.random.default_rng(6), []
+        beside = VllmContexts(decoder, public, prompt_columns=50, max_new_tokens=20, public=True)
+        draw, mine = np.random.default_rng(6), []
         for step in range(20):
             tokens = torch.from_numpy(draw.integers(2, 400, 2))
             written = torch.full((2,), step % 12)
@@ -338,6 +343,35 @@ def test_other_rows_move_a_row_by_less_than_the_slack(decoder):
         found.append(torch.stack(mine))
     moved = max(float((each - found[0]).abs().max()) for each in found)
     assert moved < SLACK
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17])
+def test_no_step_of_private_rows_is_small(decoder, monkeypatch, rows):
+    """Kernels round otherwise for a row, or a token, that is alone."""
+    seen, schedule = [], type(decoder._scheduler).schedule
+
+    def spy(scheduler, *arguments):
+        output = schedule(scheduler, *arguments)
+        seen.append((scheduler._together, list(output.num_scheduled_tokens.values())))
+        return output
+
+    monkeypatch.setattr(type(decoder._scheduler), "schedule", spy)
+    contexts = served(
+        decoder, prompts_of([(0, 2 + 60 * (number % 2)) for number in range(rows)]), 70, 5
+    )
+    for step in range(4):
+        written = torch.full((len(contexts),), step)
+        contexts.next_logits(written + 9, written)
+        if step == 2:
+            contexts.keep(torch.arange(len(contexts))[: rows - 1])
+    together = [tokens for is_together, tokens in seen if is_together]
+    parts = [tokens for is_together, tokens in seen if not is_together]
+    filled = [-(-each // 16) * 16 for each in (rows, rows - 1)]
+    expected = [filled[0]] * 3 + [filled[1]] * (rows > 1)
+    assert [len(tokens) for tokens in together] == expected
+    assert all(set(tokens) == {1} for tokens in together)
+    assert parts
+    assert all(sum(tokens) > 32 for tokens in parts)
 
 
 def test_public_text_is_sampled_in_parts_that_fit(decoder, language_model):

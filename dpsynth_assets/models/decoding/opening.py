@@ -93,7 +93,11 @@ def open_contexts(
         from dpsynth_assets.models.vllm_decoder.contexts import VllmContexts
 
         return VllmContexts(
-            model, prompts, prompt_columns=prompt_columns, max_new_tokens=max_new_tokens
+            model,
+            prompts,
+            prompt_columns=prompt_columns,
+            max_new_tokens=max_new_tokens,
+            public=public,
         )
     kind = PublicContexts if public else PackedContexts
     return kind(

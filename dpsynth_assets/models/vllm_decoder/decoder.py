@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dpsynth_assets.models.engines.vllm_engine import ENVIRONMENT
 from dpsynth_assets.models.vllm_decoder.lockstep import (
+    BALLAST,
     GROUP,
     MEMBER,
     Document,
@@ -29,17 +30,39 @@ MOST_TOKENS = 16_384
 """Tokens of a context at most, prompt and document: vLLM's tables have so many columns."""
 _BLOCK = 32
 """Tokens of a block of keys and values; vLLM's attention on a processor asks for this multiple."""
+_ROW_MULTIPLE = 16
+"""Steps of private contexts have a multiple of this many rows: kernels round otherwise for few."""
+_BALLAST_TOKENS = 33
+"""Parts of private prompts are read beside so many tokens, less one."""
+_FILLER = 0
+"""Token that filler rows and ballast consist of; any public one does."""
 _GIB = 2**30
 _PACKAGE = "dpsynth_assets.models.vllm_decoder"
 
 
 @dataclass
 class _Group:
-    """Contexts of one pass: their requests in order, and the memory that is theirs."""
+    """Contexts of one pass: their requests in order, and the memory that is theirs.
+
+    Attributes:
+        name: Of the pass.
+        members: Numbers of its contexts.
+        fillers: Numbers of rows that fill its steps up; they consist of one public token.
+        blocks: Blocks of a context.
+        public: Whether contexts and their number are public: nothing is filled up then.
+    """
 
     name: str
     members: list[int]
-    blocks_per_row: int
+    fillers: list[int]
+    blocks: int
+    public: bool
+
+    @property
+    def rows(self) -> int:
+        """Requests: contexts, fillers, and ballast where there are any."""
+        held = len(self.members) + len(self.fillers)
+        return held + (held > 0 and not self.public)
 
     def request(self, member: int) -> str:
         return f"{self.name}-{member}"
@@ -110,6 +133,7 @@ class VllmDecoder:
         Raises:
             VllmDecoderError: One line, which states the numbers.
         """
+        groups = [(_filled_up(contexts) + 1, tokens) for contexts, tokens in groups if contexts]
         rows = sum(contexts for contexts, _ in groups)
         if rows > self._most_rows:
             raise VllmDecoderError(
@@ -127,16 +151,19 @@ class VllmDecoder:
 
     def rows_at_once(self, tokens: int) -> int:
         """Counts the contexts of so many tokens that fit beside the open groups, at least one."""
-        free = self._all_blocks - self._taken_blocks
-        return max(1, min(self._most_rows - self._taken_rows, free // self._blocks(tokens)))
+        free = (self._all_blocks - self._taken_blocks) // self._blocks(tokens)
+        rows = min(self._most_rows - self._taken_rows, free) - 1
+        return max(1, rows // _ROW_MULTIPLE * _ROW_MULTIPLE)
 
-    def open_group(self, prompts: Sequence[Sequence[int]], tokens: int, document: int) -> str:
+    def open_group(
+        self, prompts: Sequence[Sequence[int]], tokens: int, *, public: bool = False
+    ) -> str:
         """Adds requests that will step together, and reads nothing yet.
 
         Args:
             prompts: Token ids of each context.
             tokens: Tokens of a context at most, prompt and document; public.
-            document: Tokens of a document at most.
+            public: Whether prompts and their number are public.
 
         Returns:
             The group's name.
@@ -144,52 +171,79 @@ class VllmDecoder:
         Raises:
             VllmDecoderError: There is no room beside the groups that are open.
         """
+        with self._lock:
+            rows = len(prompts) if public else _filled_up(len(prompts))
+            group = _Group(
+                name=f"pass{next(self._names)}",
+                members=list(range(len(prompts))),
+                fillers=list(range(len(prompts), rows)),
+                blocks=self._blocks(tokens),
+                public=public,
+            )
+            self._require_room(group)
+            self._groups[group.name] = group
+            if prompts and not public:
+                self._add(group, BALLAST, [_FILLER] * min(_BALLAST_TOKENS, self.most_tokens))
+            for member, prompt in enumerate(prompts):
+                self._add(group, member, prompt)
+            for member in group.fillers:
+                self._add(group, member, [_FILLER])
+            return group.name
+
+    def _add(self, group: _Group, member: int, prompt: Sequence[int]) -> None:
+        """Adds a request. It never reads past its own room, so how much it asks for is nothing."""
         from vllm import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
-        with self._lock:
-            self._require_room(len(prompts), tokens)
-            group = _Group(
-                f"pass{next(self._names)}", list(range(len(prompts))), self._blocks(tokens)
-            )
-            self._groups[group.name] = group
-            for member, prompt in enumerate(prompts):
-                parameters = SamplingParams(
-                    temperature=0,
-                    max_tokens=document,
-                    detokenize=False,
-                    ignore_eos=True,
-                    extra_args={GROUP: group.name, MEMBER: member},
-                )
-                request = EngineCoreRequest(
-                    request_id=group.request(member),
-                    prompt_token_ids=list(prompt),
-                    mm_features=None,
-                    sampling_params=parameters,
-                    pooling_params=None,
-                    arrival_time=0.0,
-                    lora_request=None,
-                    cache_salt=group.name,  # blocks are shared within the group alone
-                    data_parallel_rank=None,
-                )
-                self._client.add_request(request)
-            return group.name
+        parameters = SamplingParams(
+            temperature=0,
+            max_tokens=1,
+            detokenize=False,
+            ignore_eos=True,
+            extra_args={GROUP: group.name, MEMBER: member},
+        )
+        request = EngineCoreRequest(
+            request_id=group.request(member),
+            prompt_token_ids=list(prompt),
+            mm_features=None,
+            sampling_params=parameters,
+            pooling_params=None,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=group.name,  # blocks are shared within the group alone
+            data_parallel_rank=None,
+        )
+        self._client.add_request(request)
 
     def keep_members(self, name: str, kept: Sequence[int]) -> None:
         """Drops a group's contexts but those at these places, which take this order."""
         with self._lock:
             group = self._groups[name]
             members = [group.members[place] for place in kept]
-            left = set(members)
-            self._abort([group.request(each) for each in group.members if each not in left])
+            fillers = group.fillers
+            if not group.public:
+                self._fill(group, _filled_up(len(members)) - len(members))
+            left = {*members, *group.fillers}
+            gone = [each for each in (*group.members, *fillers) if each not in left]
+            gone += [] if members else [BALLAST]
+            self._abort([group.request(each) for each in gone])
             group.members = members
+
+    def _fill(self, group: _Group, count: int) -> None:
+        """Gives a group so many fillers: some of its own, or new ones."""
+        first = 1 + max((*group.members, *group.fillers), default=BALLAST)
+        new = list(range(first, first + max(0, count - len(group.fillers))))
+        group.fillers = [*group.fillers[:count], *new]
+        for member in new:
+            self._add(group, member, [_FILLER])
 
     def close_group(self, name: str) -> None:
         """Drops a group; does nothing if it is gone."""
         with self._lock:
             group = self._groups.pop(name, None)
             if group is not None:
-                self._abort([group.request(member) for member in group.members])
+                requests = (*group.members, *group.fillers, BALLAST)
+                self._abort([group.request(member) for member in requests])
 
     def next_logits(
         self, name: str, tokens: Sequence[int], written: Sequence[int]
@@ -243,14 +297,17 @@ class VllmDecoder:
         return self._stopped
 
     def _step(self, group: _Group, tokens: Sequence[int], written: Sequence[int]) -> "torch.Tensor":
+        known = [*map(Document, written, tokens), *(Document(0, 0) for _ in group.fillers)]
+        members = [*group.members, *group.fillers]
         documents = [
-            Written(group.request(member), max(length - 1, 0), token if length else None)
-            for member, token, length in zip(group.members, tokens, written, strict=True)
+            Written(
+                group.request(member), max(each.length - 1, 0), each.last if each.length else None
+            )
+            for member, each in zip(members, known, strict=True)
         ]
         self._scheduler.write(documents)
         self._llm.collective_rpc("dpsynth_write", args=(documents,))
-        expected = map(Document, written, tokens)
-        by_member = dict(zip(group.members, expected, strict=True))
+        by_member = dict(zip(members, known, strict=True))
         step = Step(group.name, by_member, self._partial_rows)
         self._processor.expect(step)
         self._scheduler.release_group(group.name)
@@ -258,7 +315,7 @@ class VllmDecoder:
             _, executed = self._core.step()
             if not executed:
                 self._fail("contexts that cannot step")
-        return step.logits()
+        return step.logits(len(group.members))
 
     def _partial_rows(self, rows: int) -> Any:
         return self._runner.discard_request_mask.np[:rows]
@@ -281,21 +338,22 @@ class VllmDecoder:
 
     @property
     def _taken_blocks(self) -> int:
-        return sum(len(each.members) * each.blocks_per_row for each in self._groups.values())
+        return sum(each.rows * each.blocks for each in self._groups.values())
 
     @property
     def _taken_rows(self) -> int:
-        return sum(len(each.members) for each in self._groups.values())
+        return sum(each.rows for each in self._groups.values())
 
     def _blocks(self, tokens: int) -> int:
-        """Blocks that a context of so many tokens takes, of every kind of layer."""
+        """Blocks that a context of so many tokens takes, of every kind of layer; or ballast."""
+        tokens = max(tokens, _BALLAST_TOKENS)
         managers = self._scheduler.kv_cache_manager.coordinator.single_type_managers
         return sum(-(-tokens // manager.block_size) for manager in managers)
 
-    def _require_room(self, rows: int, tokens: int) -> None:
+    def _require_room(self, group: _Group) -> None:
         """Refuses a group without room. How many contexts there are is not said: it is private."""
-        blocks = self._taken_blocks + rows * self._blocks(tokens)
-        if self._taken_rows + rows > self._most_rows or blocks > self._all_blocks:
+        blocks = self._taken_blocks + group.rows * group.blocks
+        if self._taken_rows + group.rows > self._most_rows or blocks > self._all_blocks:
             raise VllmDecoderError(
                 "Expected contexts that vLLM has room for, got more. Lower batches_per_forward, or "
                 "write engine: {kind: vllm, cache_gib: <more>}."
@@ -341,6 +399,11 @@ class VllmDecoder:
             )
         except Exception as error:  # noqa: BLE001 (vLLM raises what its parts raise)
             raise VllmDecoderError(_opening_message(language_model, error)) from None
+
+
+def _filled_up(rows: int) -> int:
+    """Rounds up to whole multiples."""
+    return -(-rows // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 def _require_version() -> None:

@@ -11,6 +11,8 @@ GROUP = "dpsynth_group"
 """Key of a request's `extra_args`: name of the pass it belongs to."""
 MEMBER = "dpsynth_member"
 """Key of a request's `extra_args`: its number in the pass."""
+BALLAST = -1
+"""Number of the request that is read with every part of prompts, and in no step of the group."""
 
 
 class VllmDecoderError(ValueError):
@@ -76,16 +78,17 @@ class Step:
         """Whether the group's logits were seen."""
         return self._seen is not None
 
-    def logits(self) -> "torch.Tensor":
-        """The members' logits (R, V) float32, in the order expected; a copy that may be changed.
+    def logits(self, count: int) -> "torch.Tensor":
+        """Logits (count, V) float32 of the first members expected; a copy that may be changed.
 
         Called outside vLLM's inference mode, whose own tensors nobody else may write to.
         """
         if self._seen is None:
             raise LockstepError(_broken("none of them"))
-        if self._places == list(range(len(self._seen))):
-            return self._seen.clone()
-        return self._seen[self._places]
+        places = self._places[:count]
+        if places == list(range(count)):
+            return self._seen[:count].clone()
+        return self._seen[places]
 
     def see(self, rows: Mapping[int, Row], logits: "torch.Tensor") -> None:
         """Takes the group's logits off a step of vLLM, or nothing while prompts are being read.

@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: TID253 (vLLM loads it)
 
-from dpsynth_assets.models.vllm_decoder.lockstep import GROUP, LockstepError
+from dpsynth_assets.models.vllm_decoder.lockstep import BALLAST, GROUP, MEMBER, LockstepError
 from dpsynth_assets.models.vllm_decoder.worker import Written
 
 
@@ -22,6 +22,10 @@ class LockstepScheduler(Scheduler):
     * **Prefix caching** Members find prompts of their own group in the cache. A hit never leaves
       only the last token, which a prompt that is to be read could not stop short of. Documents are
       not cached: another one is written over them when a member begins anew.
+
+    A group may have ballast: a public request that is read again with every part of prompts, so
+    that no such step has few tokens, for which kernels round otherwise. It takes no part in the
+    steps of the group.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -51,8 +55,12 @@ class LockstepScheduler(Scheduler):
 
     def schedule(self, *arguments: Any, **options: Any) -> Any:
         """Schedules the released group: parts of prompts, or one token of every member."""
-        members = self._members.get(self._released or "", {})
-        self._together = bool(members) and all(_unread(each) == 1 for each in members.values())
+        requests = list(self._members.get(self._released or "", {}).values())
+        members = [each for each in requests if not _is_ballast(each)]
+        self._together = bool(members) and all(_unread(each) == 1 for each in members)
+        for request in requests:
+            if _is_ballast(request):
+                request.num_computed_tokens = 0
         return super().schedule(*arguments, **options)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -86,9 +94,7 @@ class LockstepScheduler(Scheduler):
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         """Lets members of the released group begin: those of one token with the others only."""
-        if _group_of(request) != self._released:
-            return False
-        if not self._together and _unread(request) == 1:
+        if _group_of(request) != self._released or self._waits(request):
             return False
         return bool(super()._handle_blocked_waiting_request(request))
 
@@ -96,7 +102,7 @@ class LockstepScheduler(Scheduler):
         self, request: Any, num_computed_tokens: int, num_new_tokens: int
     ) -> int:
         """Counts tokens that a step takes of a request: none of the last one, or it alone."""
-        if _group_of(request) != self._released:
+        if _group_of(request) != self._released or self._waits(request):
             return 0
         count = int(
             super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
@@ -104,6 +110,12 @@ class LockstepScheduler(Scheduler):
         if self._together:
             return count
         return max(0, min(count, request.num_tokens - 1 - num_computed_tokens))
+
+    def _waits(self, request: Any) -> bool:
+        """Whether a request of the released group takes no part in this step."""
+        if self._together:
+            return _is_ballast(request)
+        return _unread(request) == 1
 
     def _get_local_prefix_cache_hit(self, request: Any) -> Any:
         blocks, hit, boundary, diverged = super()._get_local_prefix_cache_hit(request)
@@ -116,6 +128,10 @@ class LockstepScheduler(Scheduler):
 def _unread(request: Any) -> int:
     """Tokens of a request that are known and not read."""
     return int(request.num_tokens - request.num_computed_tokens)
+
+
+def _is_ballast(request: Any) -> bool:
+    return bool(request.sampling_params.extra_args[MEMBER] == BALLAST)
 
 
 def _group_of(request: Any) -> str:
