@@ -17,6 +17,8 @@ from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import PackedContexts, SamplingRules, sample_documents
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.vllm_engine import VllmEngine
 from dpsynth_assets.models.vllm_decoder import LockstepError, VllmDecoderError, opening
 from dpsynth_assets.models.vllm_decoder.contexts import VllmContexts
 from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
@@ -472,6 +474,17 @@ def test_a_declaration_opens_vllm_and_its_weights_once(language_model, texts, se
     assert list(opening._opened.values()) == [first]
     opening.close_decoders()
     assert first.is_stopped
+
+
+def test_closing_one_vllm_leaves_the_others_of_the_process(vllm_engine, decoder, language_model):
+    greedy = Sampling(temperature=0, max_new_tokens=5)
+    before = vllm_engine.generate(["hello"], greedy)
+    start = torch.zeros(1, dtype=torch.long)
+    logits = served(decoder, [[5, 6, 7]], 10, 5).next_logits(start, start)
+    VllmDecoder(language_model, cache_gib=0.02, most_rows=32).close()
+    VllmEngine(language_model, batch_rows=4, cache_gib=0.05).close()
+    assert vllm_engine.generate(["hello"], greedy) == before
+    assert torch.equal(served(decoder, [[5, 6, 7]], 10, 5).next_logits(start, start), logits)
 
 
 class TestBroken:

@@ -1,13 +1,12 @@
 """A language model inside vLLM that gives logits: groups of contexts, one step at a time."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dpsynth_assets.models.engines.vllm_engine import ENVIRONMENT
+from dpsynth_assets.models.engines.vllm_process import prepare_vllm, started, stop
 from dpsynth_assets.models.vllm_decoder.lockstep import (
     BALLAST,
     GROUP,
@@ -279,17 +278,14 @@ class VllmDecoder:
 
     def close(self) -> None:
         """Stops vLLM and frees its memory."""
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
         with self._lock:
-            if self._stopped and self._llm is None:
+            if self._llm is None:
                 return
             self._stopped = True
             self._groups.clear()
-            self._client.shutdown()
+            stop(self._llm)
             self._llm = self._client = self._core = self._scheduler = None
             self._processor = self._runner = None
-        cleanup_dist_env_and_memory()
 
     @property
     def is_stopped(self) -> bool:
@@ -370,12 +366,12 @@ class VllmDecoder:
     def _opened(
         self, language_model: "LanguageModel", memory_fraction: float, cache_gib: float | None
     ) -> Any:
-        os.environ.update(ENVIRONMENT)
+        prepare_vllm()
         _require_version()
         from vllm import LLM
 
         try:
-            return LLM(
+            opened = LLM(
                 language_model.source,
                 dtype=language_model.dtype,
                 max_model_len=self.most_tokens,
@@ -399,6 +395,7 @@ class VllmDecoder:
             )
         except Exception as error:  # noqa: BLE001 (vLLM raises what its parts raise)
             raise VllmDecoderError(_opening_message(language_model, error)) from None
+        return started(opened)
 
 
 def _filled_up(rows: int) -> int:

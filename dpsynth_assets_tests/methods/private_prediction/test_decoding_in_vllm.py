@@ -31,7 +31,7 @@ def planned(name, cases, kind, **settings):
 @pytest.fixture
 def without_vllm(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.setattr(decoder.os, "environ", dict(decoder.os.environ))
+    monkeypatch.setattr(decoder, "prepare_vllm", lambda: None)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "few_shot"])
