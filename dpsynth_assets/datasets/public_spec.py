@@ -46,11 +46,13 @@ class LanguageModelSpec(Declaration):
         default="float32", description="Number type of the weights in memory."
     )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
-    decoder: Literal["exact", "transformers"] | None = Field(
+    decoder: Literal["exact", "transformers", "vllm"] | None = Field(
         default=None,
         description="What computes next-token logits. exact: 8-bit integers on the processor, for "
         "Llama-shaped models: a prompt's logits depend on it alone, bit for bit, so private "
-        "prediction is charged for no rounding. transformers: floating point. None: exact for "
+        "prediction is charged for no rounding. transformers: floating point. vllm: floating point "
+        "in vLLM 0.32 (extra vllm), for private prediction; its memory is that of a dataset's "
+        "engine of kind vllm. None: exact for "
         "smollm2 in float32 that names no GPU, else transformers.",
     )
     training_tokens: int | None = Field(
@@ -82,6 +84,17 @@ class LanguageModelSpec(Declaration):
                 "device auto or cpu and dtype float32 beside decoder: exact",
                 f"device {self.device!r} and dtype {self.dtype!r}",
                 "Drop them, or write decoder: transformers.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _device_of_vllm(self) -> Self:
+        if self.decoder == "vllm" and self.device != "auto":
+            refuse(
+                "decoder",
+                "device auto beside decoder: vllm, which has its own",
+                f"device {self.device!r}",
+                "Drop device, or write decoder: transformers.",
             )
         return self
 

@@ -114,6 +114,11 @@ class CohortTerms:
         return self.language_model is not None and self.language_model.decodes_exactly
 
     @property
+    def decodes_in_vllm(self) -> bool:
+        """Whether the base declares that vLLM computes logits."""
+        return self.language_model is not None and self.language_model.decoder == "vllm"
+
+    @property
     def ledger_account(self) -> str:
         """The account of the ledger that pays for the cohort."""
         return self.account or self.cohort

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.models.decoding import decoding_model
 
@@ -17,13 +18,26 @@ def decoder_of(terms: CohortTerms, language_model: Any) -> Any:
 
     Raises:
         ExactDecoderError: The base declares the exact decoder, which does not compute this model.
+        VllmDecoderError: The base declares vLLM, which is not installed or cannot load this model.
     """
-    return decoding_model(language_model, exactly=terms.decodes_exactly)
+    return decoding_model(language_model, exactly=terms.decodes_exactly, vllm=_vllm_memory(terms))
+
+
+def _vllm_memory(terms: CohortTerms) -> EngineSpec | None:
+    """Reads what vLLM may use off the dataset's engine if that is vLLM; None: it does not decode.
+
+    It is no part of what is drawn: another size of the cache asks for no other release.
+    """
+    if not terms.decodes_in_vllm:
+        return None
+    return terms.engine if terms.engine.kind == "vllm" else EngineSpec(kind="vllm")
 
 
 def decoder_parameters(terms: CohortTerms) -> dict[str, str]:
     """Parameters that say in plan, charge and label what decodes; none for transformers."""
-    return {DECODER: "exact"} if terms.decodes_exactly else {}
+    if terms.decodes_exactly:
+        return {DECODER: "exact"}
+    return {DECODER: "vllm"} if terms.decodes_in_vllm else {}
 
 
 def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
@@ -34,6 +48,7 @@ def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
 
 
 NO_SLACK = (
-    "Expected logit_slack > 0 with decoder: transformers, whose rounding lets one record move "
-    "another's logits, got 0. Drop it for its default, or declare language_model.decoder: exact."
+    "Expected logit_slack > 0 with decoder: transformers or vllm, whose rounding lets one record "
+    "move another's logits, got 0. Drop it for its default, or declare language_model.decoder: "
+    "exact."
 )

@@ -11,7 +11,7 @@ import numpy as np
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
-from dpsynth_assets.models.decoding import is_exact
+from dpsynth_assets.models.decoding import is_exact, is_vllm
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
 SMALL_MODEL_PARAMETERS = 20_000_000
@@ -103,7 +103,8 @@ def run_passes(
     If a pass fails, those that have begun run to their end and are kept, and no other begins.
 
     Args:
-        model: What decodes for all passes. An exact decoder shares rows over threads by itself.
+        model: What decodes for all passes. An exact decoder shares rows over threads by itself, and
+            vLLM runs one step at a time.
         parts: What to run.
         run: Runs one pass; shares nothing with another but what locks guard.
     """
@@ -124,7 +125,7 @@ def run_passes(
 
 def _is_small(model: Any) -> bool:
     """Says whether threads had better run passes of their own than share operations."""
-    if is_exact(model) or model.device.type != "cpu":
+    if is_exact(model) or is_vllm(model) or model.device.type != "cpu":
         return False
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return parameters <= SMALL_MODEL_PARAMETERS

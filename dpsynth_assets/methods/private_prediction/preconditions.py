@@ -12,7 +12,7 @@ from dpsynth_assets.methods.private_prediction.config import (
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import NO_SLACK, decoder_of
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
-from dpsynth_assets.models.decoding import is_exact, require_room
+from dpsynth_assets.models.decoding import is_exact, require_groups, require_room
 
 
 def check_batches(
@@ -33,8 +33,13 @@ def check_batches(
         model, terms.label_texts, config.examples_per_context, config.max_example_tokens
     )
     require_room(decoder, columns + config.max_document_tokens)
+    groups = [(declared.rows_per_pass or 0, columns + config.max_document_tokens)]
     if reads_public_prompts:
-        check_public_prompts(model, decoder, terms.label_texts, config.max_document_tokens)
+        longest = check_public_prompts(
+            model, decoder, terms.label_texts, config.max_document_tokens
+        )
+        groups.append((config.batches_per_forward, longest))
+    require_groups(decoder, groups)
 
 
 def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInputs) -> None:
@@ -53,7 +58,10 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
         columns + length,
         remedy="Lower max_example_tokens, examples_per_subset or max_document_tokens.",
     )
-    check_public_prompts(model, decoder, terms.label_texts, length)
+    longest = check_public_prompts(model, decoder, terms.label_texts, length)
+    # A document's tokens stand in the prompts of the subsets, of which one more is drawn.
+    groups = [(config.subsets, columns + length), (1, max(columns + length, longest))]
+    require_groups(decoder, groups)
 
 
 def check_slack(config: PrivatePredictionConfig | FewShotConfig, model: Any) -> None:
@@ -79,8 +87,12 @@ def check_slack(config: PrivatePredictionConfig | FewShotConfig, model: Any) -> 
 
 def check_public_prompts(
     model: Any, decoder: Any, label_texts: Sequence[str], document_tokens: int
-) -> None:
-    """Refuses a public prompt that leaves no room for a document of full length."""
+) -> int:
+    """Refuses a public prompt that leaves no room for a document of full length.
+
+    Returns:
+        Tokens of the longest public prompt and a document.
+    """
     longest = max(len(public_prompt(model, text)) for text in label_texts)
     require_room(
         decoder,
@@ -88,3 +100,4 @@ def check_public_prompts(
         what="public prompt and document",
         remedy="Shorten prompt.public in the dataset file or lower max_document_tokens.",
     )
+    return longest + document_tokens

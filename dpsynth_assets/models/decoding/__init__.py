@@ -9,7 +9,13 @@ Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V v
 L layers, G key/value heads, H query heads, D head width.
 """
 
-from dpsynth_assets.models.decoding.context_window import attention_limit, is_exact, require_room
+from dpsynth_assets.models.decoding.context_window import (
+    attention_limit,
+    is_exact,
+    is_vllm,
+    require_groups,
+    require_room,
+)
 from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
 from dpsynth_assets.models.decoding.opening import (
     Contexts,
@@ -27,8 +33,10 @@ __all__ = [
     "attention_limit",
     "decoding_model",
     "is_exact",
+    "is_vllm",
     "open_contexts",
     "public_prefix",
+    "require_groups",
     "require_room",
     "sample_documents",
 ]

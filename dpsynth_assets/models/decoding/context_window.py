@@ -1,5 +1,6 @@
 """Context window of a model, and refusals of prompts and documents that do not fit."""
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -8,6 +9,32 @@ def is_exact(model: Any) -> bool:
     from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
 
     return isinstance(model, ExactDecoder)
+
+
+def is_vllm(model: Any) -> bool:
+    """Says whether vLLM computes the logits."""
+    from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
+
+    return isinstance(model, VllmDecoder)
+
+
+def require_groups(model: Any, groups: Sequence[tuple[int, int]]) -> None:
+    """Refuses rows that vLLM has no room for; other decoders take memory as they go.
+
+    Args:
+        model: What decodes (`decoding_model`).
+        groups: (rows, tokens of each at most) of contexts that are open at a time; public numbers.
+
+    Raises:
+        ValueError: In one line.
+    """
+    if is_vllm(model):
+        model.require_groups(groups)
+
+
+def rows_at_once(model: Any, rows: int, tokens: int) -> int:
+    """Cuts a number of rows of so many tokens each to what vLLM has room for; at least one."""
+    return min(rows, model.rows_at_once(tokens)) if is_vllm(model) else rows
 
 
 def attention_limit(model: Any) -> int | None:
@@ -23,6 +50,8 @@ def attention_limit(model: Any) -> int | None:
         return int(model.shape.positions)
     config = model.config
     limits = [getattr(config, "max_position_embeddings", None), _sliding_window(config)]
+    if is_vllm(model):
+        limits.append(model.most_tokens)
     return min((limit for limit in limits if limit is not None), default=None)
 
 

@@ -1,19 +1,22 @@
-"""What decodes a language model's prompts: exact integers, or transformers in floating point."""
+"""What decodes a language model's prompts: exact integers, or floats of transformers or vLLM."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpsynth_assets.models.decoding.context_window import is_exact
+from dpsynth_assets.models.decoding.context_window import is_exact, is_vllm
 from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
 
 if TYPE_CHECKING:
     import torch
 
+    from dpsynth_assets.datasets.engine import EngineSpec
+
 
 class Contexts(Protocol):
     """Prompts that were read, each with its own growing document.
 
-    `PackedContexts` runs a transformers model, `ExactContexts` an exact decoder.
+    `PackedContexts` runs a transformers model, `ExactContexts` an exact decoder, `VllmContexts` a
+    model in vLLM.
     """
 
     def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
@@ -23,19 +26,25 @@ class Contexts(Protocol):
         """Drops all rows but these."""
 
 
-def decoding_model(language_model: Any, *, exactly: bool) -> Any:
+def decoding_model(language_model: Any, *, exactly: bool, vllm: "EngineSpec | None" = None) -> Any:
     """Opens what computes a language model's logits: once a process, on first use.
 
     Args:
         language_model: A `LanguageModel`, or one with prompts of its own.
         exactly: Whether logits are computed in exact integers, as the public base declares.
+        vllm: Memory that vLLM may use, where it computes them; None where it does not.
 
     Returns:
-        An `ExactDecoder`, or the transformers model.
+        An `ExactDecoder`, a `VllmDecoder`, or the transformers model.
 
     Raises:
         ExactDecoderError: The exact decoder does not compute this model.
+        VllmDecoderError: vLLM is not installed or cannot load this model.
     """
+    if vllm is not None:
+        from dpsynth_assets.models.vllm_decoder.opening import opened_decoder as opened_in_vllm
+
+        return opened_in_vllm(language_model, vllm)
     if not exactly:
         return language_model.model
     from dpsynth_assets.models.exact_decoder.opening import opened_decoder
@@ -79,6 +88,16 @@ def open_contexts(
             prompt_columns=prompt_columns,
             max_new_tokens=max_new_tokens,
             public_prefixes=public_prefixes,
+        )
+    if is_vllm(model):
+        from dpsynth_assets.models.vllm_decoder.contexts import VllmContexts
+
+        return VllmContexts(
+            model,
+            prompts,
+            prompt_columns=prompt_columns,
+            max_new_tokens=max_new_tokens,
+            public=public,
         )
     kind = PublicContexts if public else PackedContexts
     return kind(

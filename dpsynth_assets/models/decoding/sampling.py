@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.decoding.context_window import attention_limit
+from dpsynth_assets.models.decoding.context_window import attention_limit, rows_at_once
 from dpsynth_assets.models.decoding.opening import Contexts, open_contexts
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 
@@ -101,8 +101,9 @@ def sample_documents(
         return draw_tokens(logits, uniform.to(logits.device), rules)
 
     documents: list[SampledDocument] = []
-    for start in range(0, len(prompts), rules.rows_per_forward):
-        part = slice(start, start + rules.rows_per_forward)
+    rows = rows_at_once(model, rules.rows_per_forward, columns + max(limits, default=0))
+    for start in range(0, len(prompts), rows):
+        part = slice(start, start + rows)
         own = columns if prompt_columns else _padded(model, columns, max(limits[part]))
         read = [list(prompt[own:]) for prompt in prompts[part]]
         most = [len(rest) + limit for rest, limit in zip(read, limits[part], strict=True)]
@@ -116,6 +117,7 @@ def sample_documents(
         own_rows = range(start, start + len(read))
         uniform = torch.from_numpy(uniforms(rules.seed, own_rows, max(most)))
         documents += _sample_packed(contexts, read, limits[part], draw, uniform, end_token_id)
+        del contexts  # its memory is free before the next part asks for some
         if progress is not None:
             progress(len(documents) / len(prompts))
     return documents

@@ -5,7 +5,6 @@ The engine core runs in this process (workers have their own when several device
 logs errors only, counts nothing and reports no usage: prompts do not reach a log.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -21,18 +20,12 @@ from dpsynth_assets.models.engines.protocol import (
     Sampling,
     ShareCallback,
 )
+from dpsynth_assets.models.engines.vllm_process import prepare_vllm, started, stop
 from dpsynth_assets.models.engines.vllm_worker import DOCUMENT, ResidualStreamWorker
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
 
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # our calls into the worker need no serialisation
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the runner that `vllm_worker` reads
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "CRITICAL",  # a failing step would log how long prompts are
-    "DO_NOT_TRACK": "1",
-}
 _GIB = 2**30
 
 
@@ -62,7 +55,7 @@ class VllmEngine(LocalEngine):
         cache_gib: float | None = None,
     ) -> None:
         super().__init__(language_model)
-        os.environ.update(_ENVIRONMENT)
+        prepare_vllm()
         try:
             from vllm import LLM
         except ImportError:
@@ -71,7 +64,7 @@ class VllmEngine(LocalEngine):
                 "see make test-vllm for the processor, or choose kind: transformers."
             ) from None
         try:
-            self._llm = LLM(
+            opened = LLM(
                 language_model.source,
                 dtype=language_model.dtype,
                 max_model_len=self._positions_for_vllm(),
@@ -91,14 +84,12 @@ class VllmEngine(LocalEngine):
             )
         except (ValueError, RuntimeError, OSError, AssertionError) as error:
             raise EngineError(_opening_message(language_model, error)) from None
+        self._llm = started(opened)
 
     def close(self) -> None:
         """Stops the engine core and its workers and frees their memory."""
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
-        self._llm.llm_engine.engine_core.shutdown()
+        stop(self._llm)
         del self._llm
-        cleanup_dist_env_and_memory()
 
     def _write(
         self,

@@ -1,0 +1,66 @@
+"""Opens a model in vLLM: one of them in a process at a time, on first use."""
+
+import atexit
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
+
+if TYPE_CHECKING:
+    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.models.language_model import LanguageModel
+
+_opened: dict[tuple[Any, ...], VllmDecoder] = {}
+_lock = Lock()
+
+
+def opened_decoder(language_model: "LanguageModel", engine: "EngineSpec") -> VllmDecoder:
+    """Opens a language model in vLLM, or returns the one that is open.
+
+    Another model, or other weights in the same place, closes what was open before: a GPU has memory
+    for one.
+
+    Args:
+        language_model: Source of the weights.
+        engine: `memory_fraction` and `cache_gib` of it are read.
+
+    Raises:
+        VllmDecoderError: One line: vLLM is not installed, or cannot load the model or its cache.
+    """
+    key = (
+        language_model.source,
+        language_model.dtype,
+        _state(language_model.source),
+        engine.memory_fraction,
+        engine.cache_gib,
+    )
+    with _lock:
+        if key in _opened and not _opened[key].is_stopped:
+            return _opened[key]
+        _close_all()
+        _opened[key] = VllmDecoder(
+            language_model, memory_fraction=engine.memory_fraction, cache_gib=engine.cache_gib
+        )
+        return _opened[key]
+
+
+def close_decoders() -> None:
+    """Closes what is open; also runs when the process ends."""
+    with _lock:
+        _close_all()
+
+
+atexit.register(close_decoders)
+
+
+def _close_all() -> None:
+    while _opened:
+        _opened.popitem()[1].close()
+
+
+def _state(source: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, times of change and sizes of the weights in a folder; nothing of a hub id."""
+    files = sorted(Path(source).glob("*.safetensors")) if Path(source).is_dir() else []
+    states = [(file.name, file.stat()) for file in files]
+    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
