@@ -54,7 +54,7 @@ def main() -> None:
         f"latency in seconds: median {statistics.median(seconds):.2f}, "
         f"95 % {ordered[int(0.95 * (len(ordered) - 1))]:.2f}, longest {ordered[-1]:.2f}"
     )
-    print(f"answers by status: {({code: answers.count(code) for code in sorted(set(answers))})}")
+    print(f"answers by status: { ({code: answers.count(code) for code in sorted(set(answers))}) }")
     if asked.server:
         status = Path(f"/proc/{asked.server}/status").read_text()
         for line in status.splitlines():
