@@ -125,7 +125,7 @@ def _weight(found: Any) -> str:
         return "where noise weighs as on the records"
     return (
         f"where noise weighs more than on the records: as heavily as there it would be at ε = "
-        f"{found.wanted_epsilon:.0f}, which is not tried; name more texts"
+        f"{epsilon_up(found.wanted_epsilon)}, which is not tried; name more texts"
     )
 
 
