@@ -42,13 +42,18 @@ def seed_key(seed: int) -> str:
     return f"seed {seed}"
 
 
-def _partitions(spec: BenchmarkSpec, line: str) -> dg.PartitionsDefinition[Any]:
-    seeds = dg.StaticPartitionsDefinition([seed_key(seed) for seed in range(spec.seeds)])
+def _partitions(spec: BenchmarkSpec, dataset: str, line: str) -> dg.PartitionsDefinition[Any]:
     method = next((each for each in spec.methods if each.name == line), None)
     if method is None:
-        return seeds
-    budgets = dg.StaticPartitionsDefinition([budget_key(*size) for size in spec.sizes_of(method)])
-    return dg.MultiPartitionsDefinition({"budget": budgets, "seed": seeds})
+        return _seeds(spec.seeds)
+    runs = spec.sizes_of(method, dataset)
+    budgets = dg.StaticPartitionsDefinition([budget_key(*size) for size in runs])
+    most = max(runs.values(), default=0)
+    return dg.MultiPartitionsDefinition({"budget": budgets, "seed": _seeds(most)})
+
+
+def _seeds(count: int) -> dg.StaticPartitionsDefinition:
+    return dg.StaticPartitionsDefinition([seed_key(seed) for seed in range(count)])
 
 
 def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
@@ -59,7 +64,7 @@ def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
     @dg.asset(
         key=[spec.name, dataset, line],
         group_name=f"{spec.name}/{dataset}",
-        partitions_def=_partitions(spec, line),
+        partitions_def=_partitions(spec, dataset, line),
         tags={PRIVACY: PUBLIC},
         kinds={"pytorch"},
         **step_on(spec.public.get("language_model", {}).get("device", "auto")),
@@ -87,14 +92,19 @@ def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
 
 def _place(spec: BenchmarkSpec, dataset: str, line: str, key: str) -> Any:
     """The place that a partition key names."""
-    from dpsynth_assets.benchmark.running import Place
+    from dpsynth_assets.benchmark.running import places
 
     keys = getattr(key, "keys_by_dimension", {"seed": str(key)})
-    sizes = {budget_key(*size): size for size in spec.sizes}
-    largest = max(records for _, records in spec.sizes)
-    epsilon, records = sizes[keys["budget"]] if "budget" in keys else (None, largest)
-    seed = next(s for s in range(spec.seeds) if seed_key(s) == keys["seed"])
-    return Place(dataset=dataset, line=line, epsilon=epsilon, records=records, seed=seed)
+    named = keys.get("budget"), keys["seed"]
+    for place in places(spec):
+        budget = None if place.epsilon is None else budget_key(place.epsilon, place.records)
+        own = place.dataset, place.line, (budget, seed_key(place.seed))
+        if own == (dataset, line, named):
+            return place
+    raise dg.Failure(
+        f"benchmark {spec.name}: {key} of {dataset}/{line} is no cell: the grid asks for fewer "
+        "runs there. Raise `seeds` of its entry, or choose another partition."
+    )
 
 
 def _metadata(found: dict[str, Any], *, kept: bool) -> dict[str, Any]:

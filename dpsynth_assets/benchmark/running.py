@@ -52,14 +52,20 @@ def places(spec: BenchmarkSpec) -> Iterator[Place]:
     References read as many records as the largest size: they need them for examples alone.
     """
     largest = max(records for _, records in spec.sizes)
-    for seed in range(spec.seeds):
-        for dataset in spec.datasets:
+    runs = {
+        (dataset, method.name): spec.sizes_of(method, dataset)
+        for dataset in spec.datasets
+        for method in spec.lines(dataset)
+    }
+    most = max((n for sizes in runs.values() for n in sizes.values()), default=0)
+    for seed in range(max(spec.seeds, most)):
+        for dataset in spec.datasets if seed < spec.seeds else ():
             for line in spec.references:
                 yield Place(dataset=dataset, line=line, epsilon=None, records=largest, seed=seed)
         for epsilon, records in spec.sizes:
             for dataset in spec.datasets:
                 for method in spec.lines(dataset):
-                    if (epsilon, records) not in spec.sizes_of(method):
+                    if seed >= runs[dataset, method.name].get((epsilon, records), 0):
                         continue
                     yield Place(
                         dataset=dataset,

@@ -55,6 +55,12 @@ class Budgets(Declaration):
 
     epsilons: list[float] = Field(min_length=1, description="Budgets ε (no unit).")
     records: list[int] = Field(min_length=1, description="Most source records (records).")
+    seeds: int | None = Field(
+        default=None, ge=1, le=100, description="Runs of these cells; none: those of the benchmark."
+    )
+    datasets: list[Name] | None = Field(
+        default=None, description="Names of the datasets with these cells; none: all."
+    )
 
 
 class BenchmarkMethod(Declaration):
@@ -114,12 +120,17 @@ class BenchmarkSpec(Declaration):
         if taken:
             refuse("methods", "names of lines", f"{taken[0]!r}, a reference's", "Rename it.")
         for line in self.methods:
-            for dataset in line.datasets or ():
-                if dataset not in self.datasets:
-                    refuse(
-                        "methods", "declared datasets", f"{dataset!r} at {line.name}", "Declare it."
-                    )
+            self._refuse_unknown(line.datasets, "methods", line.name)
+            for each in line.grid or ():
+                self._refuse_unknown(each.datasets, "methods", f"the grid of {line.name}")
+        for each in self.grid:
+            self._refuse_unknown(each.datasets, "grid", "an entry")
         return self
+
+    def _refuse_unknown(self, named: Sequence[str] | None, field: str, at: str) -> None:
+        for dataset in named or ():
+            if dataset not in self.datasets:
+                refuse(field, "declared datasets", f"{dataset!r} at {at}", "Declare it.")
 
     @property
     def sizes(self) -> list[tuple[float, int]]:
@@ -127,14 +138,20 @@ class BenchmarkSpec(Declaration):
         own = (_pairs(line.grid or ()) for line in self.methods)
         return list(dict.fromkeys(pair for pairs in (_pairs(self.grid), *own) for pair in pairs))
 
-    def sizes_of(self, line: BenchmarkMethod) -> list[tuple[float, int]]:
-        """Every ε and number of records of one line."""
-        return list(dict.fromkeys(_pairs(self.grid if line.grid is None else line.grid)))
+    def sizes_of(self, line: BenchmarkMethod, dataset: str) -> dict[tuple[float, int], int]:
+        """Every ε and number of records of a line on a dataset -> its number of runs (seeds)."""
+        runs: dict[tuple[float, int], int] = {}
+        for each in self.grid if line.grid is None else line.grid:
+            if each.datasets is None or dataset in each.datasets:
+                for pair in _pairs([each]):
+                    runs[pair] = max(runs.get(pair, 0), each.seeds or self.seeds)
+        return runs
 
     def lines(self, dataset: str) -> Iterator[BenchmarkMethod]:
-        """Lines that run on a dataset."""
+        """Lines that run on a dataset and have a cell there."""
         for line in self.methods:
-            if line.datasets is None or dataset in line.datasets:
+            runs_here = line.datasets is None or dataset in line.datasets
+            if runs_here and self.sizes_of(line, dataset):
                 yield line
 
     def public_fields(self, dataset: str, labels: Sequence[str]) -> dict[str, Any]:

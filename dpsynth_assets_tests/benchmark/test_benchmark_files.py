@@ -44,6 +44,10 @@ def test_every_seed_has_references_and_the_whole_grid(letters, home):
         ),
         ({"public": {"language_model": {"kind": "embedded"}, "nonsense": 1}}, "nonsense"),
         ({"grid": []}, "grid"),
+        (
+            {"grid": [{"epsilons": [1], "records": [9], "datasets": ["news"]}]},
+            "'news' at an entry",
+        ),
         ({"rowz": 3}, "rowz"),
     ],
 )
@@ -184,3 +188,33 @@ def test_a_line_may_have_budgets_of_its_own(letters):
         if place.epsilon is not None
     ]
     assert made == [("evolved", 8.0, 300), ("evolved", 4.0, 300), ("few", 2.0, 100)]
+
+
+def test_an_entry_of_the_grid_may_have_runs_and_datasets_of_its_own(letters):
+    own = attributes(letters)["datasets"]["letters"]
+    grid = [
+        {"epsilons": [8.0], "records": [300], "datasets": ["letters"], "seeds": 2},
+        {"epsilons": [8.0], "records": [300]},
+        {"epsilons": [4.0], "records": [300], "datasets": ["letters"]},
+    ]
+    spec = read_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
+    made = [
+        (place.seed, place.dataset, place.epsilon)
+        for place in places(spec)
+        if place.line == "evolved"
+    ]
+    assert made == [
+        (0, "letters", 8.0),
+        (0, "notes", 8.0),
+        (0, "letters", 4.0),
+        (1, "letters", 8.0),
+    ]
+    assert {place.seed for place in places(spec) if place.epsilon is None} == {0}
+
+
+def test_a_line_has_no_asset_where_it_has_no_cell(letters):
+    own = attributes(letters)["datasets"]["letters"]
+    grid = [{"epsilons": [8.0], "records": [300], "datasets": ["letters"]}]
+    spec = read_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
+    assert [line.name for line in spec.lines("letters")] == ["evolved"]
+    assert not list(spec.lines("notes"))

@@ -117,3 +117,18 @@ def test_a_wrong_line_is_refused_before_anything_is_made(letters, home):
     assert found.exit_code == 2
     assert "expected one of evolved" in found.output
     assert not (home / "benchmarks").exists()
+
+
+def test_a_partition_that_the_grid_does_not_ask_for_is_refused(letters, home):
+    grid = [
+        {"epsilons": [8.0], "records": [300], "seeds": 2},
+        {"epsilons": [4.0], "records": [150]},
+    ]
+    spec = read_benchmark(write(letters, grid=grid))
+    definitions = dg.Definitions.merge(
+        benchmark_definitions(spec), dg.Definitions(resources={"progress": Progress()})
+    )
+    asset = definitions.resolve_assets_def(dg.AssetKey(["tiny", "letters", "evolved"]))
+    key = dg.MultiPartitionKey({"budget": budget_key(4.0, 150), "seed": seed_key(1)})
+    with pytest.raises(dg.Failure, match="is no cell: the grid asks for fewer runs there"):
+        dg.materialize([asset], partition_key=key)
