@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.assets.audit_trail import audit_trail
+from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.cli import export as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification
@@ -17,6 +18,7 @@ from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
 from dpsynth_assets.privacy.ledger.terms import canonical_json
+from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
 from dpsynth_assets.report.label import corpus_label
@@ -292,6 +294,38 @@ def test_altered_rows_in_the_released_folder_do_not_leave(exported, house, monke
     file.write_bytes(original)
     assert result.exit_code != 0
     assert not (root / "again").exists()
+
+
+def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(
+    exported, house, monkeypatch
+):
+    root, _ = exported
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    label = json.loads((root / DP / LABEL_FILE).read_text())
+    (charge,) = [
+        each
+        for each in entries(root)
+        if each.reservation == label["subject"]["reservation"] and each.kind == "reserve"
+    ]
+    refuted = AuditResult(
+        name=attack_record.attacks_on(charge)[0]["name"],
+        kind="statistical",
+        claimed=2.0,
+        observed=3.0,
+        passed=False,
+        seconds=0.1,
+        version="1",
+        finished_at="2026-01-01T00:00:00+00:00",
+        settings=attack_record.settings_of_charge(charge),
+    )
+    kept = attack_record.attacks_file().read_bytes()
+    attack_record.save_attacks([refuted])
+    before = entries(root)
+    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / "refuted")])
+    attack_record.attacks_file().write_bytes(kept)
+    assert result.exit_code != 0
+    assert not (root / "refuted").exists()
+    assert entries(root) == before
 
 
 def test_a_folder_of_something_else_is_not_replaced(exported, house, monkeypatch, tmp_path):
