@@ -118,6 +118,24 @@ def test_a_file_may_be_a_link_as_the_cache_of_the_hub_has_it(exported, tmp_path)
     assert verify_package(copy).problems == ()
 
 
+def test_names_of_a_package_move_no_terminal(exported, tmp_path):
+    root, _ = exported
+    shutil.copytree(root / DP, tmp_path / "package")
+    (tmp_path / "package" / "\x1b[2J\x1b[32mFiles agree\x07").write_text("x")
+    result = CliRunner().invoke(app, ["verify", str(tmp_path / "package")])
+    assert result.exit_code == 1
+    assert "Files agree" in result.output
+    assert result.output.replace("\n", "").isprintable()
+
+
+def test_a_head_may_be_given_in_capitals(exported):
+    root, _ = exported
+    head = verify_package(root / DP).head.root
+    for given in (head.upper(), f" {head}"):
+        result = CliRunner().invoke(app, ["verify", str(root / DP), "--head", given])
+        assert result.exit_code == 0, result.output
+
+
 def changed(value):
     """Another value of the same kind."""
     if isinstance(value, bool) or value is None:
