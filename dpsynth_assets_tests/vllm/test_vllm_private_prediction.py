@@ -1,5 +1,6 @@
 """Private prediction through a real vLLM: the tokens, their payment and the cost are the loop's."""
 
+import os
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -407,6 +408,12 @@ def test_a_pass_that_is_collected_during_a_step_is_closed_after_it(decoder, monk
     assert len(ours.next_logits(written + 7, written + 1)) == len(SIZES)
     assert other._group not in decoder._groups
     assert ours._group in decoder._groups
+
+
+def test_float32_products_stay_float32_in_the_whole_process(decoder):
+    """A variable of vLLM would make them TF32 or bfloat16, also where records are embedded."""
+    assert os.environ["VLLM_FLOAT32_MATMUL_PRECISION"] == "highest"
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_a_pass_without_contexts_costs_nothing(decoder):
