@@ -144,7 +144,10 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
         found = read_canaries(spec)
         contains_canary((), found)
     except (OSError, ValueError) as problem:
-        raise PrivacyError(f"evaluation.canaries of {spec.name}: {problem}") from None
+        raise PrivacyError(
+            f"evaluation.canaries of {spec.name}: expected the list that the release gate reads, "
+            f"got none that can be looked for ({problem}). Mend it, or drop the field."
+        ) from None
     return found
 
 
