@@ -354,6 +354,17 @@ def test_a_folder_of_something_else_is_not_replaced(exported, house, monkeypatch
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
 
+def test_a_package_with_somebodys_files_beside_is_not_replaced(exported, house, monkeypatch):
+    root, _ = exported
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    (root / DP / ".git").mkdir()
+    (root / DP / ".git" / "config").write_text("keep")
+    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / DP)])
+    assert result.exit_code != 0
+    assert (root / DP / ".git" / "config").read_text() == "keep"
+    shutil.rmtree(root / DP / ".git")
+
+
 def test_the_audit_trail_lists_what_left_and_agrees(exported, house):
     root, _ = exported
     ledger = Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}")
