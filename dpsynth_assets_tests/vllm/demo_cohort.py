@@ -42,9 +42,9 @@ def main(folder: str, settings: str = "{}") -> None:
             },
         )
     except PrivacyError as problem:
-        print(json.dumps({"refused": str(problem)}))
+        tell({"refused": str(problem)})
         return
-    print(json.dumps({
+    tell({
         "records": private.height,
         "rows": made.corpus.height,
         "text": made.corpus["text"].to_list(),
@@ -53,7 +53,11 @@ def main(folder: str, settings: str = "{}") -> None:
         "epsilon": made.label["guarantee"]["epsilon"],
         "charges": sum(entry.kind == "reserve" for entry in made.entries),
         "opened_vllm": "vllm" in sys.modules,
-    }))  # fmt: skip
+    })  # fmt: skip
+
+
+def tell(facts: dict) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
 
 
 if __name__ == "__main__":

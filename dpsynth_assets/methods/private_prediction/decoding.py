@@ -5,6 +5,7 @@ from typing import Any
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.private_prediction.measured_slack import (
+    NO_SLACK,
     batch_invariant,
     measured_refusal,
 )
@@ -56,10 +57,3 @@ def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
     if logit_slack == 0 and not exact:
         return NO_SLACK
     return measured_refusal(terms, logit_slack)
-
-
-NO_SLACK = (
-    "Expected logit_slack > 0 with decoder: transformers or vllm, whose rounding lets one record "
-    "move another's logits, got 0. Drop it for its default, declare language_model.decoder: "
-    "exact, or set VLLM_BATCH_INVARIANT=1 for vllm on a GPU that has such kernels."
-)

@@ -16,9 +16,16 @@ from dpsynth_assets.attacks.audits.audit import Audit
 from dpsynth_assets.attacks.audits.logit_slack import NAME, slack_audit
 from dpsynth_assets.attacks.logit_moves import LogitMoves, PassShape, measured_moves
 from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.models.decoding import is_vllm
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.storage.identity import version_of
+
+NO_SLACK = (
+    "Expected logit_slack > 0 with decoder: transformers or vllm, whose rounding lets one record "
+    "move another's logits, got 0. Drop it for its default, declare language_model.decoder: "
+    "exact, or set VLLM_BATCH_INVARIANT=1 for vllm on a GPU that has such kernels."
+)
 
 _tested: "WeakKeyDictionary[Any, LogitMoves]" = WeakKeyDictionary()
 """Decoder -> its self-test; once a process."""
@@ -27,6 +34,21 @@ _tested: "WeakKeyDictionary[Any, LogitMoves]" = WeakKeyDictionary()
 def batch_invariant() -> bool:
     """Says whether vLLM is asked for kernels that round a row alike in every batch."""
     return os.environ.get("VLLM_BATCH_INVARIANT") == "1"
+
+
+def require_invariant_kernels(decoder: Any) -> None:
+    """Refuses a decoder that has no such kernels, or is not asked for them.
+
+    Raises:
+        ValueError: In one line.
+    """
+    if not (is_vllm(decoder) and batch_invariant()):
+        raise ValueError(NO_SLACK)
+    if decoder.device.type == "cpu":
+        raise ValueError(
+            "Expected vLLM on a GPU with batch-invariant kernels for logit_slack: 0, got a "
+            "processor, which has none. Declare logit_slack, or language_model.decoder: exact."
+        )
 
 
 def self_tested(decoder: Any, language_model: Any) -> LogitMoves:

@@ -10,15 +10,15 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.decoding import NO_SLACK, decoder_of
+from dpsynth_assets.methods.private_prediction.decoding import decoder_of
 from dpsynth_assets.methods.private_prediction.measured_slack import (
-    batch_invariant,
     measured_refusal,
+    require_invariant_kernels,
     self_tested,
     stated,
 )
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
-from dpsynth_assets.models.decoding import is_exact, is_vllm, require_groups, require_room
+from dpsynth_assets.models.decoding import is_exact, require_groups, require_room
 from dpsynth_assets.privacy.rests_on import SELF_TEST
 
 
@@ -95,8 +95,7 @@ def check_slack(
     if is_exact(decoder):
         return
     if config.logit_slack == 0:
-        if not (is_vllm(decoder) and batch_invariant()):
-            raise ValueError(NO_SLACK)
+        require_invariant_kernels(decoder)
         self_tested(decoder, language_model)
     elif decoder.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
         raise ValueError(
