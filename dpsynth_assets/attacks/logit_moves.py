@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from dpsynth_assets.models.decoding import Contexts
 
+NAME = "logit-slack"
+"""The audit, among those of mechanisms and, behind a cohort's name, on record."""
 WATCHED, STEPS = 8, 6
 """Contexts whose logits are compared, and tokens of each."""
 MOST_ROWS = 128

@@ -134,7 +134,7 @@ def _chosen(names: Sequence[str] | None) -> "tuple[Audit, ...]":
 def _of_cohort(
     cohort: str, names: Sequence[str] | None, report: Callable[[float, str], None]
 ) -> "CohortAudit":
-    from dpsynth_assets.attacks.audits.logit_slack import NAME
+    from dpsynth_assets.attacks.logit_moves import NAME
 
     if names and set(names) != {NAME}:
         _refuse(f"Expected --only {NAME} for a cohort, got {', '.join(names)}.")

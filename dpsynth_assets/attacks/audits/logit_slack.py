@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.logit_moves import NAME
 
 if TYPE_CHECKING:
     import torch
 
     from dpsynth_assets.attacks.logit_moves import LogitMoves, OpenRows
 
-NAME = "logit-slack"
 FLOAT32_SLACK = 3e-5
 """What private prediction charges by default."""
 PLANTED = 1e-3

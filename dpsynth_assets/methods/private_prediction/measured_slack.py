@@ -9,17 +9,18 @@ measures what its methods declare; plans that declare less than is on record are
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from dpsynth_assets.attacks.audits.audit import Audit
-from dpsynth_assets.attacks.audits.logit_slack import NAME, slack_audit
-from dpsynth_assets.attacks.logit_moves import LogitMoves, PassShape, measured_moves
+from dpsynth_assets.attacks.logit_moves import NAME, LogitMoves, PassShape, measured_moves
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.models.decoding import is_vllm
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.storage.identity import version_of
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.audits import Audit
 
 NO_SLACK = (
     "Expected logit_slack > 0 with decoder: transformers or vllm, whose rounding lets one record "
@@ -88,7 +89,7 @@ def slack_file() -> Path:
 
 def cohort_audit(
     terms: CohortTerms, declared: float, decoder: Any, language_model: Any, passes: PassShape
-) -> Audit:
+) -> "Audit":
     """Makes the audit of what decodes for a cohort.
 
     Args:
@@ -98,6 +99,8 @@ def cohort_audit(
         language_model: Its model.
         passes: The largest passes of its methods.
     """
+    from dpsynth_assets.attacks.audits.logit_slack import slack_audit
+
     measure = partial(measured_moves, decoder, language_model, passes)
     return slack_audit(measure, declared, name=f"{terms.cohort}/{NAME}")
 
@@ -111,16 +114,19 @@ def settings_of(terms: CohortTerms) -> str:
 def measured_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
     """Says in one line that more was measured than is declared; None if not, or nothing was.
 
-    Raises:
-        ValueError: The file on record is not one of audits.
+    A file that holds no results is refused as well: what was measured is then not known.
     """
     if not slack_file().exists():
         return None
-    from dpsynth_assets.attacks.audits.stored import latest_results
+    from dpsynth_assets.attacks.audits import latest_results
 
-    for result in latest_results(slack_file()):
-        same = (result.name, result.settings) == (f"{terms.cohort}/{NAME}", settings_of(terms))
-        if same and result.observed > logit_slack:
+    try:
+        results = latest_results(slack_file())
+    except ValueError as problem:
+        return str(problem)
+    own = (f"{terms.cohort}/{NAME}", settings_of(terms))
+    for result in results:
+        if (result.name, result.settings) == own and result.observed > logit_slack:
             return (
                 f"Expected logit_slack >= {rounded_up(result.observed, '.3g')}, which was measured "
                 f"on {result.finished_at[:10]} ({result.note}), got "
