@@ -259,6 +259,7 @@ class _StageRun:
                 draw=partial(self._make_public, Path(scratch)) if self.stage.public else self._draw,
                 passes=None if self.stage.public else self._unfinished,
                 prepare=None if self.stage.public else self._check,
+                rests_on=lambda: self.planned.method.rests_on(self.stage, self.public),
             )
         if stored.reservation.reused:
             self.report(1.0, "stored release reused, nothing charged")
