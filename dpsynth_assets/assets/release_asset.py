@@ -77,6 +77,8 @@ def release_asset(
 ) -> dg.AssetsDefinition:
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
+    if stage.in_parts and spec.parts > 1:
+        resources |= {"workers"}
     section = public_section if stage.public else private_section
     engine = spec.engine if planned.method.uses_engine else None
 
@@ -326,6 +328,14 @@ class _StageRun:
         return _drawn(made.value, made.cost)
 
     def _private(self, reservation: Reservation) -> PrivateInputs:
+        if self.stage.in_parts and self.spec.parts > 1:
+            return self._sensitive.read_parts_for_release(
+                self.spec.name,
+                ledger=self.ledger,
+                reservation=reservation,
+                workers=self.context.resources.workers.open(),
+                with_embeddings=self.stage.needs_embeddings,
+            )
         private = self._sensitive.read_for_release(
             self.spec.name,
             ledger=self.ledger,

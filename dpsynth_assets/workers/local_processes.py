@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
 
@@ -77,7 +77,7 @@ class LocalWorkers:
             pool.shutdown(cancel_futures=True)
 
 
-def _awaited(part: Path, future: "Future[Outcome]") -> R:
+def _awaited(part: Path, future: "Future[Outcome]") -> Any:
     """Waits for a result.
 
     Raises:
@@ -89,8 +89,7 @@ def _awaited(part: Path, future: "Future[Outcome]") -> R:
         outcome = None
     if outcome is None:  # Raised outside the handler: nothing is chained to it.
         raise failed(part, "a process that ended, out of memory perhaps")
-    result: R = result_of(outcome, part)
-    return result
+    return result_of(outcome, part)
 
 
 def _begin(threads: int) -> None:
