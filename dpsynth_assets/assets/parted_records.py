@@ -1,6 +1,7 @@
 """Records and embeddings of a dataset that lies in parts: the same two assets, made by workers."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -52,6 +53,21 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
         store.read_records.note_read(spec.name, state, digest)
     finally:
         parts.drop(places)
+
+
+def require_parts(spec: PrivateDatasetSpec, store: SensitiveStore) -> tuple[Path, ...]:
+    """The parts of a dataset, as many as it declares.
+
+    Raises:
+        PrivacyError: Its records lie whole, or in another number of parts.
+    """
+    places = store.parts(spec.name).places
+    if len(places) != spec.parts:
+        raise PrivacyError(
+            f"parts: expected the records of {spec.name!r} in {spec.parts} parts, got "
+            f"{len(places) or 'none'}. Materialise {spec.name}/shared/private_records."
+        )
+    return places
 
 
 def _reader(spec: PrivateDatasetSpec) -> Reader:
@@ -132,12 +148,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 
         with public_section("Opening the text embedder"):
             models.text_embedder(text_embedder)  # What it says of itself if it is not there.
-        places = sensitive_store.parts(spec.name).places
-        if len(places) != spec.parts:
-            raise PrivacyError(
-                f"parts: expected the records of {spec.name!r} in {spec.parts} parts, got others. "
-                f"Materialise {spec.name}/shared/private_records."
-            )
+        places = require_parts(spec, sensitive_store)
         report = progress.start(context, "Embedding private records, part by part")
         made_by = embed_parts(text_embedder, places, workers.open(), report)
         sensitive_store.note_embedded(spec.name, made_by)

@@ -32,6 +32,7 @@ from dpsynth_assets.assets.launch import (
 )
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.model_steps import model_step
+from dpsynth_assets.assets.parted_records import require_parts
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
@@ -193,6 +194,10 @@ class _StageRun:
         return self.context.resources.progress.start(self.context, self.name)
 
     @property
+    def _in_parts(self) -> bool:
+        return self.stage.in_parts and self.spec.parts > 1
+
+    @property
     def _store(self) -> ReleaseStore:
         store: ReleaseStore = self.context.resources.release_store
         return store
@@ -283,6 +288,8 @@ class _StageRun:
     def _check(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
         public = self.public
+        if self._in_parts:
+            require_parts(self.spec, self._sensitive)
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
         return self.planned.method.room(self.stage, public)
@@ -328,7 +335,7 @@ class _StageRun:
         return _drawn(made.value, made.cost)
 
     def _private(self, reservation: Reservation) -> PrivateInputs:
-        if self.stage.in_parts and self.spec.parts > 1:
+        if self._in_parts:
             return self._sensitive.read_parts_for_release(
                 self.spec.name,
                 ledger=self.ledger,

@@ -52,8 +52,8 @@ class RecordParts:
     def begin(self, count: int) -> tuple[Path, ...]:
         """Makes the empty folders of new parts, which nobody reads yet."""
         places = _places(self._folder / f"{_PREFIX}{secrets.token_hex(8)}", count)
-        for place in places:
-            place.mkdir(parents=True, mode=0o700)
+        for folder in (places[0].parent, *places):
+            folder.mkdir(mode=0o700)
         return places
 
     def keep(self, places: Sequence[Path]) -> None:
