@@ -20,7 +20,7 @@ from dpsynth_assets.methods.topic_histogram import TopicCounts
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
-from dpsynth_assets.resources import parted_source
+from dpsynth_assets.resources import part_tasks, parted_source
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
@@ -213,6 +213,33 @@ def test_a_histogram_over_parts_is_charged_and_drawn_once(
     again = materialised(spec, public, select=every)
     assert again.success
     assert len(drawn) == 2, "the stored release is used again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["Count", "NoteRead"])
+def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
+    tmp_path, store, public, monkeypatch, task
+):
+    spec = declared(tmp_path, rows=ROWS, parts=3)
+    assert materialised(spec, public, select={"private_records", "private_embeddings"}).success
+    kind = getattr(part_tasks, task)
+    works = kind.__call__
+
+    def fails_at_the_last(self, part):
+        if part.name == "00002-of-00003":
+            raise ValueError(SECRET)
+        return works(self, part)
+
+    monkeypatch.setattr(kind, "__call__", fails_at_the_last)
+    result = materialised(spec, public, select={"cluster_histogram"})
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data.description
+    assert "00002-of-00003 failed in a worker with ValueError" in told
+    assert SECRET not in told
+    monkeypatch.setattr(kind, "__call__", works)
+    assert materialised(spec, public, select={"cluster_histogram"}).success
+    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
+    assert kinds.count("reserve") == kinds.count("commit") == 1
 
 
 def test_one_part_needs_no_workers(tmp_path):

@@ -7,10 +7,17 @@ import shutil
 import traceback
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dpsynth_assets.workers import WorkerError
+from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.methods.cluster_histogram import CellCounts
+from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
+from dpsynth_assets.resources.record_parts import read_whole
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
+from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
 from dpsynth_assets_tests.workers import tasks
 
 pytestmark = pytest.mark.slow
@@ -61,6 +68,25 @@ def test_an_error_of_a_worker_quotes_no_record_anywhere(sessions, parts, capfd):
     kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
     assert tasks.SECRET not in told
     assert not [1 for content in kept if tasks.SECRET.encode() in content]
+
+
+def test_a_cohort_in_parts_is_what_one_process_makes_of_it(sessions, tmp_path):
+    """Read, embedded and counted by tasks: equal bits, and no text of a record with Ray."""
+    made = {}
+    for name, workers in (("here", LocalWorkers(1)), ("there", RayWorkers(2))):
+        house = SensitiveStore.at(str(tmp_path / name))
+        store_in_parts(declared(tmp_path, parts=3), house, workers)
+        places = house.parts("letters").places
+        made_by = embed_parts(MANIFEST, places, workers, lambda *_: None)
+        centers = np.eye(4, 384, dtype=np.float32)
+        count = CellCounts(labels=LABELS, centers=centers, kept=[range(4)] * 2)
+        read = read_whole(places, "source", with_embeddings=True)
+        counts = StoredParts(places, workers).summed(count)
+        made[name] = (read.records, read.embeddings.tobytes(), counts.tolist(), made_by)
+    assert made["here"][0].equals(made["there"][0])
+    assert made["here"][1:] == made["there"][1:]
+    kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
+    assert not [1 for content in kept if SECRET.encode() in content]
 
 
 def test_a_worker_that_is_killed_is_not_called_again(sessions, parts, tmp_path):
