@@ -21,7 +21,7 @@ from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.workers import PartWorkers
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
-from dpsynth_assets.workers import Workers
+from dpsynth_assets.workers import Workers, declared_kind
 
 
 def parted_assets(spec: PrivateDatasetSpec) -> list[dg.AssetsDefinition]:
@@ -121,14 +121,29 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     return private_records
 
 
+def _embedding_step(base: str) -> tuple[dict[str, Any], float]:
+    """Pool and GPU request of the step, and GPUs of each of its tasks.
+
+    Where tasks run in a cluster they ask for a GPU and the step, which waits for them, does not: on
+    a cluster with one GPU both would wait for ever.
+    """
+    step = embedding_step(base)
+    if declared_kind() == "local":
+        return step, 0
+    gpus = step["op_tags"].get("dagster-ray/config", {}).get("num_gpus", 0)
+    return {**step, "op_tags": {}}, float(gpus)
+
+
 def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
+    step, gpus = _embedding_step(spec.public_data)
+
     @dg.asset(
         **_common(spec, "private_embeddings"),
         metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
         deps=[shared_key(spec.name, "private_records")],
         ins={"text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder"))},
         kinds={"pytorch", "numpy"},
-        **embedding_step(spec.public_data),
+        **step,
         code_version=version_of("embeddings", spec.public_data, spec.parts),
         description=(
             "Embeddings of the private records, float32 (N, d), unit length, made part by part and "
@@ -150,7 +165,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
             models.text_embedder(text_embedder)  # What it says of itself if it is not there.
         places = require_parts(spec, sensitive_store)
         report = progress.start(context, "Embedding private records, part by part")
-        made_by = embed_parts(text_embedder, places, workers.open(), report)
+        made_by = embed_parts(text_embedder, places, workers.open(), report, gpus=gpus)
         sensitive_store.note_embedded(spec.name, made_by)
         return dg.MaterializeResult(metadata={"embedder": text_embedder["name"]})
 

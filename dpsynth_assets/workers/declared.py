@@ -14,13 +14,18 @@ COUNT_VARIABLE = "DPSYNTH_WORKER_COUNT"
 """Parts that are worked on at the same time; 1 where it is not set."""
 
 
+def declared_kind() -> str:
+    """What DPSYNTH_WORKERS says, whether or not there are such workers."""
+    return os.environ.get(KIND_VARIABLE, "").strip() or "local"
+
+
 def declared_workers() -> Workers:
     """The workers that DPSYNTH_WORKERS and DPSYNTH_WORKER_COUNT name.
 
     Raises:
         PrivacyError: One of them says something else, or Ray has no address.
     """
-    kind = os.environ.get(KIND_VARIABLE, "").strip() or "local"
+    kind = declared_kind()
     written = os.environ.get(COUNT_VARIABLE, "").strip() or "1"
     if not written.isdecimal() or int(written) < 1:
         raise PrivacyError(

@@ -6,6 +6,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
+from dpsynth_assets.assets import parted_records
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.assets.parted_records import store_in_parts
@@ -240,6 +241,17 @@ def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
     assert materialised(spec, public, select={"cluster_histogram"}).success
     kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
     assert kinds.count("reserve") == kinds.count("commit") == 1
+
+
+def test_on_ray_the_tasks_ask_for_gpus_and_not_the_step_that_waits(monkeypatch):
+    monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
+    step, gpus = parted_records._embedding_step("no base of a file")
+    assert step["op_tags"]["dagster-ray/config"] == {"num_gpus": 1}
+    assert gpus == 0
+    monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
+    step, gpus = parted_records._embedding_step("no base of a file")
+    assert step["op_tags"] == {}
+    assert gpus == 1
 
 
 def test_one_part_needs_no_workers(tmp_path):
