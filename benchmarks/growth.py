@@ -18,12 +18,14 @@ file. Each stage runs in a process of its own, on one thread, with one worker in
 Embeddings of the other stages are random unit vectors, written beforehand and not timed. Prints
 seconds of the clock and of the processor, the peak memory of every process (VmHWM), bytes written
 a record, and the slope of log time against log n. --pairs repeats the stages of one n with two
-workers, in turn with one worker, to see what a second worker gives, and times the start of workers.
+workers, in turn with one worker: if both take the processor seconds of one, the work was divided
+without loss, on a busy machine too.
 
-Then a model, fitted to these runs by least squares: a stage takes a + b n seconds of a processor;
-the driver's stages (sort, fingerprints) stay on one, the others are shared by w workers, whose
-start is added. It says what 10^7 records take on 1, 8 and 64 workers. It takes disks and memory
-that keep up with w workers for granted: see docs/benchmarks.md.
+Then a model, fitted to these runs by least squares of relative errors: a stage takes a + b n
+seconds of a processor; the driver's stages (sort, fingerprints) stay on one; the others take
+(a + b n) / w on w workers, and besides the start of workers and what the driver does to hand out
+the parts, as --pairs found them. It says what 10^7 records take on 1, 8 and 64 workers that have a processor
+each. That parts are equally large, and that disks keep up with w workers, is taken for granted.
 """
 
 import argparse
@@ -133,6 +135,7 @@ def one_stage(options: argparse.Namespace) -> dict:
     row = {
         "seconds": time.perf_counter() - wall,
         "processor_seconds": time.process_time() - cpu,
+        "worker_seconds": of_workers(),
         "written_bytes": bytes_written() - written,
         "peak_bytes": peak_of("self"),
     }
@@ -279,6 +282,12 @@ def unit_vectors(rows: int, seed: int) -> np.ndarray:
     return values
 
 
+def of_workers() -> float:
+    """Seconds of processors that the worker processes took, their start included."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def bytes_written() -> int:
     """What this process has passed to write calls."""
     lines = Path("/proc/self/io").read_text().splitlines()
@@ -345,21 +354,26 @@ def report(rows: list[dict]) -> None:
 
 
 def report_pairs(rows: list[dict]) -> None:
-    paired = [row for row in rows if row["paired"]]
+    """What two workers take beside one: all processors together, and the driver's own."""
+    paired = [row for row in rows if row["paired"] and row["stage"] != "start"]
     if not paired:
         return
-    print("\n| records | stage | one worker, s | two workers, s | ratio | worker's peak MiB |")
+    print("\n| records | stage | one worker | two workers, both | of these the driver | peak MiB |")
     print("|--:|---|--:|--:|--:|--:|")
     for stage in SHARED:
-        own = [row for row in paired if row["stage"] == stage]
-        if own:
-            one, two = (
-                min(row["seconds"] for row in own if row["workers"] == workers)
-                for workers in (1, 2)
-            )
-            peak = max(row["worker_peak_bytes"] for row in own) / 2**20
-            n = own[0]["n"]
-            print(f"| {n:,} | {stage} | {one:.1f} | {two:.1f} | {one / two:.2f} | {peak:.0f} |")
+        one, two = (of_pair(paired, stage, workers) for workers in (1, 2))
+        if one is not None:
+            both, peak = two["processor_seconds"] + two["worker_seconds"], two["worker_peak_bytes"]
+            own = [one["processor_seconds"], both, two["processor_seconds"]]
+            figures = " | ".join(f"{seconds:.2f} s" for seconds in own)
+            print(f"| {one['n']:,} | {stage} | {figures} | {peak / 2**20:.0f} |")
+
+
+def of_pair(rows: list[dict], stage: str, workers: int) -> dict | None:
+    """The run of a stage with so many workers that took the least of all processors."""
+    named = [row for row in rows if row["paired"] and row["stage"] == stage]
+    own = [row for row in named if row["workers"] == workers]
+    return min(own, key=lambda row: row["processor_seconds"] + row["worker_seconds"], default=None)
 
 
 def report_model(rows: list[dict], n: float = 1e7) -> None:
@@ -367,25 +381,21 @@ def report_model(rows: list[dict], n: float = 1e7) -> None:
     print(f"\n| stage, {n:,.0f} records | 1 worker | 8 workers | 64 workers |")
     print("|---|--:|--:|--:|")
     totals = np.zeros(3)
-    start = worker_start(rows)
+    started = of_pair(rows, "start", 2)
     for stage in (*STAGES, "embed"):
         sizes, seconds = of_stage(rows, stage)
         if len(sizes) < 2:
             continue
         a, b = fitted(sizes, seconds)
-        whole = max(a, 0.0) + b * n
-        times = [whole if stage in DRIVER else whole / w + (w > 1) * start for w in (1, 8, 64)]
+        whole, sent = max(a, 0.0) + b * n, of_pair(rows, stage, 2)
+        extra = (started["seconds"] if started else 0) + (sent["processor_seconds"] if sent else 0)
+        times = [whole if stage in DRIVER else whole / w + (w > 1) * extra for w in (1, 8, 64)]
         if stage != "embed":
             totals += times
         print(f"| {stage} | " + " | ".join(f"{each:,.0f} s" for each in times) + " |")
     print("| all but embed | " + " | ".join(f"{each:,.0f} s" for each in totals) + " |")
-    print(f"\nA worker's start: {start:.1f} s.")
-
-
-def worker_start(rows: list[dict]) -> float:
-    """Seconds in which two workers start and look at every part; the least of several runs."""
-    starts = [row["seconds"] for row in rows if row["stage"] == "start" and row["workers"] == 2]
-    return min(starts, default=0.0)
+    if started:
+        print(f"\nTwo workers start and look at every part in {started['seconds']:.1f} s.")
 
 
 def of_stage(rows: list[dict], stage: str) -> tuple[np.ndarray, np.ndarray]:
