@@ -24,8 +24,9 @@ without loss, on a busy machine too.
 Then a model, fitted to these runs by least squares of relative errors: a stage takes a + b n
 seconds of a processor; the driver's stages (sort, fingerprints) stay on one; the others take
 (a + b n) / w on w workers, and besides the start of workers and what the driver does to hand out
-the parts, as --pairs found them. It says what 10^7 records take on 1, 8 and 64 workers that have a processor
-each. That parts are equally large, and that disks keep up with w workers, is taken for granted.
+the parts, as --pairs found them. It says what 10^7 records take on 1, 8 and 64 workers that have a
+processor each. That parts are equally large, and that disks keep up with w workers, is taken for
+granted.
 """
 
 import argparse
