@@ -73,6 +73,9 @@ class LocalWorkers:
                     yield _awaited(*waiting.popleft())
             while waiting:
                 yield _awaited(*waiting.popleft())
+        except BaseException:  # A failure, Ctrl-C, or a caller that wants no more.
+            _end(pool)
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -90,6 +93,12 @@ def _awaited(part: Path, future: "Future[Outcome]") -> Any:
     if outcome is None:  # Raised outside the handler: nothing is chained to it.
         raise failed(part, "a process that ended, out of memory perhaps")
     return result_of(outcome, part)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Ends workers in the midst of their parts, whose files are written whole or not at all."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
 
 
 def _begin(threads: int) -> None:

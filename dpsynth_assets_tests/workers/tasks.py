@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,4 +37,18 @@ class DiesOnce:
         with (self.marks / part.name).open("a") as file:
             file.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+
+@dataclass(frozen=True)
+class LongAfterTheFirst:
+    """Returns at once for the first part; for others it marks the begin and, much later, the end."""
+
+    marks: Path
+
+    def __call__(self, part: Path) -> int:
+        if not part.name.startswith("00000"):
+            (self.marks / "begun").touch()
+            time.sleep(600)
+            (self.marks / "ended").touch()
         return 0

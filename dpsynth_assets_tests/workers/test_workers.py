@@ -1,6 +1,8 @@
 """What holds for workers of any kind; Ray's are tested in `ray/test_ray_workers.py`."""
 
+import multiprocessing
 import os
+import time
 import traceback
 
 import dagster as dg
@@ -52,6 +54,16 @@ def test_a_worker_that_is_killed_is_not_called_again(parts, tmp_path):
     with pytest.raises(WorkerError, match="a process that ended"):
         list(LocalWorkers(2).map_parts(tasks.DiesOnce(marks), parts))
     assert {mark.read_text() for mark in marks.iterdir()} == {"x"}
+
+
+def test_whoever_wants_no_more_waits_for_no_part(parts, tmp_path):
+    results = LocalWorkers(2).map_parts(tasks.LongAfterTheFirst(tmp_path), parts)
+    assert next(results) == 0
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.05)
+    results.close()
+    assert not (tmp_path / "ended").exists()
+    assert not multiprocessing.active_children()
 
 
 def test_records_in_the_place_of_paths_are_refused():
