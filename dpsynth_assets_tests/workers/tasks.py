@@ -42,7 +42,7 @@ class DiesOnce:
 
 @dataclass(frozen=True)
 class LongAfterTheFirst:
-    """Returns at once for the first part; for others it marks the begin and, much later, the end."""
+    """Returns at once for the first part; for others it marks its begin and, later, its end."""
 
     marks: Path
 
