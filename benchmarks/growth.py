@@ -341,15 +341,18 @@ def report(rows: list[dict]) -> None:
             f"| {row['n']:,} | {row['stage']} | {row['seconds']:.2f} | "
             f"{row['processor_seconds']:.2f} | {peak:.0f} | {each:.0f} |"
         )
-    print("\n| stage | slope of all | slope of the last two | a, seconds | b, seconds a million |")
-    print("|---|--:|--:|--:|--:|")
+    print(
+        "\n| stage | slope of all | slopes from size to size | a, seconds | b, seconds a million |"
+    )
+    print("|---|--:|---|--:|--:|")
     for stage in (*STAGES, "embed"):
         n, seconds = of_stage(rows, stage)
         if len(n) < 2:
             continue
         a, b = fitted(n, seconds)
-        last = slope(n[-2:], seconds[-2:])
-        print(f"| {stage} | {slope(n, seconds):.2f} | {last:.2f} | {a:.2f} | {b * 1e6:.1f} |")
+        steps = [slope(n[i : i + 2], seconds[i : i + 2]) for i in range(len(n) - 1)]
+        each = ", ".join(f"{step:.2f}" for step in steps)
+        print(f"| {stage} | {slope(n, seconds):.2f} | {each} | {a:.2f} | {b * 1e6:.1f} |")
     report_pairs(rows)
     report_model(rows)
 
@@ -379,8 +382,8 @@ def of_pair(rows: list[dict], stage: str, workers: int) -> dict | None:
 
 def report_model(rows: list[dict], n: float = 1e7) -> None:
     """What the model says of n records."""
-    print(f"\n| stage, {n:,.0f} records | 1 worker | 8 workers | 64 workers |")
-    print("|---|--:|--:|--:|")
+    print(f"\n| stage, {n:,.0f} records | measured on 1 | 1 worker | 8 workers | 64 workers |")
+    print("|---|--:|--:|--:|--:|")
     totals = np.zeros(3)
     started = of_pair(rows, "start", 2)
     for stage in (*STAGES, "embed"):
@@ -393,8 +396,9 @@ def report_model(rows: list[dict], n: float = 1e7) -> None:
         times = [whole if stage in DRIVER else whole / w + (w > 1) * extra for w in (1, 8, 64)]
         if stage != "embed":
             totals += times
-        print(f"| {stage} | " + " | ".join(f"{each:,.0f} s" for each in times) + " |")
-    print("| all but embed | " + " | ".join(f"{each:,.0f} s" for each in totals) + " |")
+        known = "".join(f"{each:,.0f} s" for each in seconds[sizes == n])
+        print(f"| {stage} | {known} | " + " | ".join(f"{each:,.0f} s" for each in times) + " |")
+    print("| all but embed | | " + " | ".join(f"{each:,.0f} s" for each in totals) + " |")
     if started:
         print(f"\nTwo workers start and look at every part in {started['seconds']:.1f} s.")
 
