@@ -23,10 +23,10 @@ without loss, on a busy machine too.
 
 Then a model, fitted to these runs by least squares of relative errors: a stage takes a + b n
 seconds of a processor; the driver's stages (sort, fingerprints) stay on one; the others take
-(a + b n) / w on w workers, and besides the start of workers and what the driver does to hand out
-the parts, as --pairs found them. It says what 10^7 records take on 1, 8 and 64 workers that have a
-processor each. That parts are equally large, and that disks keep up with w workers, is taken for
-granted.
+(a + b n) / w on w workers, and besides what each of two workers took beyond its half in --pairs
+(libraries are loaded, parts handed out). It says what 10^7 records take on 1, 8 and 64 workers that
+have a processor each. That parts are equally large, and that disks keep up with w workers, is taken
+for granted.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def of_size(options: argparse.Namespace, n: int, folder: Path) -> list[dict]:
     if n in options.embed:
         run("embed")
     if n == options.pairs:
-        for stage in ("start", *SHARED[1:]) * 2:  # `canonical` uses its input up.
+        for stage in SHARED[1:] * 2:  # `canonical` uses its input up.
             for workers in (1, 2):
                 run(stage, workers, paired=True)
     return run.rows
@@ -165,7 +165,6 @@ def prepared(stage: str, folder: Path, parts: int, workers):
 
     ways = {
         "sort": sort,
-        "start": lambda: each(Path.exists),
         "canonical": lambda: each(part_tasks.Canonical(spec)),
         "fingerprints": lambda: admitted(folder, parted_source.prints_of_parts(places)),
         "note": lambda: each(part_tasks.NoteRead("r-1")),
@@ -359,7 +358,7 @@ def report(rows: list[dict]) -> None:
 
 def report_pairs(rows: list[dict]) -> None:
     """What two workers take beside one: all processors together, and the driver's own."""
-    paired = [row for row in rows if row["paired"] and row["stage"] != "start"]
+    paired = [row for row in rows if row["paired"]]
     if not paired:
         return
     print("\n| records | stage | one worker | two workers, both | of these the driver | peak MiB |")
@@ -385,22 +384,28 @@ def report_model(rows: list[dict], n: float = 1e7) -> None:
     print(f"\n| stage, {n:,.0f} records | measured on 1 | 1 worker | 8 workers | 64 workers |")
     print("|---|--:|--:|--:|--:|")
     totals = np.zeros(3)
-    started = of_pair(rows, "start", 2)
+    start = max((start_of_worker(rows, stage) for stage in SHARED), default=0.0)
     for stage in (*STAGES, "embed"):
         sizes, seconds = of_stage(rows, stage)
         if len(sizes) < 2:
             continue
         a, b = fitted(sizes, seconds)
-        whole, sent = max(a, 0.0) + b * n, of_pair(rows, stage, 2)
-        extra = (started["seconds"] if started else 0) + (sent["processor_seconds"] if sent else 0)
-        times = [whole if stage in DRIVER else whole / w + (w > 1) * extra for w in (1, 8, 64)]
+        whole = max(a, 0.0) + b * n
+        times = [whole if stage in DRIVER else whole / w + (w > 1) * start for w in (1, 8, 64)]
         if stage != "embed":
             totals += times
         known = "".join(f"{each:,.0f} s" for each in seconds[sizes == n])
         print(f"| {stage} | {known} | " + " | ".join(f"{each:,.0f} s" for each in times) + " |")
     print("| all but embed | | " + " | ".join(f"{each:,.0f} s" for each in totals) + " |")
-    if started:
-        print(f"\nTwo workers start and look at every part in {started['seconds']:.1f} s.")
+    print(f"\nStart of a worker: {start:.1f} s.")
+
+
+def start_of_worker(rows: list[dict], stage: str) -> float:
+    """Processor seconds that each of two workers takes beyond half of what one process takes."""
+    one, two = (of_pair(rows, stage, workers) for workers in (1, 2))
+    if one is None or two is None:
+        return 0.0
+    return (two["processor_seconds"] + two["worker_seconds"] - one["processor_seconds"]) / 2
 
 
 def of_stage(rows: list[dict], stage: str) -> tuple[np.ndarray, np.ndarray]:
@@ -408,11 +413,8 @@ def of_stage(rows: list[dict], stage: str) -> tuple[np.ndarray, np.ndarray]:
     if stage != "embed":
         embedded = {row["n"] for row in alone(rows) if row["stage"] == "votes"}
         own = [row for row in own if row["n"] in embedded]
-    n, seconds = zip(*[(row["n"], row["processor_seconds"]) for row in own], strict=True) or (
-        (),
-        (),
-    )
-    return np.array(n, dtype=float), np.array(seconds)
+    n = np.array([row["n"] for row in own], dtype=float)
+    return n, np.array([row["processor_seconds"] for row in own])
 
 
 def slope(n: np.ndarray, seconds: np.ndarray) -> float:
