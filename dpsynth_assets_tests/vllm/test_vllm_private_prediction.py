@@ -1,5 +1,6 @@
 """Private prediction through a real vLLM: the tokens, their payment and the cost are the loop's."""
 
+import os
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -388,6 +389,31 @@ def test_public_text_is_sampled_in_parts_that_fit(decoder, language_model):
         language_model.model, prompts, **options
     )
     assert sample_documents(decoder, [], **options) == []
+
+
+def test_a_pass_that_is_collected_during_a_step_is_closed_after_it(decoder, monkeypatch):
+    """Python may collect contexts anywhere; a step whose requests change would not be the pass."""
+    written = torch.zeros(len(SIZES), dtype=torch.long)
+    ours, other = (served(decoder, prompts_of(SIZES, seed=seed), 110, 20) for seed in (8, 9))
+    for contexts in (other, ours):
+        contexts.next_logits(written, written)
+    manager = decoder._scheduler.kv_cache_manager
+    allocate = manager.allocate_slots
+
+    def collected(*arguments, **options):
+        decoder.close_group(other._group)
+        return allocate(*arguments, **options)
+
+    monkeypatch.setattr(manager, "allocate_slots", collected)
+    assert len(ours.next_logits(written + 7, written + 1)) == len(SIZES)
+    assert other._group not in decoder._groups
+    assert ours._group in decoder._groups
+
+
+def test_float32_products_stay_float32_in_the_whole_process(decoder):
+    """A variable of vLLM would make them TF32 or bfloat16, also where records are embedded."""
+    assert os.environ["VLLM_FLOAT32_MATMUL_PRECISION"] == "highest"
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_a_pass_without_contexts_costs_nothing(decoder):
