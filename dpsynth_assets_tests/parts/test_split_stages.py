@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import dagster as dg
 import numpy as np
+import polars as pl
 import pytest
 
 from dpsynth_assets.assets import parted_records
@@ -12,21 +13,24 @@ from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.io_managers import ArtifactIOManager
-from dpsynth_assets.methods.cluster_histogram import CellCounts
+from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
 from dpsynth_assets.methods.counted_labels import LabelCounts
-from dpsynth_assets.methods.evolution.aug_pe_votes import VoteCounts
+from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes, VoteCounts, VotingRounds
+from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.topic_histogram import TopicCounts
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.resources import part_tasks, parted_source
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.record_parts import read_whole
+from dpsynth_assets.resources.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.workers import PartWorkers
 from dpsynth_assets.workers import LocalWorkers, WorkerError
@@ -137,6 +141,57 @@ def test_workers_that_embed_in_different_ways_are_refused(tmp_path, store):
 
     with pytest.raises(PrivacyError, match="Use nodes of one kind"):
         embed_parts(MANIFEST, [tmp_path, tmp_path], Mixed(), silent)
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    from dpsynth_assets.privacy import histogram
+
+    for sampler in ("discrete_laplace", "discrete_gaussian"):
+        monkeypatch.setattr(histogram, sampler, lambda counts, scale: counts)
+
+
+def test_mechanisms_release_over_parts_what_they_release_over_the_whole(
+    tmp_path, store, without_noise
+):
+    store_in_parts(declared(tmp_path, rows=ROWS, parts=9), store, LocalWorkers(1))
+    places = store.parts("letters").places
+    draw = np.random.default_rng(0)
+    for place in places:
+        rows = read_table(place, "source.parquet").height
+        embeddings = draw.standard_normal((rows, 8), dtype=np.float32)
+        write_array(place, "source_embeddings.npy", embeddings)
+    whole = read_whole(places, "source", with_embeddings=True)
+    nothing = whole.records.clear()
+    parted = PrivateInputs(records=nothing, parts=StoredParts(places, LocalWorkers(1)))
+    candidates = draw.standard_normal((6, 8), dtype=np.float32)
+
+    noise = NoisyHistogram(noise="laplace", scale=1.0, relation=NeighboringRelation.ADD_REMOVE)
+    cells = ClusterCounting(histogram=noise, labels=LABELS, clusters_per_label=2)
+    assert cells.release(parted, candidates).value == cells.release(whole, candidates).value
+
+    rounds = VotingRounds(
+        noise_std=2.0,
+        iterations=2,
+        relation=NeighboringRelation.ADD_REMOVE,
+        max_records_per_unit=1,
+    )
+    zeros = np.zeros(6, dtype=np.int64)
+    population = Population(
+        texts=("a text",) * 6, labels=np.arange(6) % 2, parents=zeros, born=zeros
+    )
+    apart, together = (PrivateVotes(rounds, LABELS, private) for private in (parted, whole))
+    for number in range(2):
+        votes = apart(number, population, candidates + number)
+        assert np.array_equal(votes, together(number, population, candidates + number))
+        assert votes.sum() == whole.records.height
+
+
+def test_a_mechanism_that_knows_no_parts_refuses_them():
+    """Embeddings are absent beside parts: nothing is released over the empty records."""
+    inputs = PrivateInputs(records=pl.DataFrame({"text": [], "label": []}), parts=None)
+    with pytest.raises(ValueError, match="Expected embeddings of the private records"):
+        CellCounts(labels=LABELS, centers=np.eye(2), kept=[range(2)] * 2)(inputs)
 
 
 def test_a_part_without_embeddings_is_not_counted(tmp_path, store, public):
