@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from dpsynth_assets.serving.artifacts import Artifact, Cohort
 
 TOKEN = "DPSYNTH_SERVE_TOKEN"
+CACHE_GIB = 2.0
+"""vLLM's cache of keys and values for one artifact, where the file declares no `engine: vllm`.
+
+A share of the device's memory, vLLM's own default, leaves no room for a second artifact.
+"""
 _PEM = {"exists": True, "dir_okay": False}
 
 
@@ -48,6 +53,7 @@ def serve(  # noqa: PLR0913 - one option a setting
 
     from dpsynth_assets.cli.web.command import expect_free
     from dpsynth_assets.cli.web.guard import Guard, declared_hosts
+    from dpsynth_assets.models.engines import EngineError
     from dpsynth_assets.serving.app import Endpoint, Limits, Served
     from dpsynth_assets.serving.row_queue import RowQueue
 
@@ -60,7 +66,10 @@ def serve(  # noqa: PLR0913 - one option a setting
     with ExitStack() as opened:
         served = {}
         for artifact in _artifacts(_cohort(spec, engine), method, accept=accept_ex_post):
-            source = opened.enter_context(artifact.open())
+            try:
+                source = opened.enter_context(artifact.open())
+            except EngineError as problem:  # Opened on public and released files alone.
+                raise typer.BadParameter(f"{artifact.name}: {problem}") from None
             served[artifact.name] = Served(artifact=artifact, source=source)
             labels = ", ".join(map(repr, source.labels))
             typer.echo(f"{artifact.name}: {source.engine}, labels {labels}", err=True)
@@ -158,13 +167,14 @@ def _with_engine(spec: PrivateDatasetSpec, engine: str) -> PrivateDatasetSpec:
     if engine == "auto":
         has_vllm = importlib.util.find_spec("vllm") is not None
         engine = "vllm" if has_vllm and spec.engine.model is None else "declared"
-    if engine == "declared":
+    if engine == "declared" or engine == spec.engine.kind == "vllm":
         return spec
     if engine not in ("vllm", "exact", "transformers"):
         raise typer.BadParameter(
             f"--engine: expected auto, declared, vllm, exact or transformers, got {engine!r}."
         )
-    return spec.model_copy(update={"engine": EngineSpec(kind=engine)})
+    own = {"cache_gib": CACHE_GIB} if engine == "vllm" else {}
+    return spec.model_copy(update={"engine": EngineSpec(kind=engine, **own)})
 
 
 def _public_values(spec: PrivateDatasetSpec, names: Iterable[str]) -> Mapping[str, Any]:

@@ -10,6 +10,8 @@ import uvicorn
 from dpsynth_assets.cli import serve as command
 from dpsynth_assets.cli.web import command as web
 from dpsynth_assets.cli.web.guard import Guard
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.models.engines import EngineError
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets_tests.serving.conftest import Sentences
 
@@ -34,15 +36,54 @@ def test_half_of_a_certificate_is_refused(tmp_path):
         command._expect_private("127.0.0.1", "a-token", tmp_path / "x.pem", None)
 
 
-def test_the_server_is_bounded_guarded_and_logs_no_request(monkeypatch):
-    found = {}
-    artifact = SimpleNamespace(name="letters/ctcl", open=lambda: nullcontext(Sentences()))
+@pytest.fixture
+def artifacts(monkeypatch):
+    """What the command serves, without a cohort behind it."""
+    found = []
     monkeypatch.setattr(command, "find_cohort", lambda name: cohort())
     monkeypatch.setattr(command, "_cohort", lambda *_: None)
-    monkeypatch.setattr(command, "_artifacts", lambda *_, accept: [artifact])
+    monkeypatch.setattr(command, "_artifacts", lambda *_, accept: found)
     monkeypatch.setattr(web, "expect_free", lambda *_: None)
-    monkeypatch.setattr(uvicorn, "run", lambda app, **options: found.update(options, app=app))
     monkeypatch.delenv(command.TOKEN, raising=False)
+    return found
+
+
+def test_an_engine_that_cannot_open_a_model_is_told_in_its_own_line(artifacts):
+    def too_large():
+        raise EngineError("vLLM could not open letters in float32. Check cache_gib.")
+
+    artifacts.append(SimpleNamespace(name="letters/ctcl", open=too_large))
+    with pytest.raises(typer.BadParameter, match=r"letters/ctcl: vLLM could not .* cache_gib"):
+        typer.main.get_command(_app()).main(["letters"], standalone_mode=False)
+
+
+def test_vllm_leaves_room_for_other_artifacts_unless_the_file_declares_its_memory():
+    spec = declared()
+    assert command._with_engine(spec, "vllm").engine.cache_gib == command.CACHE_GIB
+    assert command._with_engine(spec, "transformers").engine.cache_gib is None
+    own = declared(engine={"kind": "vllm", "memory_fraction": 0.4})
+    assert command._with_engine(own, "vllm") is own
+
+
+def declared(**further):
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "letters",
+            "source": {"path": "nowhere/at_all.csv"},
+            "columns": {"text": "text"},
+            "budget": {"epsilon": 4.0, "delta": 1e-6},
+            "public_data": "words",
+            "methods": [{"method": "epsvec"}],
+            **further,
+        }
+    )
+
+
+def test_the_server_is_bounded_guarded_and_logs_no_request(artifacts, monkeypatch):
+    found = {}
+    opened = nullcontext(Sentences())
+    artifacts.append(SimpleNamespace(name="letters/ctcl", open=lambda: opened))
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: found.update(options, app=app))
     typer.main.get_command(_app()).main(["letters"], standalone_mode=False)
     assert isinstance(found["app"], Guard)
     assert found["limit_concurrency"] == 512
