@@ -1,0 +1,56 @@
+"""Partitions of a dataset that declares cohorts: one for each file or window that is complete.
+
+The partitions are dynamic: their keys stand in Dagster's instance, where a running web server and
+daemon read them, so a new one needs no reload. The registry says which there are.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from dpsynth_assets.datasets import (
+    PrivateDatasetSpec,
+    cohort_name,
+    known_cohorts,
+    register_complete,
+    registered_part,
+)
+
+
+def partitions_of(dataset: str) -> dg.DynamicPartitionsDefinition:
+    """The partitions of a dataset's assets, whose keys are those of its cohorts."""
+    return dg.DynamicPartitionsDefinition(name=f"{dataset}_cohorts")
+
+
+def register_partitions(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) -> list[str]:
+    """Registers every cohort that is complete by now, and shows all known ones as partitions.
+
+    Returns:
+        Keys that had no partition before, in order. None where the dataset declares no cohorts.
+    """
+    if spec.cohorts is None:
+        return []
+    register_complete(spec.name, spec.cohorts, spec.source)
+    return show_partitions(instance, spec.name, known_cohorts(spec.name))
+
+
+def show_partitions(
+    instance: dg.DagsterInstance, dataset: str, keys: Sequence[str]
+) -> list[str]:
+    """Adds the partitions that are not there yet; returns their keys."""
+    name = partitions_of(dataset).name or ""
+    there = set(instance.get_dynamic_partitions(name))
+    if new := [key for key in keys if key not in there]:
+        instance.add_dynamic_partitions(name, new)
+    return new
+
+
+def cohort_of_event(key: dg.AssetKey, partition: str | None) -> str:
+    """Name of the cohort that an event in the log is about."""
+    return cohort_name(key.path[0], partition)
+
+
+def asset_of_cohort(cohort: str, folder: str, artifact: str) -> tuple[dg.AssetKey, str | None]:
+    """Key and partition of a cohort's asset in the event log; None: it has no partitions."""
+    dataset, partition = registered_part(cohort)
+    return dg.AssetKey([dataset, folder, artifact]), partition
