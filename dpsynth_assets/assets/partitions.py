@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from dpsynth_assets.datasets import (
+    CohortSpec,
     PrivateDatasetSpec,
     cohort_name,
     known_cohorts,
@@ -43,6 +44,14 @@ def show_partitions(
     if new := [key for key in keys if key not in there]:
         instance.add_dynamic_partitions(name, new)
     return new
+
+
+def shown_partition(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) -> str | None:
+    """The partition that a cohort is, added where it was not there; None: it is a whole dataset."""
+    if not isinstance(spec, CohortSpec):
+        return None
+    show_partitions(instance, spec.part.dataset, [spec.part.key])
+    return spec.part.key
 
 
 def cohort_of_event(key: dg.AssetKey, partition: str | None) -> str:

@@ -113,7 +113,7 @@ class _Newest:
             )
         if first:
             request = first_run(cohort, assets)
-            return request.replace_attributes(
+            return request.with_replaced_attrs(
                 tags={**request.tags, ROUNDS: left}, run_config=settings
             )
         paid = {f"{cohort.name}/{p.folder}/{stage}" for p in chosen for stage in p.plan.charges}
