@@ -12,7 +12,7 @@ from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
 from dpsynth_assets.assets.launched_by import launchers
 from dpsynth_assets.assets.materialised import FILES, materialised
-from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event
+from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event, report_check
 from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, compared
@@ -190,15 +190,13 @@ def report_no_audit(cohort: str, reason: str, instance: dg.DagsterInstance) -> N
 
 def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterInstance) -> None:
     key, partition = asset_of_cohort(cohort, AUDIT, AUDIT_TRAIL)
-    instance.report_runless_asset_event(
-        dg.AssetCheckEvaluation(
-            asset_key=key,
-            partition=partition,
-            check_name=AGREES,
-            passed=passed,
-            metadata={**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)},
-        )
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=AGREES,
+        passed=passed,
+        metadata={**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)},
     )
+    report_check(instance, evaluation, partition)
 
 
 def _lines(trail: AuditTrail) -> list[str]:

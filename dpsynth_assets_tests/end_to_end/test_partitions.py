@@ -82,8 +82,8 @@ class Windows:
 
     def on(self, day: str) -> None:
         """Sets the calendar."""
-        moment = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
-        self.patch.setattr(cohort_registry.time, "time", lambda: moment)
+        moment = datetime.fromisoformat(day).replace(tzinfo=UTC)
+        self.patch.setattr(cohort_registry, "_now", lambda: moment)
 
     def run(self, selection: str, key: str | None = None, definitions: Any = None) -> Any:
         """Runs a selection, of one partition."""
