@@ -15,9 +15,11 @@ from dpsynth_assets.datasets import (
     CohortSpec,
     PrivateDatasetSpec,
     cohort_name,
+    dataset_folders,
     known_cohorts,
     register_complete,
     registered_part,
+    standing,
 )
 
 _RECENT = 20
@@ -39,6 +41,16 @@ def register_partitions(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) 
         return []
     register_complete(spec.name, spec.cohorts, spec.source)
     return show_partitions(instance, spec.name, known_cohorts(spec.name))
+
+
+def register_declared(instance: dg.DagsterInstance) -> list[str]:
+    """Registers the complete cohorts of every declared dataset; returns names of new ones."""
+    return [
+        cohort_name(file.spec.name, key)
+        for file in standing(dataset_folders()).usable
+        if isinstance(file.spec, PrivateDatasetSpec)
+        for key in register_partitions(instance, file.spec)
+    ]
 
 
 def show_partitions(
