@@ -49,8 +49,16 @@ def write_files(folder: Path, cohorts: int) -> None:
         (folder / f"{name}.yaml").write_text(text)
 
 
-def fill(url: str, names: list[str], charges: int) -> int:
-    """Writes charges and commits of every cohort in one transaction; returns their number."""
+def fill(url: str, names: list[str], charges: int, dataset: str = "", rule: str = "") -> int:
+    """Writes charges and commits of every cohort in one transaction; returns their number.
+
+    Args:
+        url: The ledger.
+        names: The cohorts.
+        charges: Of each.
+        dataset: The dataset that they are windows of; empty: each is one.
+        rule: How it is partitioned, in words.
+    """
     from dpsynth_assets.privacy.events import GaussianEvent
     from dpsynth_assets.privacy.guarantees import GuaranteeType
     from dpsynth_assets.privacy.ledger import BudgetTerms, ReleaseRequest
@@ -67,13 +75,14 @@ def fill(url: str, names: list[str], charges: int) -> int:
         unit=PrivacyUnit(),
         public_facts=("label set of label",),
         monthly_epsilon=40.0,
+        partition=rule or None,
     )
     book, rows = Book(), []
     for number in range(charges):
         for name in names:
             asked = ReleaseRequest(
                 cohort=name,
-                dataset=name,
+                dataset=dataset or name,
                 asset=f"{name}/mean_uniform/candidate_corpus",
                 mechanism="mean_uniform",
                 guarantee=GuaranteeType.DP,
@@ -102,7 +111,7 @@ def report(what: str, run: Callable[[], object], times: int = 1) -> None:
         run()
         walls.append(time.perf_counter() - wall)
         processors.append(time.process_time() - processor)
-    print(f"{what:<58}{min(walls):8.3f} s wall{min(processors):8.3f} s processor")
+    print(f"{what:<68}{min(walls):8.3f} s wall{min(processors):8.3f} s processor")
 
 
 def measure(declared: Path, cohorts: int, charges: int) -> None:
@@ -129,7 +138,9 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
     entries = fill(home().ledger_url, names, 2 * charges)
     print(f"the ledger holds {entries} entries")
 
-    with dg.DagsterInstance.ephemeral() as instance:
+    place = declared.parent / "instance"
+    place.mkdir()
+    with dg.DagsterInstance.local_temp(str(place)) as instance:
 
         def tick(name: str) -> object:
             context = dg.build_schedule_context(
@@ -148,6 +159,7 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
         def sense() -> None:
             context = dg.build_sensor_context(
                 instance=instance,
+                instance_ref=instance.get_ref(),
                 resources={"ledger": PrivacyLedger()},
                 definitions=loaded[0],
             )
