@@ -44,7 +44,9 @@ def measure(folder: Path, windows: int, charges: int, *, copies: bool) -> None:
     defs()  # Calibrates the demo's plans, once for an installation.
     report("load definitions of the demo alone", defs)
     os.environ["DPSYNTH_DATASETS"] = str(folder)
-    register_cohorts("parted", rule.complete_windows(datetime(2030, 1, 1, tzinfo=UTC).date())[:windows])
+    register_cohorts(
+        "parted", rule.complete_windows(datetime(2030, 1, 1, tzinfo=UTC).date())[:windows]
+    )
     names = [f"parted_{key}" for key in known_cohorts("parted")]
     loaded: list[dg.Definitions] = []
     report(f"load definitions of the demo and {windows} windows", lambda: loaded.append(defs()))

@@ -56,7 +56,9 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
     if name not in cohorts:
         declared.require_usable(name)
         for file in declared.usable:
-            if isinstance(file.spec, PrivateDatasetSpec) and (cohort := _by_its_rule(name, file.spec)):
+            if isinstance(file.spec, PrivateDatasetSpec) and (
+                cohort := _by_its_rule(name, file.spec)
+            ):
                 cohorts[name], place[name] = cohort, file.path
     if name not in cohorts:
         close = difflib.get_close_matches(name, cohorts, n=1)

@@ -32,7 +32,9 @@ FIRST_RUNS_A_TICK = 5
 SECONDS_BETWEEN_TICKS = 300
 
 
-def new_cohort_definitions(spec: PrivateDatasetSpec, assets: Sequence[dg.AssetKey]) -> dg.Definitions:
+def new_cohort_definitions(
+    spec: PrivateDatasetSpec, assets: Sequence[dg.AssetKey]
+) -> dg.Definitions:
     """The sensor of one partitioned dataset.
 
     Args:
@@ -98,9 +100,7 @@ def _never_charged(spec: PrivateDatasetSpec, asked: set[str], book: Ledger) -> l
     return [cohort for cohort in cohorts if book.account(cohort.account) is None]
 
 
-def _admitted(
-    candidates: Sequence[CohortSpec], book: Ledger
-) -> tuple[list[CohortSpec], list[str]]:
+def _admitted(candidates: Sequence[CohortSpec], book: Ledger) -> tuple[list[CohortSpec], list[str]]:
     """As many cohorts as a tick asks for, and why others may not be released."""
     chosen: list[CohortSpec] = []
     refused: list[str] = []

@@ -22,7 +22,7 @@ from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.schedules.new_cohorts import first_run
 from dpsynth_assets.schedules.refusals import first_run_refusal, refusal_of
-from dpsynth_assets.schedules.regeneration import row_settings, rounds_in_words, what_decides
+from dpsynth_assets.schedules.regeneration import rounds_in_words, row_settings, what_decides
 from dpsynth_assets.tags import ROUNDS
 
 
@@ -42,7 +42,9 @@ def newest_cohort_definitions(
     if spec.schedule is None:
         return dg.Definitions()
     declared = spec.schedule
-    folders = [p.folder for p in plan.methods if not declared.methods or p.folder in declared.methods]
+    folders = [
+        p.folder for p in plan.methods if not declared.methods or p.folder in declared.methods
+    ]
     settings = row_settings(spec, _chosen(plan, folders), declared)
     job = dg.define_asset_job(
         f"regenerate_{spec.name}",
@@ -108,9 +110,7 @@ class _Newest:
             else refusal_of(cohort, plan, chosen, self.book, release)
         )
         if refusal is not None:
-            return dg.SkipReason(
-                f"{cohort.name}: {refusal} Rounds: {left}. {what_decides(cohort)}"
-            )
+            return dg.SkipReason(f"{cohort.name}: {refusal} Rounds: {left}. {what_decides(cohort)}")
         if first:
             request = first_run(cohort, assets)
             return request.with_replaced_attrs(

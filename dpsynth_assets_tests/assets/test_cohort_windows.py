@@ -339,7 +339,9 @@ def test_no_dataset_may_have_the_name_of_a_cohort_of_another(tmp_path):
     text = "".join(line for line in text.splitlines(True) if "cohorts" not in line)
     (tmp_path / "files" / "taken.yaml").write_text(text.replace("{}", "letters_2027_05"))
     (tmp_path / "files" / "free.yaml").write_text(text.replace("{}", "letters_2025_05"))
-    files = [each for path in (tmp_path / "files").iterdir() for each in parse_dataset_file(path)[0]]
+    files = [
+        each for path in (tmp_path / "files").iterdir() for each in parse_dataset_file(path)[0]
+    ]
     assert {(Path(p.file).name, p.got.split(",")[0]) for p in repeated_names(files)} == {
         ("taken.yaml", "'letters_2027_05'"),
         ("letters.yaml", "'letters'"),
@@ -464,7 +466,9 @@ def today(monkeypatch):
     return set_day
 
 
-def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_cohort(today, instance):
+def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_cohort(
+    today, instance
+):
     today("2026-01-20")
     sensor = Sensor(instance)
     assert sensor.definitions.resolve_sensor_def("letters_new_cohorts").default_status is (
@@ -498,9 +502,7 @@ def test_a_sensor_that_always_runs_adds_partitions_and_asks_for_nothing(
     sensor = cohorts_sensor()
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
     with dg.DagsterInstance.ephemeral() as instance:
-        ticks = [
-            sensor.evaluate_tick(dg.build_sensor_context(instance=instance)) for _ in range(2)
-        ]
+        ticks = [sensor.evaluate_tick(dg.build_sensor_context(instance=instance)) for _ in range(2)]
         assert list(instance.get_dynamic_partitions("letters_cohorts")) == ["2026_01", "2026_02"]
     assert not any(tick.run_requests for tick in ticks)
     assert ticks[0].skip_message == "Added letters_2026_01, letters_2026_02."
@@ -532,7 +534,9 @@ def test_a_tick_makes_the_newest_complete_window_and_then_regenerates_it(today, 
 def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, instance):
     today("2026-02-02")
     sensor = Sensor(
-        instance, schedule={"cron": "0 3 1 * *"}, budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 1}
+        instance,
+        schedule={"cron": "0 3 1 * *"},
+        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 1},
     )
     register_cohorts("letters", ["2026_01"])
     (cohort,) = cohorts_of(sensor.spec)
@@ -570,7 +574,9 @@ def test_a_cohort_is_asked_for_once(today, instance):
     assert not sensor.tick().run_requests
 
 
-def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(today, instance):
+def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(
+    today, instance
+):
     today("2026-02-02")
     register_cohorts("letters", ["2026_01"])
     sensor = Sensor(instance)
@@ -598,7 +604,8 @@ def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(today,
     register_cohorts("letters", ["2026_01"])
     short = {"epsilon": 60.0, "delta": 1e-6, "monthly_epsilon": 0.5}
     assert (
-        "monthly allowance of cohort 'letters_2026_01'" in Sensor(instance, budget=short).tick().skip_message
+        "monthly allowance of cohort 'letters_2026_01'"
+        in Sensor(instance, budget=short).tick().skip_message
     )
 
 

@@ -1,4 +1,4 @@
-"""Laws of windows as partitions: an account each, nothing paid twice, none before it is complete."""
+"""Laws of windows as partitions: an account each, nothing paid twice, none before its time."""
 
 import json
 import random
