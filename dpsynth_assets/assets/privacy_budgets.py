@@ -72,8 +72,8 @@ def last_findings(cohorts: Sequence[str], instance: dg.DagsterInstance) -> dict[
     """Cohort -> number of disagreements that its last audit found, of those that were audited."""
     by_partition: dict[str | None, dict[dg.AssetCheckKey, str]] = {}
     for name in cohorts:
-        key, partition = asset_of_cohort(name, AUDIT, AUDIT_TRAIL)
-        by_partition.setdefault(partition, {})[dg.AssetCheckKey(key, AGREES)] = name
+        asset, partition = asset_of_cohort(name, AUDIT, AUDIT_TRAIL)
+        by_partition.setdefault(partition, {})[dg.AssetCheckKey(asset, AGREES)] = name
     found: dict[str, int] = {}
     for partition, names in by_partition.items():
         latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(

@@ -12,6 +12,7 @@ from dpsynth_assets.datasets import (
     DatasetFile,
     DatasetFileError,
     PrivateDatasetSpec,
+    PublicDataSpec,
     cohorts_of,
     complete_cohort,
     dataset_folders,
@@ -56,10 +57,9 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
     if name not in cohorts:
         declared.require_usable(name)
         for file in declared.usable:
-            if isinstance(file.spec, PrivateDatasetSpec) and (
-                cohort := _by_its_rule(name, file.spec)
-            ):
-                cohorts[name], place[name] = cohort, file.path
+            found = _by_its_rule(name, file.spec)
+            if found is not None:
+                cohorts[name], place[name] = found, file.path
     if name not in cohorts:
         close = difflib.get_close_matches(name, cohorts, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "Add its folder to DPSYNTH_DATASETS."
@@ -75,14 +75,16 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
     return cohorts[name]
 
 
-def _by_its_rule(name: str, spec: PrivateDatasetSpec) -> PrivateDatasetSpec | None:
+def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> PrivateDatasetSpec | None:
     """The cohort of a dataset that nobody has registered yet; None where it has none of this name.
 
     Raises:
         typer.BadParameter: It will have one, which is not complete yet.
     """
     key = name.removeprefix(f"{spec.name}_")
-    if spec.cohorts is None or key == name or not spec.cohorts.has_key(key):
+    if not isinstance(spec, PrivateDatasetSpec) or spec.cohorts is None or key == name:
+        return None
+    if not spec.cohorts.has_key(key):
         return None
     try:
         return complete_cohort(spec, key)

@@ -29,7 +29,12 @@ def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
     if spec.cohorts is None:
         return cohort_definitions(spec)
     assets = partitioned_definitions(spec, cohort_assets)
-    keys = [key for part in assets.assets or () for key in part.keys]
+    keys = [
+        key
+        for part in assets.assets or ()
+        if isinstance(part, dg.AssetsDefinition)
+        for key in part.keys
+    ]
     return dg.Definitions.merge(
         assets,
         new_cohort_definitions(spec, keys),

@@ -93,8 +93,10 @@ def _op(op: dg.OpDefinition, step: "_Step") -> dg.OpDefinition:
 
 def _body(op: dg.OpDefinition) -> Callable[..., Any]:
     """The function that was decorated as an asset or a check."""
-    body: Callable[..., Any] = op.compute_fn.decorated_fn
-    return body
+    from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
+
+    made = op.compute_fn
+    return made.decorated_fn if isinstance(made, DecoratedOpFunction) else made
 
 
 @dataclass(frozen=True)
