@@ -74,7 +74,8 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         The old value in another format goes. The event log learns the digest of the new one.
         """
         suffix, write = _format_of(obj)
-        partition = context.partition_key if context.has_partition_key else None
+        # Not the run's partition: a run of one also makes assets that have none.
+        partition = context.asset_partition_key if context.has_asset_partitions else None
         path = self._path(context.asset_key, suffix, partition)
         content = io.BytesIO()
         write(obj, content)
