@@ -437,14 +437,14 @@ class Sensor:
         return data
 
     def on_schedule(self, hour=3):
-        context = dg.build_schedule_context(
+        with dg.build_schedule_context(
             instance=self.instance,
             scheduled_execution_time=datetime(2030, 1, 1, hour, tzinfo=UTC),
             resources={"ledger": PrivacyLedger()},
             repository_def=self.definitions.get_repository_def(),
-        )
-        schedule = self.definitions.resolve_schedule_def("regenerate_letters_schedule")
-        return schedule.evaluate_tick(context)
+        ) as context:
+            schedule = self.definitions.resolve_schedule_def("regenerate_letters_schedule")
+            return schedule.evaluate_tick(context)
 
 
 @pytest.fixture
