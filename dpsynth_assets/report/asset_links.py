@@ -12,5 +12,5 @@ def asset_address(asset: str) -> str:
     """
     cohort, slash, rest = asset.partition("/")
     dataset, partition = registered_part(cohort)
-    chosen = f"?partition={partition}" if partition is not None and rest else ""
+    chosen = f"?view=partitions&partition={partition}" if partition is not None and rest else ""
     return f"/assets/{dataset}{slash}{rest}{chosen}"

@@ -64,5 +64,5 @@ def spent_in_words(trail: AuditTrail) -> str:
 def corpora_links(trail: AuditTrail) -> str:
     """Links to the assets that wrote released files."""
     assets = sorted({file.asset for file in trail.files if file.asset})
-    links = ", ".join(f"[{asset}]({quote(asset_address(asset), safe='/?=')})" for asset in assets)
+    links = ", ".join(f"[{asset}]({quote(asset_address(asset), safe='/?=&')})" for asset in assets)
     return links or "Nothing was published."

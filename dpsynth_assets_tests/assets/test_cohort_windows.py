@@ -354,7 +354,9 @@ def test_a_name_leads_to_its_dataset_and_partition():
     assert registered_part("letters_2026_01") == ("letters", "2026_01")
     assert registered_part("letters_of_2026_01") == ("letters_of_2026", "01")
     assert registered_part("letters_2026_02") == ("letters_2026_02", None)
-    assert asset_address("letters_2026_01/m/corpus") == "/assets/letters/m/corpus?partition=2026_01"
+    assert asset_address("letters_2026_01/m/corpus") == (
+        "/assets/letters/m/corpus?view=partitions&partition=2026_01"
+    )
     assert asset_address("letters_2026_01") == "/assets/letters"
     assert asset_address("other/m/corpus") == "/assets/other/m/corpus"
 
