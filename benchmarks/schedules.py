@@ -9,6 +9,7 @@ read: open the ledger, verify its chain, reserve. Nothing private is read; no mo
 """
 
 import argparse
+import logging
 import os
 import tempfile
 import time
@@ -168,14 +169,43 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
 
         report(f"sensor tick over {windows} windows (best of 3)", sense, 3)
         assets = len(loaded[0].resolve_asset_graph().get_all_asset_keys())
-        seen = dg.evaluate_automation_conditions(defs=loaded[0], instance=instance)
-
-        def follow() -> None:
-            dg.evaluate_automation_conditions(defs=loaded[0], instance=instance, cursor=seen.cursor)
-
-        report(f"automation tick over {assets} assets, nothing new", follow)
+        tick_of_all = following(instance, loaded[0])
+        tick_of_all()
+        report(f"automation tick over {assets} assets, nothing new", tick_of_all)
 
     check(home().ledger_url, names)
+
+
+def following(instance: "dg.DagsterInstance", loaded: "dg.Definitions") -> Callable[[], None]:
+    """A function that takes the next tick of `follow_releases`, as the daemon takes it.
+
+    `dagster.evaluate_automation_conditions`, which tests use, asks the instance for the partitions
+    of every condition of every asset again; the daemon keeps them for a tick.
+    """
+    import dagster as dg
+    from dagster._core.definitions.asset_daemon_cursor import AssetDaemonCursor
+    from dagster._core.definitions.automation_tick_evaluation_context import (
+        AutomationTickEvaluationContext,
+    )
+
+    graph, cursors = loaded.resolve_asset_graph(), [AssetDaemonCursor.empty()]
+
+    def tick() -> None:
+        _, cursor, _ = AutomationTickEvaluationContext(
+            evaluation_id=cursors[-1].evaluation_id + 1,
+            instance=instance,
+            asset_graph=graph,
+            cursor=cursors[-1],
+            materialize_run_tags={},
+            observe_run_tags={},
+            auto_observe_asset_keys=set(),
+            asset_selection=dg.AssetSelection.all(),
+            logger=logging.getLogger("benchmark"),
+            emit_backfills=False,
+        ).evaluate()
+        cursors.append(cursor)
+
+    return tick
 
 
 def make_base(instance: "dg.DagsterInstance", definitions: "dg.Definitions") -> None:

@@ -9,14 +9,13 @@ set of assets of its own, with a schedule. Nothing private is read; no model is 
 """
 
 import argparse
-import logging
 import os
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schedules import DATASET, SCHEDULE, WINDOWS, fill, make_base, report
+from schedules import DATASET, SCHEDULE, WINDOWS, fill, following, make_base, report
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -99,35 +98,11 @@ def ticks(instance: "dg.DagsterInstance", loaded: "dg.Definitions", windows: int
 
 
 def follow(instance: "dg.DagsterInstance", loaded: "dg.Definitions", state: str) -> None:
-    """A tick of `follow_releases` as the daemon takes it: the first, and later ones.
-
-    `dagster.evaluate_automation_conditions`, which tests use, asks the instance for the partitions
-    of every condition of every asset again; the daemon keeps them for a tick.
-    """
-    import dagster as dg
-    from dagster._core.definitions.asset_daemon_cursor import AssetDaemonCursor
-    from dagster._core.definitions.automation_tick_evaluation_context import (
-        AutomationTickEvaluationContext,
+    """Ticks of `follow_releases`: the first, and later ones."""
+    assets, tick = (
+        len(loaded.resolve_asset_graph().get_all_asset_keys()),
+        following(instance, loaded),
     )
-
-    graph, cursors = loaded.resolve_asset_graph(), [AssetDaemonCursor.empty()]
-    assets = len(graph.get_all_asset_keys())
-
-    def tick() -> None:
-        _, cursor, _ = AutomationTickEvaluationContext(
-            evaluation_id=cursors[-1].evaluation_id + 1,
-            instance=instance,
-            asset_graph=graph,
-            cursor=cursors[-1],
-            materialize_run_tags={},
-            observe_run_tags={},
-            auto_observe_asset_keys=set(),
-            asset_selection=dg.AssetSelection.all(),
-            logger=logging.getLogger("benchmark"),
-            emit_backfills=False,
-        ).evaluate()
-        cursors.append(cursor)
-
     report(f"follow_releases, {assets} assets, {state}, first tick", tick)
     report(f"follow_releases, {assets} assets, {state}, later (best of 3)", tick, 3)
 

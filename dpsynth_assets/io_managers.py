@@ -149,7 +149,13 @@ def stored_value(key: dg.AssetKey) -> Any:
 
 
 def _stored_under(key: dg.AssetKey, partition: str | None) -> list[str]:
-    """Parts of the place of a value: those of the key, with the name of its cohort first."""
+    """Parts of the place of a value: those of the key, with the name of its cohort first.
+
+    Raises:
+        ValueError: The partition, which anybody may type, would lead to another folder.
+    """
+    if partition is not None and "/" in partition:
+        raise ValueError(f"expected a partition whose key has no '/', got {partition!a}.")
     return [cohort_name(key.path[0], partition), *key.path[1:]]
 
 

@@ -140,6 +140,8 @@ def test_partitions_have_values_of_their_own_and_what_they_are_built_on_has_one(
     assert run("2026_01", base, rows, reader).success
     assert run("2026_02", rows, reader).success
     assert run("2026_01", reader).success
+    instance.add_dynamic_partitions("windows", ["x/../../public"])
+    assert "no '/'" in refused(run("x/../../public", reader))
     assert seen == {key: {"of": key, "base": "all"} for key in ("2026_01", "2026_02")}
     places = {str(path.relative_to(home / "artifacts")) for path in home.rglob("*.json")}
     assert {"public/base.json", "letters_2026_01/rows.json", "letters_2026_02/rows.json"} <= places
