@@ -1,10 +1,12 @@
-"""Contexts of private prediction in vLLM beside those of transformers: time of a step, rounding.
+"""Contexts of private prediction in vLLM beside our two decoders: time of a step, and rounding.
 
     .venv-vllm/bin/python benchmarks/private_prediction_vllm.py [--model FOLDER] [--rows 64]
 
-Both decode the same random prompts, which share a beginning, in one process on one thread, in turn.
-Processor time of a step of the private contexts, and of one with public contexts beside them, which
-are read in a step of their own and change places with the private ones in vLLM's batch each time.
+All decode the same random prompts, which share a beginning, in one process on one thread, in turn:
+vLLM and transformers in float32, the exact decoder in 8-bit integers (Llama-shaped models alone).
+Processor time of reading the prompts with the first step, of a step of the private contexts, and of
+one with public contexts beside them, which are read in a step of their own and change places with
+the private ones in vLLM's batch each time; each beside the exact decoder's.
 Then how far one row's logits move when the other rows change, in number, length and text, and the
 row's own place: what `logit_slack` has to cover (natural-log units).
 """
@@ -52,12 +54,13 @@ def random_model(folder: Path) -> Path:
 
 
 def measure(arguments: argparse.Namespace, folder: Path | str) -> None:
-    from dpsynth_assets.models.decoding import open_contexts
+    from dpsynth_assets.models.decoding import decoding_model, open_contexts
     from dpsynth_assets.models.language_model import load_language_model
     from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
     language_model = load_language_model(folder, dtype=arguments.dtype)
     decoders = {
+        "exact": decoding_model(language_model, exactly=True),
         "transformers": language_model.model,
         "vllm": VllmDecoder(
             language_model, cache_gib=arguments.cache_gib, most_rows=2 * arguments.rows + 64
@@ -71,6 +74,7 @@ def measure(arguments: argparse.Namespace, folder: Path | str) -> None:
             prompt_columns=columns,
             max_new_tokens=arguments.steps + 1,
             pad_token_id=language_model.pad_token_id,
+            public_prefixes=[shared_tokens(arguments, language_model.vocabulary_size)],
             public=public,
         )
 
@@ -80,34 +84,43 @@ def measure(arguments: argparse.Namespace, folder: Path | str) -> None:
     decoders["vllm"].close()
 
 
+KINDS = ("exact", "transformers", "vllm")
+
+
 def times(arguments: argparse.Namespace, opened: Callable[..., Any], vocabulary: int) -> None:
     prompts = prompts_of(arguments.rows, arguments, vocabulary, seed=0)
     columns = max(map(len, prompts))
-    own = {kind: opened(kind, prompts, columns) for kind in ("transformers", "vllm")}
-    beside = {kind: opened(kind, prompts[:8], columns, public=True) for kind in own}
-    spent: dict = {(kind, public): [] for kind in own for public in (False, True)}
+    own, beside, spent = {}, {}, {}
+    for kind in KINDS:
+        start = time.process_time()
+        own[kind] = opened(kind, prompts, columns)
+        one_step(own[kind], 0)
+        spent["reading, first step", kind] = [time.process_time() - start]
+        beside[kind] = opened(kind, prompts[:8], columns, public=True)
+        one_step(beside[kind], 0)
     worst = 0.0
-    for step in range(arguments.steps):
+    for step in range(1, arguments.steps):
         logits = {}
-        for kind in own:
+        for kind in KINDS:
             public = step % 2 == 1
             start = time.process_time()
             if public:
-                one_step(beside[kind], step // 2)
+                one_step(beside[kind], (step + 1) // 2)
             logits[kind] = one_step(own[kind], step)
-            if step > 1:  # the first steps read prompts
-                spent[kind, public].append(time.process_time() - start)
+            what = "step, 8 public rows beside" if public else "step"
+            spent.setdefault((what, kind), []).append(time.process_time() - start)
         worst = max(worst, float((logits["transformers"] - logits["vllm"]).abs().max()))
-    print(f"{arguments.rows} rows of up to {columns} tokens, milliseconds of a step (median)")
-    for (kind, public), seconds in sorted(spent.items()):
-        name = f"{kind}, 8 public rows beside" if public else kind
-        print(f"  {name:40}{1000 * statistics.median(seconds):9.1f}")
-    print(f"  largest difference of a logit {worst:.2g}")
+    print(f"{arguments.rows} rows of up to {columns} tokens, processor milliseconds (median)")
+    for (what, kind), seconds in sorted(spent.items()):
+        least = statistics.median(spent[what, "exact"])
+        each = statistics.median(seconds)
+        print(f"  {what:30}{kind:14}{1000 * each:9.1f}{each / least:7.2f} of exact")
+    print(f"  largest difference of a logit, transformers to vllm {worst:.2g}")
 
 
 def moves(arguments: argparse.Namespace, opened: Callable[..., Any], vocabulary: int) -> None:
     (row,) = prompts_of(1, arguments, vocabulary, seed=1)
-    for kind in ("transformers", "vllm"):
+    for kind in KINDS:
         found = []
         for seed in range(arguments.trials):
             others = prompts_of(
@@ -138,11 +151,19 @@ def prompts_of(rows: int, arguments: argparse.Namespace, vocabulary: int, seed: 
     import numpy as np
 
     draw = np.random.default_rng(seed)
-    shared = np.random.default_rng(99).integers(20, vocabulary - 20, arguments.shared).tolist()
+    shared = shared_tokens(arguments, vocabulary)
     return [
         shared + draw.integers(20, vocabulary - 20, draw.integers(1, own)).tolist()
         for own in [arguments.prompt - arguments.shared] * rows
     ]
+
+
+def shared_tokens(arguments: argparse.Namespace, vocabulary: int) -> list[int]:
+    """What every prompt begins with; public, and read once."""
+    import numpy as np
+
+    draw = np.random.default_rng(99)
+    return draw.integers(20, vocabulary - 20, arguments.shared).tolist()
 
 
 def parse() -> argparse.Namespace:

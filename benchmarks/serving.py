@@ -28,7 +28,8 @@ def main() -> None:
 
     def client() -> None:
         body = {"model": asked.model, "prompt": asked.label, "n": asked.rows}
-        headers = {"authorization": f"Bearer {os.environ.get('DPSYNTH_SERVE_TOKEN', '')}"}
+        token = os.environ.get("DPSYNTH_SERVE_TOKEN")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
         with httpx.Client(base_url=asked.address, timeout=600, headers=headers) as session:
             while time.monotonic() < ends:
                 started = time.monotonic()

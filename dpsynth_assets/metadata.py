@@ -21,6 +21,8 @@ from dpsynth_assets.privacy.directed_rounding import (
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
+from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.rests_on import RESTS_ON, SELF_TEST
 from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
 
 PAPERS: Final = {
@@ -177,9 +179,26 @@ def spend_metadata(
     }
     if spend.restated:
         metadata["dpsynth/restated"] = spend.restated
+    if (tested := _self_test(ledger, reservation)) is not None:
+        metadata["dpsynth/self_test"] = dg.MetadataValue.json(tested)
     if request.event is not None:
         metadata["dpsynth/accounting_event"] = dg.MetadataValue.json(event_to_json(request.event))
     return metadata
+
+
+def _self_test(ledger: Ledger, reservation: Reservation) -> dict[str, Any] | None:
+    """What a slack of 0 rests on, as the charge keeps it; None where rounding is charged."""
+    if reservation.request.parameters.get("logit_slack") != 0:
+        return None
+    charges = (
+        entry
+        for entry in ledger.entries(reservation.request.cohort)
+        if entry.kind == RESERVE and entry.reservation == reservation.id
+    )
+    found: dict[str, Any] | None = next(
+        (entry.parameters.get(RESTS_ON, {}).get(SELF_TEST) for entry in charges), None
+    )
+    return found
 
 
 def _charged_behind(ledger: Ledger, reservation: Reservation) -> list[Event]:

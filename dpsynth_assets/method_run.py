@@ -307,6 +307,7 @@ class _Run:
                 draw=partial(self._drawn, part, stage, values, embedder, Path(scratch)),
                 passes=None if stage.public else partial(self._unfinished, stage),
                 prepare=partial(self._prepare, part, stage, values),
+                rests_on=lambda: part.method.rests_on(stage, self._inputs(part, values)),
             )
         self._remember(part, stage.name, stored)
         return stored

@@ -3,6 +3,7 @@
 Timed: prompts to token ids, prefill, and every token, as on the peer's side. Some documents are
 written in the peer's way, one after another, and then all in one pass, which is the product's. The
 instructions before the private text are public and the same in every prompt: they are read once.
+A third argument names another decoder than transformers, `exact` or `vllm`: all in one pass.
 """
 
 import json
@@ -24,28 +25,48 @@ from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-PEER = sys.argv[2]
+PEER, DECODER = [*sys.argv[2:], "transformers"][:2]
 NOISE, THRESHOLD, TOP_K = 2.0, 0.7, 100
 NO_END = -1
 ALONE = 4  # documents written one after another
 
 
 def main() -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    model = opened()
     inputs = json.loads((WORK / f"{PEER}.inputs.json").read_text())
     batches = inputs["batches"]
     instructions = template(batches[0][0])
-    for name, together, count in (("one", 1, ALONE), ("all", len(batches), len(batches))):
+    cases = [("one", 1, ALONE), ("all", len(batches), len(batches))]
+    if DECODER != "transformers":
+        cases = [(DECODER, len(batches), len(batches))]
+    for name, together, count in cases:
         clock, tokens = Clock(), 0
         for first in clock(range(0, count, together)):
             ids = [tokenizer(batch)["input_ids"] for batch in batches[first : first + together]]
             prefix = public_prefix(lambda text: tokenizer(instructions + text)["input_ids"])
             tokens += decode(model, ids, prefix, inputs["clip_bound"], clock)
         clock.save(f"{PEER}.ours.{name}", tokens, together)
+
+
+def opened():
+    """Opens the decoder that is timed."""
+    from transformers import AutoModelForCausalLM
+
+    from dpsynth_assets.models.decoding import decoding_model
+    from dpsynth_assets.models.language_model import load_language_model
+
+    if DECODER == "transformers":
+        return AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    language_model = load_language_model(MODEL, dtype="float32")
+    if DECODER == "exact":
+        return decoding_model(language_model, exactly=True)
+    from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
+
+    return VllmDecoder(language_model, cache_gib=2.0, most_rows=1024)
 
 
 def template(prompt: str) -> str:

@@ -8,7 +8,12 @@ PEERS = {
     "invink": "InvisibleInk package",
     "amin": "Amin et al. 2024, public reimplementation",
 }
-SIDES = {".ours.one": "ours, a document at a time", ".ours.all": "ours, all in one pass"}
+SIDES = {
+    ".ours.one": "ours, a document at a time",
+    ".ours.all": "ours, all in one pass",
+    ".ours.exact": "ours, all in one pass, decoder: exact",
+    ".ours.vllm": "ours, all in one pass, decoder: vllm",
+}
 
 
 def rates(side: str) -> list[tuple[float, float]]:
@@ -27,7 +32,8 @@ def main() -> None:
         theirs = rates(peer)
         show(title, theirs, theirs)
         for side, name in SIDES.items():
-            show("  " + name, rates(peer + side), theirs)
+            if (WORK / f"{peer}{side}.times").exists():
+                show("  " + name, rates(peer + side), theirs)
 
 
 def show(name: str, ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> None:

@@ -2,7 +2,8 @@
 # Private decoding beside its public implementations, out of process: the same model, prompts,
 # batch size, clip and tokens, one thread, processor seconds, rounds interleaved.
 #
-#     benchmarks/peers/run.sh          ROUNDS=3 DOCUMENTS=32 BATCH=8 TOKENS=128 may be set
+#     benchmarks/peers/run.sh          ROUNDS=3 DOCUMENTS=32 BATCH=8 TOKENS=128 may be set, and
+#                                      VLLM=.venv-vllm/bin/python for `decoder: vllm` (make test-vllm)
 #
 # Peers: InvisibleInk (PyPI, GPL-3: installed into an environment of its own, never into ours) and
 # its authors' reimplementation of Amin et al. 2024 (GitHub). Their code is neither copied nor
@@ -51,6 +52,11 @@ for round in $(seq "$ROUNDS"); do
     "$work/venv/bin/python" "$here/${peer}_peer.py" "$work" > "$work/$peer.log" 2>&1 \
       || { echo "skipped: $peer does not run here ($work/$peer.log)"; continue; }
     "$python" "$here/ours.py" "$work" "$peer" 2> /dev/null
+    "$python" "$here/ours.py" "$work" "$peer" exact 2> /dev/null
+    if [ -n "${VLLM:-}" ]; then
+      "$VLLM" "$here/ours.py" "$work" "$peer" vllm > "$work/vllm.log" 2>&1 \
+        || echo "skipped: decoder vllm does not run here ($work/vllm.log)"
+    fi
   done
 done
 "$python" "$here/report.py" "$work"

@@ -9,6 +9,7 @@ import dagster as dg
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
 from dpsynth_assets.assets.model_steps import embedding_step
+from dpsynth_assets.assets.parted_records import parted_assets
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
@@ -33,6 +34,8 @@ def dataset_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Defin
         for shared in plan.shared
         for stage in shared.plan.stages
     ]
+    if spec.parts > 1:
+        return dg.Definitions(assets=[*parted_assets(spec), *histograms])
     return dg.Definitions(assets=[_private_records(spec), _private_embeddings(spec), *histograms])
 
 

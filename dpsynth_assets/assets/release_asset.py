@@ -32,6 +32,7 @@ from dpsynth_assets.assets.launch import (
 )
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.model_steps import model_step
+from dpsynth_assets.assets.parted_records import require_parts
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
@@ -77,6 +78,8 @@ def release_asset(
 ) -> dg.AssetsDefinition:
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
+    if stage.in_parts and spec.parts > 1:
+        resources |= {"workers"}
     section = public_section if stage.public else private_section
     engine = spec.engine if planned.method.uses_engine else None
 
@@ -191,6 +194,10 @@ class _StageRun:
         return self.context.resources.progress.start(self.context, self.name)
 
     @property
+    def _in_parts(self) -> bool:
+        return self.stage.in_parts and self.spec.parts > 1
+
+    @property
     def _store(self) -> ReleaseStore:
         store: ReleaseStore = self.context.resources.release_store
         return store
@@ -259,6 +266,7 @@ class _StageRun:
                 draw=partial(self._make_public, Path(scratch)) if self.stage.public else self._draw,
                 passes=None if self.stage.public else self._unfinished,
                 prepare=None if self.stage.public else self._check,
+                rests_on=lambda: self.planned.method.rests_on(self.stage, self.public),
             )
         if stored.reservation.reused:
             self.report(1.0, "stored release reused, nothing charged")
@@ -281,6 +289,8 @@ class _StageRun:
     def _check(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
         public = self.public
+        if self._in_parts:
+            require_parts(self.spec, self._sensitive)
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
         return self.planned.method.room(self.stage, public)
@@ -326,6 +336,14 @@ class _StageRun:
         return _drawn(made.value, made.cost)
 
     def _private(self, reservation: Reservation) -> PrivateInputs:
+        if self._in_parts:
+            return self._sensitive.read_parts_for_release(
+                self.spec.name,
+                ledger=self.ledger,
+                reservation=reservation,
+                workers=self.context.resources.workers.open(),
+                with_embeddings=self.stage.needs_embeddings,
+            )
         private = self._sensitive.read_for_release(
             self.spec.name,
             ledger=self.ledger,

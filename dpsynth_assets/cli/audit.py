@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.cli import audit_trail
+from dpsynth_assets.cli.cohorts import cohort_names
+from dpsynth_assets.cli.slack_audit import CohortAudit, cohort_audit
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
@@ -32,6 +34,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def run(
+    cohort: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[COHORT]",
+            help="Measure the cohort's own model instead: how far rounding moves its logits "
+            "(logit-slack). Public contexts alone are read.",
+            autocompletion=cohort_names,
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Name of an audit; may be repeated.")
     ] = None,
@@ -45,8 +56,13 @@ def run(
 
     chosen = _chosen(only)
     with _progress(quiet=as_json) as report:
-        results = run_audits(chosen, report, with_planted_bugs=with_planted_bugs)
-    save_results(home().audits, results)
+        if cohort is None:
+            results = run_audits(chosen, report, with_planted_bugs=with_planted_bugs)
+            save_results(home().audits, results)
+        else:
+            own = _of_cohort(cohort, only, report)
+            results = run_audits([own.audit], report, with_planted_bugs=with_planted_bugs)
+            own.save(results)
     _show(results, as_json=as_json)
     if not all(result.good for result in results):
         raise typer.Exit(1)
@@ -56,9 +72,11 @@ def run(
 def show(as_json: AsJson = False) -> None:
     """Show the last result of every audit; exit code 1 if one failed or none was run."""
     from dpsynth_assets.attacks.audits import latest_results
+    from dpsynth_assets.methods.private_prediction.measured_slack import slack_file
 
     try:
         results = latest_results(home().audits, with_planted_bugs=True)
+        results += latest_results(slack_file())
     except ValueError as problem:
         _refuse(str(problem))
     if not results:
@@ -113,6 +131,19 @@ def _chosen(names: Sequence[str] | None) -> "tuple[Audit, ...]":
         _refuse(str(problem))
 
 
+def _of_cohort(
+    cohort: str, names: Sequence[str] | None, report: Callable[[float, str], None]
+) -> "CohortAudit":
+    from dpsynth_assets.attacks.logit_moves import NAME
+
+    if names and set(names) != {NAME}:
+        _refuse(f"Expected --only {NAME} for a cohort, got {', '.join(names)}.")
+    try:
+        return cohort_audit(cohort, lambda message: report(0.0, message))
+    except (ValueError, FileNotFoundError) as problem:
+        _refuse(str(problem))
+
+
 def _facts(audit: "Audit") -> dict[str, object]:
     return {
         "name": audit.name,
@@ -148,7 +179,8 @@ def _table(results: Sequence["AuditResult"]) -> Table:
     for result in results:
         numbers = rounded_up(result.claimed, ".4g"), rounded_down(result.observed, ".4g")
         name = result.name if result.bug is None else f"  planted: {result.bug}"
-        measure = find_audit(result.name).measure if result.bug is None else ""
+        audit = find_audit(result.name.rpartition("/")[2])
+        measure = audit.measure if result.bug is None else ""
         table.add_row(name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}")
     return table
 

@@ -139,7 +139,7 @@ def _across(paths: Sequence[Path]) -> list[Problem]:
     specs = [file.spec for file in (*files, *declared)]
     bases = {spec.name for spec in specs if isinstance(spec, PublicDataSpec)}
     across = repeated_names(files) + shared_record_problems(files, declared)
-    return across + unknown_bases(files, bases)
+    return across + unknown_bases(files, bases, refused=standing(dataset_folders()).names)
 
 
 def _print(problems: Sequence[Problem], checked: int) -> None:

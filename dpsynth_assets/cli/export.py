@@ -87,20 +87,26 @@ def verify(
 
     if not folder.is_dir():
         raise PrivacyError(f"Expected a folder of `dpsynth export`, got none at {folder}.")
-    found = verify_package(folder, head)
+    found = verify_package(folder, None if head is None else head.strip().lower())
     console = Console(width=max(100, Console().width), stderr=bool(found.problems) and not as_json)
     if as_json:
         shown = None if found.head is None else vars(found.head)
         document = {"ok": not found.problems, "problems": list(found.problems), "head": shown}
         typer.echo(json.dumps(document, indent=2))
     elif found.problems:
-        for problem in found.problems:
+        for problem in map(_printable, found.problems):
             console.print(problem, style="red", highlight=False, soft_wrap=True, markup=False)
     elif found.label is not None and found.head is not None:
-        for line in _agreement(found.label, found.head.entries, found.head.root, head):
+        lines = _agreement(found.label, found.head.entries, found.head.root, head)
+        for line in map(_printable, lines):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
     if found.problems:
         raise typer.Exit(1)
+
+
+def _printable(line: str) -> str:
+    """A line without what a terminal obeys: names and texts of a package are a stranger's."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
 
 
 def _agreement(label: dict, entries: int, root: str, published: str | None) -> list[str]:

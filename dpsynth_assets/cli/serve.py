@@ -55,11 +55,11 @@ def serve(  # noqa: PLR0913 - one option a setting
     _expect_private(host, token, tls_certificate, tls_key)
     expect_free(host, port)
     limits = Limits(rows=rows, waiting=max(rows, waiting))
+    spec = find_cohort(cohort)
+    canaries = _canaries(spec)
     with ExitStack() as opened:
         served = {}
-        for artifact in _artifacts(
-            _cohort(find_cohort(cohort), engine), method, accept=accept_ex_post
-        ):
+        for artifact in _artifacts(_cohort(spec, engine), method, accept=accept_ex_post):
             source = opened.enter_context(artifact.open())
             served[artifact.name] = Served(artifact=artifact, source=source)
             labels = ", ".join(map(repr, source.labels))
@@ -68,6 +68,7 @@ def serve(  # noqa: PLR0913 - one option a setting
             {name: each.source for name, each in served.items()},
             batch_rows=limits.batch_rows,
             most_waiting=limits.waiting,
+            canaries=canaries,
         )
         opened.callback(queue.close)
         endpoint = Endpoint(served=served, queue=queue, limits=limits, token=token)
@@ -81,6 +82,7 @@ def serve(  # noqa: PLR0913 - one option a setting
             ssl_keyfile=tls_key,
             log_level="warning",
             access_log=False,
+            limit_concurrency=limits.connections,
         )
 
 
@@ -126,6 +128,26 @@ def _artifacts(cohort: "Cohort", methods: list[str] | None, *, accept: bool) -> 
             problems.append(str(problem))
     if not found:
         raise PrivacyError(" ".join(problems) or f"{name} declares no method.")
+    return found
+
+
+def _canaries(spec: PrivateDatasetSpec) -> list[str]:
+    """Declared canaries, which no row may hold.
+
+    Raises:
+        PrivacyError: They cannot be read, or one is too short to be looked for.
+    """
+    from dpsynth_assets.attacks.canaries import contains_canary
+    from dpsynth_assets.checks import read_canaries
+
+    try:
+        found = read_canaries(spec)
+        contains_canary((), found)
+    except (OSError, ValueError) as problem:
+        raise PrivacyError(
+            f"evaluation.canaries of {spec.name}: expected the list that the release gate reads, "
+            f"got none that can be looked for ({problem}). Mend it, or drop the field."
+        ) from None
     return found
 
 

@@ -41,6 +41,13 @@ class PrivateDatasetSpec(Declaration):
         description="Private dataset whose records are among these: both are charged to its "
         "account, under the same budget, unit and relation; none: no other file reads them.",
     )
+    parts: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="Parts that the records lie in, in [1, 4096]: a public number, by which large "
+        "stages are split among workers. Another number changes no release.",
+    )
     cohorts: CohortsSpec | None = Field(
         default=None,
         description="How the source is partitioned into disjoint cohorts, each a partition of the "

@@ -69,7 +69,8 @@ def standing(folders: Sequence[Path]) -> Standing:
             names |= dict.fromkeys(_names_in(path) - {file.spec.name for file in files}, path)
     repeated = repeated_names(usable)
     usable, lost = _without(usable, repeated)
-    strangers = unknown_bases(usable, {file.spec.name for file in usable if _is_base(file)})
+    bases = {file.spec.name for file in usable if _is_base(file)}
+    strangers = unknown_bases(usable, bases, refused=names)
     usable, without_base = _without(usable, strangers)
     names |= {file.spec.name: file.path for file in (*lost, *without_base) if not _is_base(file)}
     refused: dict[Path, tuple[Problem, ...]] = {}
@@ -79,19 +80,33 @@ def standing(folders: Sequence[Path]) -> Standing:
     return Standing(usable=tuple(usable), refused=refused, names=names)
 
 
-def unknown_bases(files: Sequence[DatasetFile], bases: Collection[str]) -> list[Problem]:
-    """Reports private datasets on a public base that no file declares."""
+def unknown_bases(
+    files: Sequence[DatasetFile], bases: Collection[str], *, refused: Mapping[str, Path]
+) -> list[Problem]:
+    """Reports private datasets on a public base that no file declares, or one with mistakes.
+
+    Args:
+        files: Files without mistakes of their own.
+        bases: Names of the bases that can be used.
+        refused: Names that stand in files with mistakes, and those files.
+    """
     return [
         Problem(
             file=str(file.path),
             field="public_data",
             expected="the name of a declared public base",
             got=repr(file.spec.public_data),
-            remedy=suggest(file.spec.public_data, sorted(bases)),
+            remedy=_remedy(file.spec.public_data, bases, refused),
         )
         for file in files
         if isinstance(file.spec, PrivateDatasetSpec) and file.spec.public_data not in bases
     ]
+
+
+def _remedy(name: str, bases: Collection[str], refused: Mapping[str, Path]) -> str:
+    if name in refused:
+        return f"{refused[name]} declares it but has mistakes: mend that file first."
+    return suggest(name, sorted(bases))
 
 
 def _without(

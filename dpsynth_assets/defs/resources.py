@@ -13,6 +13,7 @@ def resources() -> dg.Definitions:
     from dpsynth_assets.resources.progress import Progress
     from dpsynth_assets.resources.release_store import ReleaseStore
     from dpsynth_assets.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.resources.workers import PartWorkers
 
     return dg.Definitions(
         resources={
@@ -22,6 +23,7 @@ def resources() -> dg.Definitions:
             "release_store": ReleaseStore(),
             "models": Models(),
             "progress": Progress(),
+            "workers": PartWorkers(),
         },
         executor=declared_executor(),
     )

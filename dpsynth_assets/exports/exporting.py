@@ -1,7 +1,7 @@
 """What may leave: a corpus as it was published, or a generator as the ledger sealed it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ def export_corpus(
     """Packs a published corpus: rows that passed the release gate, under their own label.
 
     Raises:
-        PrivacyError: Nothing was published, or what lies there is not what the ledger sealed.
+        PrivacyError: Nothing was published, or what lies there is not what the ledger sealed, or an
+            attack on these very settings has refuted their claim since.
     """
     published = home().released / packager.spec.name / planned.folder
     if not (published / LABEL_FILE).is_file():
@@ -45,6 +46,7 @@ def export_corpus(
         )
     _refuse_altered(packager, planned, published)
     label = json.loads((published / LABEL_FILE).read_text())
+    refuse_refuted(packager.ledger.entries(), label["subject"]["reservation"])
     rows = pl.read_parquet(published / "data")
     return packager.write(
         target,
@@ -78,9 +80,7 @@ def export_generator(
     asset = f"{packager.spec.name}/{planned.folder}/{FINETUNED_GENERATOR}"
     charge = last_release(packager.ledger, packager.store, asset, packager.spec.account)
     entries = packager.ledger.entries()
-    attacks = attacks_on_release(entries, charge.reservation)
-    if (refused := refusal(attacks)) is not None:
-        raise PrivacyError(refused)
+    attacks = refuse_refuted(entries, charge.reservation)
     behind = [each.event for each in charges_behind(entries, charge.reservation)]
     audits = [*find_audits(behind), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
@@ -106,6 +106,25 @@ def refuse_past_the_gate(spec: PrivateDatasetSpec) -> None:
             f"release_gate.copied_spans: expected show, got block, for {spec.name!r}: rows of an "
             "endpoint or of exported weights pass no gate. Export its corpora, or write show."
         )
+
+
+def refuse_refuted(entries: Sequence[LedgerEntry], reservation: str) -> list[dict[str, Any]]:
+    """Refuses to hand out a release whose claim an attack has refuted.
+
+    Args:
+        entries: The ledger, in order.
+        reservation: The charge of the release.
+
+    Returns:
+        The attacks that concern it, as a label prints them.
+
+    Raises:
+        PrivacyError: One of them refuted its claim, or that of what it was made from.
+    """
+    attacks = attacks_on_release(entries, reservation)
+    if (refused := refusal(attacks)) is not None:
+        raise PrivacyError(refused)
+    return attacks
 
 
 def last_release(ledger: Ledger, store: StoredReleases, asset: str, account: str) -> LedgerEntry:

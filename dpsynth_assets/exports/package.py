@@ -18,7 +18,7 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.storage.whole_folders import file_digests, replaced_whole
+from dpsynth_assets.storage.whole_folders import file_digests, file_names, replaced_whole
 
 MECHANISM = "export"
 CODE_VERSION = "1"
@@ -117,12 +117,21 @@ def refuse_other_folder(target: Path) -> None:
     """Refuses to replace what is no package.
 
     Raises:
-        PrivacyError: There is a file, or a folder with other content.
+        PrivacyError: There is a file, or a folder with other content, were it beside a package's.
     """
-    if target.is_dir() and (not any(target.iterdir()) or (target / PROOF_FILE).is_file()):
+    if target.is_dir() and (not any(target.iterdir()) or _is_package(target)):
         return
     if target.exists():
         raise PrivacyError(
             f"--output: expected a new folder, or an earlier package, got {target}, which holds "
             "something else. Name another folder."
         )
+
+
+def _is_package(folder: Path) -> bool:
+    """Says whether a folder holds files of a package and no others, such as a repository's."""
+    try:
+        files = LedgerProof.read(folder).package.parameters["files"]
+    except (PrivacyError, KeyError):
+        return False
+    return set(file_names(folder)) <= {PROOF_FILE, *files}

@@ -43,16 +43,34 @@ class LedgerProof:
         head, shown = proven(entries, [*entries_behind(entries, package.cohort, last), package])
         return cls(head=head, package=package, entries=tuple(shown))
 
-    def write(self, folder: Path) -> None:
-        """Writes the proof into a package."""
-        document = {
+    def to_json(self) -> dict[str, Any]:
+        """The document that a package holds."""
+        return {
             "schema": SCHEMA,
             "head": {"entries": self.head.entries, "root": self.head.root},
             "package": self.package.reservation,
             "entries": [each.to_json() for each in self.entries],
         }
-        text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
+
+    def write(self, folder: Path) -> None:
+        """Writes the proof into a package."""
+        text = json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False)
         (folder / PROOF_FILE).write_text(text + "\n", encoding="utf-8")
+
+    def behind(self, last: int) -> list[LedgerEntry]:
+        """Entries from which the label follows.
+
+        Args:
+            last: Number of the entry that the label was written after.
+
+        Raises:
+            PrivacyError: The proof shows others than these and the package's own.
+        """
+        shown = [each.entry for each in self.entries]
+        behind = entries_behind(shown, self.package.cohort, last)
+        if shown != [*behind, self.package]:
+            raise PrivacyError("expected the entries behind the label, got others beside them.")
+        return behind
 
     @classmethod
     def read(cls, folder: Path) -> "LedgerProof":
@@ -65,7 +83,7 @@ class LedgerProof:
             stored = json.loads((folder / PROOF_FILE).read_text(encoding="utf-8"))
             found = cls._parsed(stored)
             lost = [each.entry.seq for each in found.entries if not leads_to(each, found.head)]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise PrivacyError("expected a proof that can be read, got none or another.") from None
         if lost:
             raise PrivacyError(
@@ -76,17 +94,17 @@ class LedgerProof:
 
     @classmethod
     def _parsed(cls, stored: dict[str, Any]) -> "LedgerProof":
-        if set(stored) != {"schema", "head", "package", "entries"} or stored["schema"] != SCHEMA:
-            raise ValueError(stored)
-        if set(stored["head"]) != {"entries", "root"}:
-            raise ValueError(stored)
         entries = tuple(ProvenEntry.from_json(each) for each in stored["entries"])
         charges = {e.entry.reservation: e.entry for e in entries if e.entry.kind == RESERVE}
         head = TreeHead(int(stored["head"]["entries"]), str(stored["head"]["root"]))
-        return cls(head=head, package=charges[stored["package"]], entries=entries)
+        found = cls(head=head, package=charges[stored["package"]], entries=entries)
+        places = [each.entry.seq for each in entries]
+        if found.to_json() != stored or places != sorted(set(places)):
+            raise ValueError("Expected each entry once, in order, and nothing beside a proof.")
+        return found
 
 
 def entries_behind(entries: Sequence[LedgerEntry], cohort: str, last: int) -> list[LedgerEntry]:
     """Entries from which a label of a cohort follows, up to entry `last`."""
-    seen = entries[:last]
+    seen = (each for each in entries if each.seq <= last)
     return [each for each in seen if each.cohort == cohort or each.kind == RECOVERY]

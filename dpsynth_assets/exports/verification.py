@@ -16,9 +16,11 @@ from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
+from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, SCHEMA, corpus_label
+from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
 from dpsynth_assets.storage.whole_folders import digest_of, file_names
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
@@ -51,12 +53,17 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
         proof = LedgerProof.read(folder)
     except PrivacyError as problem:
         return Verification(problems=(f"{PROOF_FILE}: {problem}",))
-    problems = _head_problems(proof, published_root) + _file_problems(folder, proof.package)
-    label = _label(folder)
-    if label is None:
-        problems.append(f"{LABEL_FILE}: expected a privacy label, got none that can be read.")
-    elif not problems:
-        problems = _label_problems(folder, label, proof)
+    label, problems = None, _head_problems(proof, published_root)
+    try:
+        problems += _file_problems(folder, proof.package)
+        label = _label(folder)
+        if label is None:
+            problems.append(f"{LABEL_FILE}: expected a privacy label, got none that can be read.")
+        elif not problems:
+            problems = _label_problems(folder, label, proof)
+    except Exception as error:  # noqa: BLE001 - a forged entry may break whatever reads it
+        kind = type(error).__name__
+        problems.append(f"{PROOF_FILE}: expected entries that can be read, got others ({kind}).")
     return Verification(problems=tuple(problems), head=proof.head, label=label)
 
 
@@ -74,6 +81,9 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
     if package.mechanism != MECHANISM:
         return [f"{PROOF_FILE}: expected the entry of an export, got {package.mechanism!r}."]
     expected: dict[str, str] = package.parameters["files"]
+    if odd := [path for path in folder.rglob("*") if not _is_plain(path)]:
+        names = sorted(path.relative_to(folder).as_posix() for path in odd)
+        return [f"{name}: expected a file or a folder, got something else." for name in names]
     found = set(file_names(folder)) - {PROOF_FILE}
     missing = [f"{name}: expected this file, got none." for name in sorted(set(expected) - found)]
     added = [f"{name}: expected no such file." for name in sorted(found - set(expected))]
@@ -83,6 +93,11 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
         if digest_of(folder / name) != expected[name]
     ]
     return [*missing, *added, *changed]
+
+
+def _is_plain(path: Path) -> bool:
+    """Says whether a path is listed with what is in it; a link to a folder is not."""
+    return path.is_file() or (path.is_dir() and not path.is_symlink())
 
 
 def _label(folder: Path) -> dict[str, Any] | None:
@@ -102,25 +117,23 @@ def _label(folder: Path) -> dict[str, Any] | None:
 def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> list[str]:
     """Computes label and card again from the entries of the proof."""
     subject, composition = label["subject"], label.get("composition") or {}
-    if (label.get("schema"), composition.get("code")) != (SCHEMA, CODE):
+    written = f"{composition.get('code')} with {composition.get('library')}"
+    if (label.get("schema"), written) != (SCHEMA, here := f"{CODE} with {LIBRARY}"):
         return [
-            f"{LABEL_FILE}: written by {composition.get('code')}, this is {CODE}: files and proof "
-            "agree, but the label cannot be computed again. Install that version to do so."
+            f"{LABEL_FILE}: written by {written}, this is {here}: files and proof agree, but the "
+            "label cannot be computed again. Install these versions to do so."
         ]
     if subject["kind"] not in (CORPUS, GENERATOR):
         return [f"{LABEL_FILE}: expected a corpus or a generator, got {subject['kind']!r}."]
     if proof.package.parameters["inputs"][RELEASE] != subject["reservation"]:
         return [f"{LABEL_FILE}: subject: expected the release of the proof, got another."]
-    seen = _seen(proof, label)
-    if (expected := proof.package.parameters["entries_behind"]) != len(seen):
-        return [f"{PROOF_FILE}: expected {expected} entries behind the label, got {len(seen)}."]
     try:
+        seen = proof.behind(int(label["cohort"]["as_of_entry"]))
+        if (expected := proof.package.parameters["entries_behind"]) != len(seen):
+            return [f"{PROOF_FILE}: expected {expected} entries behind the label, got {len(seen)}."]
+        _expect_all_inputs(seen, subject["reservation"])
         recomputed = corpus_label(
-            seen,
-            subject["reservation"],
-            label["audits"],
-            kind=subject["kind"],
-            linked=False,
+            seen, subject["reservation"], label["audits"], kind=subject["kind"], linked=False
         )
     except PrivacyError as problem:
         return [f"{PROOF_FILE}: {problem}"]
@@ -134,10 +147,15 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
     return problems
 
 
-def _seen(proof: LedgerProof, label: dict[str, Any]) -> Sequence[LedgerEntry]:
-    """Entries that were there when the label was written."""
-    last = int(label["cohort"]["as_of_entry"])
-    return [each.entry for each in proof.entries if each.entry.seq <= last]
+def _expect_all_inputs(entries: Sequence[LedgerEntry], reservation: str) -> None:
+    """Refuses a proof that lacks the charge of something the release was made from.
+
+    Raises:
+        PrivacyError: A charge is missing: the label would leave its cost out.
+    """
+    charges = {each.reservation: each for each in entries if each.kind == RESERVE}
+    if lost := [name for name in releases_behind(reservation, charges) if name not in charges]:
+        raise PrivacyError(f"expected the charge {lost[0]}, which the release names, got none.")
 
 
 def _different(label: dict[str, Any], recomputed: dict[str, Any]) -> list[str]:

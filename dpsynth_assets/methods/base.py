@@ -255,6 +255,14 @@ class Staged(ABC, Generic[ConfigT]):
         """
         del stage, public
 
+    def rests_on(self, stage: Stage, public: PublicInputs) -> Mapping[str, Any]:
+        """States what was tested of public inputs before the charge, which keeps it for the label.
+
+        **Privacy** Reads settings, public models and released values only.
+        """
+        del stage, public
+        return {}
+
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Bounds what a stage takes of the disks: its release, its draw, the corpus from it.
 

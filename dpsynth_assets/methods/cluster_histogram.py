@@ -24,6 +24,7 @@ from dpsynth_assets.privacy.accounting import zcdp_epsilon
 from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
+from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows_of_labels
 from dpsynth_assets.privacy.release import Cost, Release
 
 CLUSTER_HISTOGRAM = "cluster_histogram"
@@ -100,15 +101,9 @@ def assign_clusters(
 
     **Privacy** Reads one record and public centres: other records do not matter.
     """
-    from dpsynth_assets.clustering import nearest_center
-
-    clusters = np.full(len(labels), -1, dtype=np.int64)
-    for label, chosen in enumerate(kept):
-        own = labels == label
-        if own.any() and len(chosen):
-            indices = np.asarray(chosen, dtype=np.int64)
-            clusters[own] = indices[nearest_center(embeddings[own], centers[indices])]
-    return clusters
+    public = PublicRows(centers, distance=False)
+    groups = {label: public.group(np.asarray(chosen, int)) for label, chosen in enumerate(kept)}
+    return nearest_rows_of_labels(np.asanyarray(embeddings), labels, public, groups)
 
 
 def count_by_label_and_center(
@@ -128,6 +123,35 @@ def select_top_centers(dp_counts: np.ndarray, clusters_per_label: int) -> list[l
     """
     order = np.argsort(-np.asarray(dp_counts), axis=1, kind="stable")
     return [sorted(row[:clusters_per_label].tolist()) for row in order]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellCounts:
+    """Counts records by label and nearest kept centre, for `PrivateInputs.counted`.
+
+    Attributes:
+        labels: L declared labels, in order.
+        centers: (K, d) public centres.
+        kept: For each label, indices into `centers`.
+    """
+
+    labels: tuple[str, ...]
+    centers: np.ndarray
+    kept: Sequence[Sequence[int]]
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Counts (L, K) int64; private.
+
+        Raises:
+            ValueError: If there are no embeddings.
+        """
+        if private.embeddings is None:
+            raise ValueError(
+                "Expected embeddings of the private records, got none. Embed them first."
+            )
+        own = counted_labels(private.records, self.labels)
+        clusters = assign_clusters(private.embeddings, own, self.centers, self.kept)
+        return count_by_label_and_center(own, clusters, len(self.kept), len(self.centers))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,16 +190,9 @@ class ClusterCounting:
         Raises:
             ValueError: If there are no embeddings.
         """
-        embeddings = private.embeddings
-        if embeddings is None:
-            raise ValueError(
-                "Expected embeddings of the private records, got none. Embed them first."
-            )
-        own = counted_labels(private.records, self.labels)
 
         def noisy_counts(kept: Sequence[Sequence[int]]) -> Release[np.ndarray]:
-            clusters = assign_clusters(embeddings, own, centers, kept)
-            counts = count_by_label_and_center(own, clusters, len(kept), len(centers))
+            counts = private.counted(CellCounts(labels=self.labels, centers=centers, kept=kept))
             return self.histogram.release(
                 [int(row[i]) for row, chosen in zip(counts, kept, strict=True) for i in chosen]
             )
@@ -215,6 +232,7 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
             ),
             kinds=("opendp",),
             needs_embeddings=True,
+            in_parts=True,
             on_gpu=False,
         )
         return (stage,)

@@ -1,9 +1,12 @@
 """Records that a count or a vote counts, each under its declared label."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from dpsynth_assets.methods.inputs import PrivateInputs
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,3 +35,19 @@ def counted_labels(records: "pl.DataFrame", declared: Sequence[str]) -> np.ndarr
         place.get(label, UNCOUNTED) if text.strip() else UNCOUNTED for label, text in columns
     ]
     return np.array(numbers, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelCounts:
+    """Counts records by label, for `PrivateInputs.counted`.
+
+    Attributes:
+        labels: L declared labels, in order.
+    """
+
+    labels: tuple[str, ...]
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Counts (L,) int64; private."""
+        numbers = counted_labels(private.records, self.labels)
+        return np.bincount(numbers[numbers != UNCOUNTED], minlength=len(self.labels))

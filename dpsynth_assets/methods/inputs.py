@@ -54,6 +54,13 @@ class Checkpoint(Protocol):
         """Makes a filled folder the last checkpoint: whole or not at all, on disk at the end."""
 
 
+class PartedRecords(Protocol):
+    """Private records that lie in parts, which no process reads together."""
+
+    def summed(self, count: "Callable[[PrivateInputs], np.ndarray]") -> np.ndarray:
+        """Adds up the whole numbers that `count` returns for each part; private."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateInputs:
     """What a mechanism reads after the ledger was charged. Never logged, never returned.
@@ -64,12 +71,29 @@ class PrivateInputs:
         secrets: Which record holds which secret: columns `record` (row of `records`) and
             `secret` (index), where the cohort declares secrets and the stage reads them.
         passes: Finished passes of this very release, if the caller keeps them.
+        parts: Where a stage counts part by part (`Stage.in_parts`) and the records lie in parts:
+            these. `records` is then empty and there are no embeddings.
     """
 
     records: "pl.DataFrame" = field(repr=False)
     embeddings: np.ndarray | None = field(default=None, repr=False)
     secrets: "pl.DataFrame | None" = field(default=None, repr=False)
     passes: PassStore | None = field(default=None, repr=False)
+    parts: PartedRecords | None = field(default=None, repr=False)
+
+    def counted(self, count: "Callable[[PrivateInputs], np.ndarray]") -> np.ndarray:
+        """Counts the records, wherever they lie.
+
+        Args:
+            count: Turns the inputs of some records into whole numbers, one for each public bin,
+                each record by itself: the counts of all are the sum. It is sent to workers, so it
+                holds public values only and is defined at the top of a module.
+
+        Returns:
+            The counts of all records, the same for any number of parts and of workers. Private:
+            the caller adds noise, once.
+        """
+        return count(self) if self.parts is None else self.parts.summed(count)
 
 
 @dataclass(frozen=True, kw_only=True)

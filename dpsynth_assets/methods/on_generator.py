@@ -4,6 +4,7 @@ The weights were released under DP and paid for by their own method, so all that
 public as they are: texts that they write stand where those of the public model stood.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -68,6 +69,10 @@ class OnGenerator(Method[Any]):
     def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Asks for the generator, then what the method asks for of its model."""
         super().check_public(stage, self._on_generator(public))
+
+    def rests_on(self, stage: Stage, public: PublicInputs) -> Mapping[str, Any]:
+        """States what was tested of the generator."""
+        return super().rests_on(stage, self._on_generator(public))
 
     def make_public(
         self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback

@@ -165,6 +165,34 @@ def project_to_total(dp_counts: np.ndarray, total: float) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopicCounts:
+    """Counts records by label and topic, for `PrivateInputs.counted`.
+
+    Attributes:
+        labels: L declared labels, in order.
+        topic_model: Public topics, of the embedder of the records.
+    """
+
+    labels: tuple[str, ...]
+    topic_model: "TopicModel"
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Counts (L * bins,) int64, label by label; private.
+
+        Raises:
+            ValueError: There are no embeddings, or they do not match the records or the topics.
+        """
+        if private.embeddings is None:
+            raise ValueError(
+                "Expected embeddings of the private records, got none. Embed them first."
+            )
+        if len(private.embeddings) != private.records.height:
+            raise ValueError("Expected one embedding for each private record. Embed them again.")
+        topics = self.topic_model.assign(private.embeddings)
+        return _count(private.records, topics, self.labels, self.topic_model.bins)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TopicCounting:
     """One noisy histogram over labels and public topics, unclassified records included.
 
@@ -200,16 +228,8 @@ class TopicCounting:
         Raises:
             ValueError: There are no embeddings, or they do not match the records or the topics.
         """
-        if private.embeddings is None:
-            raise ValueError(
-                "Expected embeddings of the private records, got none. Embed them first."
-            )
-        if len(private.embeddings) != private.records.height:
-            raise ValueError("Expected one embedding for each private record. Embed them again.")
-        topics = topic_model.assign(private.embeddings)
-        made = self.histogram.release(
-            _count(private.records, topics, self.labels, topic_model.bins)
-        )
+        counts = private.counted(TopicCounts(labels=self.labels, topic_model=topic_model))
+        made = self.histogram.release(counts)
         rows = made.value.reshape(len(self.labels), topic_model.bins).tolist()
         histogram = TopicHistogram(
             labels=self.labels,
@@ -259,6 +279,7 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
             ),
             kinds=("opendp",),
             needs_embeddings=True,
+            in_parts=True,
             on_gpu=False,
         )
         return (stage,)
@@ -299,8 +320,8 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
 
 def _count(
     records: "pl.DataFrame", topics: np.ndarray, declared: Sequence[str], bins: int
-) -> list[int]:
+) -> np.ndarray:
     """Counts records in each cell, row by row of the declared labels. Private."""
     label_of = counted_labels(records, declared)
     cells = (label_of * bins + topics)[label_of != UNCOUNTED]
-    return [int(count) for count in np.bincount(cells, minlength=len(declared) * bins)]
+    return np.bincount(cells, minlength=len(declared) * bins)

@@ -16,3 +16,6 @@ GRADIENTS = "gradients"
 
 STATES = "states"
 """The records that shared a pass when hidden states were read."""
+
+SELF_TEST = "self_test"
+"""The test in which no row of a pass moved another's logits, where rounding is not charged."""

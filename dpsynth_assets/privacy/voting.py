@@ -109,17 +109,7 @@ class GaussianVoting:
         Raises:
             ValueError: If the shape or a candidate does not fit; no choice is shown.
         """
-        choices = np.asarray(private_choices)
-        if choices.ndim != 2 or choices.shape[1] != self.votes_per_record:
-            raise ValueError(
-                f"Expected choices of shape (N, {self.votes_per_record}), got {choices.shape}."
-            )
-        if not np.issubdtype(choices.dtype, np.integer):
-            raise ValueError(f"Expected whole candidate numbers, got {choices.dtype}.")
-        votes = choices[choices != NO_VOTE]
-        if votes.size and not (votes.min() >= 0 and votes.max() < candidates):
-            raise ValueError(f"Expected choices in [0, {candidates}) or {NO_VOTE}, got another.")
-        return np.bincount(votes, minlength=candidates).astype(np.int64)
+        return count_votes(private_choices, candidates, self.votes_per_record)
 
     def release(self, private_votes: np.ndarray) -> Release[np.ndarray]:
         """Adds noise to one round's votes.
@@ -148,6 +138,19 @@ class GaussianVoting:
             relation=self.relation,
             max_records_per_unit=self.votes_per_record * self.max_records_per_unit,
         )
+
+
+def count_votes(private_choices: np.ndarray, candidates: int, votes_per_record: int) -> np.ndarray:
+    """Counts (C,) int64 votes of some records; see `GaussianVoting.count`."""
+    choices = np.asarray(private_choices)
+    if choices.ndim != 2 or choices.shape[1] != votes_per_record:
+        raise ValueError(f"Expected choices of shape (N, {votes_per_record}), got {choices.shape}.")
+    if not np.issubdtype(choices.dtype, np.integer):
+        raise ValueError(f"Expected whole candidate numbers, got {choices.dtype}.")
+    votes = choices[choices != NO_VOTE]
+    if votes.size and not (votes.min() >= 0 and votes.max() < candidates):
+        raise ValueError(f"Expected choices in [0, {candidates}) or {NO_VOTE}, got another.")
+    return np.bincount(votes, minlength=candidates).astype(np.int64)
 
 
 def voting_noise_std(

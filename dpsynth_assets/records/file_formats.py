@@ -6,7 +6,8 @@ UTF-8 spoils only itself.
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def read_arrow_stream(file: Path) -> pl.DataFrame:
 def declared_rows(file: Path) -> int:
     """Number of rows that the footer of a Parquet file declares; reads no row."""
     return int(pq.read_metadata(file).num_rows)
+
+
+def parquet_batches_lossy(file: Path, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
+    """Reads as `read_parquet_lossy` does, at most `rows` rows at a time."""
+    with pq.ParquetFile(file) as opened:
+        for batch in opened.iter_batches(batch_size=rows, columns=list(columns)):
+            yield _frame(pa.Table.from_batches([batch])).select(columns)
 
 
 def read_parquet_lossy(file: Path, columns: Sequence[str]) -> pl.DataFrame:
@@ -92,6 +100,26 @@ def read_json_lines(file: Path, columns: ColumnNames) -> pl.DataFrame:
     known = {key for record in records if record for key in record}
     if known:
         check_columns(sorted(known), columns, file, schema=False)
+    return _as_rows(records, columns)
+
+
+def json_lines_batches(file: Path, columns: ColumnNames, rows: int) -> Iterator[pl.DataFrame]:
+    """Reads as `read_json_lines` does, at most `rows` records at a time.
+
+    Raises:
+        SourceError: As there; a column that no record has is known at the end only.
+    """
+    known: set[str] = set()
+    lines = _streamed_lines(file)
+    while chunk := guarded(lambda: list(islice(lines, rows)), file, "a JSON Lines file"):
+        records = [_json_object(line) for line in chunk]
+        known.update(key for record in records if record for key in record)
+        yield _as_rows(records, columns)
+    if known:
+        check_columns(sorted(known), columns, file, schema=False)
+
+
+def _as_rows(records: Sequence[dict[str, Any] | None], columns: ColumnNames) -> pl.DataFrame:
     texts = [_text(record, columns) if record else None for record in records]
     data: dict[str, Any] = {
         name: [_json_text(record.get(name)) if record else None for record in records]
@@ -111,6 +139,16 @@ def _lines(file: Path) -> list[str]:
     text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
     # Not splitlines(): U+2028 and its kin may stand inside a JSON string.
     return [line for line in text.split("\n") if line.strip()]
+
+
+def _streamed_lines(file: Path) -> Iterator[str]:
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+        lines: Iterable[bytes] = opened
+        for number, line in enumerate(lines):
+            start = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
+            text = start.decode("utf-8", errors="replace")
+            if text.strip():
+                yield text.removesuffix("\n")
 
 
 def _text(record: dict[str, Any], columns: ColumnNames) -> Any:

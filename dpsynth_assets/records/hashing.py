@@ -15,6 +15,7 @@ class Purpose(StrEnum):
     RECORD_ID = "record id"
     UNIT_BOUND = "unit bound"
     HELD_OUT = "held out"
+    PART = "part"
 
 
 def keyed_hash(purpose: Purpose, dataset: str, *parts: str) -> bytes:

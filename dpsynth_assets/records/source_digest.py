@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 
@@ -51,7 +51,15 @@ def source_digest(raw: pl.DataFrame, spec: PrivateDatasetSpec, key: bytes) -> st
     **Privacy** It depends on the records without noise: it stays in the sensitive store.
     """
     rows = in_window(raw, spec)
-    total = sum(int.from_bytes(row, "big") for row in _row_digests(rows, key))
+    return _written(sum(int.from_bytes(row, "big") for row in _row_digests(rows, key)))
+
+
+def joined_digest(digests: Iterable[str]) -> str:
+    """The digest of rows that lie in parts, from the digest of each part."""
+    return _written(sum(int(digest, 16) for digest in digests))
+
+
+def _written(total: int) -> str:
     return (total % 2 ** (8 * _BYTES)).to_bytes(_BYTES, "big").hex()
 
 

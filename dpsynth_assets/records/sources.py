@@ -40,6 +40,14 @@ from dpsynth_assets.records.refusals import (
     refuse_unpacked_bytes,
 )
 
+CSV_FILE = "a CSV file with a header and as many fields on every line"
+PARQUET_FILE = "a Parquet file"
+REMOTE = (
+    "an answer from the Hugging Face hub with Parquet files",
+    "Go online, or download it and name the folder.",
+)
+"""What was expected to be there, for a refusal; of the hub with a remedy."""
+
 _FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -142,13 +150,28 @@ def _format_of(name: str, source: SourceSpec) -> str:
 
 
 def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+    kind = admitted_format(file, source)
+    refuse_little_memory(file)
+    if kind == "jsonl":
+        return read_json_lines(file, columns)
+    return read_typed(file, source, columns, kind)
+
+
+def admitted_format(file: Path, source: SourceSpec) -> str:
+    """The format of a file that may be read.
+
+    Raises:
+        SourceError: It may not: no ordinary file, of another format, or a bomb.
+    """
     kind = _format_of(file.name, source)
     refuse_stray_dialect(source, kind)
     refuse_no_file(file)
-    refuse_little_memory(file)
     refuse_foreign(file, kind)
-    if kind == "jsonl":
-        return read_json_lines(file, columns)
+    return kind
+
+
+def read_typed(file: Path, source: SourceSpec, columns: ColumnNames, kind: str) -> pl.DataFrame:
+    """Reads a file of a format other than JSON Lines whole."""
     if kind == "huggingface":
         frame = guarded(lambda: read_arrow_stream(file), file, "an Arrow stream")
         return as_records(_selected(frame.lazy(), columns, file, schema=True).collect(), columns)
@@ -157,31 +180,46 @@ def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataF
     return as_records(_read_parquet(file, columns), columns)
 
 
-def _read_csv(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+def csv_query(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.LazyFrame:
+    """The named columns of a CSV file, which nothing has read but its header.
+
+    Raises:
+        SourceError: The file is no CSV file of the declared dialect, or lacks a column.
+    """
     dialect = dialect_of(file, source)
     refuse_dialect(file, dialect, columns)
-    expected = "a CSV file with a header and as many fields on every line"
-    scan = guarded(lambda: scan_csv(file, dialect), file, expected)
-    guarded(scan.collect_schema, file, expected)
-    query = _selected(scan, columns, file, schema=False)
-    return guarded(query.collect, file, expected)
+    scan = guarded(lambda: scan_csv(file, dialect), file, CSV_FILE)
+    guarded(scan.collect_schema, file, CSV_FILE)
+    return _selected(scan, columns, file, schema=False)
+
+
+def parquet_query(file: Path, columns: ColumnNames) -> pl.LazyFrame:
+    """The named columns of a Parquet file, of which the footer alone was read.
+
+    Raises:
+        SourceError: The file is no Parquet file, declares too many rows, or lacks a column.
+    """
+    scan = pl.scan_parquet(file, glob=False)
+    guarded(scan.collect_schema, file, PARQUET_FILE)
+    refuse_many_rows(file, guarded(lambda: declared_rows(file), file, PARQUET_FILE))
+    return _selected(scan, columns, file, schema=True)
+
+
+def _read_csv(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+    return guarded(csv_query(file, source, columns).collect, file, CSV_FILE)
 
 
 def _read_parquet(file: Path, columns: ColumnNames) -> pl.DataFrame:
-    expected = "a Parquet file"
-    scan = pl.scan_parquet(file, glob=False)
-    guarded(scan.collect_schema, file, expected)
-    refuse_many_rows(file, guarded(lambda: declared_rows(file), file, expected))
-    query = _selected(scan, columns, file, schema=True)
+    query = parquet_query(file, columns)
     try:
-        refuse_unpacked_bytes(file, _bytes_of_text(query))
+        refuse_unpacked_bytes(file, bytes_of_text(query))
         return query.collect()
     except pl.exceptions.PolarsError:
         pass  # Polars refuses a whole file for one text that is not UTF-8.
-    return guarded(lambda: read_parquet_lossy(file, columns.distinct), file, expected)
+    return guarded(lambda: read_parquet_lossy(file, columns.distinct), file, PARQUET_FILE)
 
 
-def _bytes_of_text(query: pl.LazyFrame) -> int:
+def bytes_of_text(query: pl.LazyFrame) -> int:
     """Bytes of all texts, counted without writing out those that a dictionary holds once."""
     sizes = []
     for name, kind in query.collect_schema().items():
@@ -195,7 +233,12 @@ def _bytes_of_text(query: pl.LazyFrame) -> int:
     return sum(query.select(sizes).collect(engine="streaming").row(0)) if sizes else 0
 
 
-def _read_remote(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+def remote_query(source: SourceSpec, columns: ColumnNames) -> pl.LazyFrame:
+    """The named columns of Parquet files at an hf:// address.
+
+    Raises:
+        SourceError: They are no Parquet files, cannot be reached, or lack a column.
+    """
     if _format_of(source.path, source) != "parquet":
         raise SourceError(
             field="source.path",
@@ -204,12 +247,14 @@ def _read_remote(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
             remedy="Use its *.parquet files, or download it and name the folder.",
         )
     refuse_stray_dialect(source, "parquet")
-    expected = "an answer from the Hugging Face hub with Parquet files"
     scan = pl.scan_parquet(source.path)
-    remedy = "Go online, or download it and name the folder."
-    guarded(scan.collect_schema, source.path, expected, remedy)
-    query = _selected(scan, columns, source.path, schema=True)
-    return as_records(guarded(query.collect, source.path, expected, remedy), columns)
+    guarded(scan.collect_schema, source.path, *REMOTE)
+    return _selected(scan, columns, source.path, schema=True)
+
+
+def _read_remote(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
+    query = remote_query(source, columns)
+    return as_records(guarded(query.collect, source.path, *REMOTE), columns)
 
 
 def _selected(

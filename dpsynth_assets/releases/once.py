@@ -89,7 +89,7 @@ class Drawn:
         object.__setattr__(self, "facts", plain_json(dict(self.facts)))
 
 
-def release_once(
+def release_once(  # noqa: PLR0913 - one call says all there is to a release
     *,
     ledger: Ledger,
     store: StoredReleases,
@@ -99,6 +99,7 @@ def release_once(
     draw: Callable[[Reservation], Drawn],
     passes: Callable[[Reservation], Unfinished] | None = None,
     prepare: Callable[[], Room] | None = None,
+    rests_on: Callable[[], Mapping[str, Any]] | None = None,
 ) -> StoredRelease:
     """Runs a mechanism exactly once for its payment.
 
@@ -116,6 +117,8 @@ def release_once(
             where a draw is about to begin: what cannot be loaded, or could not end, costs nothing,
             and its message is shown. Returns what the release takes of the disks at most, which
             has to be free before a charge.
+        rests_on: States what `prepare` has tested that the label must name; kept with the charge,
+            and no part of the release's identity.
 
     Raises:
         PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
@@ -128,7 +131,8 @@ def release_once(
         if reservation is None:
             expect_consent(ledger, request, terms, plan)
             _check_room(ledger, store, request, terms, plan)
-            _prepare(ledger, store, request, terms, plan, prepare)
+            if _prepare(ledger, store, request, terms, plan, prepare) and rests_on is not None:
+                request = request.resting_on(rests_on())
             reservation = ledger.reserve(request, terms, plan, _marked(passes))
             if not reservation.reused:
                 _say_what_was_edited(ledger, request, reservation)
@@ -225,14 +229,16 @@ def _prepare(
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease],
     prepare: Callable[[], Room] | None,
-) -> None:
-    """Opens what a draw needs and asks for its room, unless nothing will be drawn."""
+) -> bool:
+    """Opens what a draw needs and asks for its room; False where nothing will be drawn."""
     if prepare is None:
-        return
+        return False
     expected = ledger.preview(request, terms, plan)
-    if not expected.reused and expected.refusal is None:
-        room = _prepare_in_public(request, prepare)
-        store.check_room(room, ledger=_ledger_folder(ledger))
+    if expected.reused or expected.refusal is not None:
+        return False
+    room = _prepare_in_public(request, prepare)
+    store.check_room(room, ledger=_ledger_folder(ledger))
+    return True
 
 
 def _prepare_in_public(request: ReleaseRequest, prepare: Callable[[], Room]) -> Room:

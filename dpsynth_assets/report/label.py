@@ -48,6 +48,9 @@ SCHEMA = "dpsynth/privacy-label/2"
 CODE = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
 """Writer of a label, as `composition.code` says."""
 
+LIBRARY = f"dp_accounting {importlib.metadata.version('dp_accounting')}"
+"""Library of accountants, as `composition.library` says."""
+
 Label = dict[str, Any]
 
 
@@ -222,7 +225,7 @@ def _composition(charged: Charged) -> dict[str, Any]:
     return {
         "accountant": accountant,
         "rule": COMPOSITION[SWITCHED if charged.switched else accountant],
-        "library": f"dp_accounting {importlib.metadata.version('dp_accounting')}",
+        "library": LIBRARY,
         "code": CODE,
         "discretization": DISCRETIZATION if accountant == "tight" else None,
         "rounding": "every bound is rounded up, where it is computed and where it is written",

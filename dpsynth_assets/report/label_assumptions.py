@@ -1,7 +1,7 @@
 """Assumptions of the proofs behind a label, one row of a table each.
 
-Some depend on how a release was made: how private texts were embedded, and which records shared a
-pass when gradients were clipped or states were read.
+Some depend on how a release was made: how private texts were embedded, which records shared a pass
+when gradients were clipped or states were read, and what a self-test of logits found.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ from dpsynth_assets.privacy.events import (
     is_post_processing,
 )
 from dpsynth_assets.privacy.ledger import LedgerEntry
-from dpsynth_assets.privacy.rests_on import EMBEDDINGS, GRADIENTS, RESTS_ON, STATES
+from dpsynth_assets.privacy.rests_on import EMBEDDINGS, GRADIENTS, RESTS_ON, SELF_TEST, STATES
 
 SAME_PASS = "passes of one record are assumed to give the same bits each time"
 
@@ -53,9 +53,16 @@ STATES_UNKNOWN = (
     "a record's place among others does not move its states is assumed."
 )
 
+LOGITS_TESTED = (
+    "Nothing is charged for rounding (`logit_slack` 0): in a self-test before the charge, "
+    "{contexts} public contexts in {companies} companies moved no bit of one another's logits "
+    "({engine}, {device}, {dtype}). That private ones move none either is assumed of its "
+    "batch-invariant kernels."
+)
+
 
 def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
-    """Lists assumptions of trainings and dataset vectors about passes, one sentence each, once."""
+    """Lists assumptions about records that share passes, one sentence each, once."""
     sentences = []
     for entry in charges:
         if entry.event is None or is_post_processing(entry.event):
@@ -65,6 +72,8 @@ def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
             sentences.append(_of_gradients(facts.get(GRADIENTS)))
         if "vector_noise_multiplier" in entry.parameters:
             sentences.append(STATES_UNKNOWN if STATES not in facts else STATES_ALONE)
+        if SELF_TEST in facts:
+            sentences.append(LOGITS_TESTED.format(**facts[SELF_TEST]))
     return list(dict.fromkeys(sentences))
 
 

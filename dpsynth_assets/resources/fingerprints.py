@@ -25,7 +25,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,9 +107,13 @@ class Fingerprints:
         Returns:
             Name of a cohort that shares records with it, in which case nothing was kept; or None.
         """
+        return self.admit_prints(reader, lambda: self._prints(texts))
+
+    def admit_prints(self, reader: Reader, prints: Callable[[], np.ndarray]) -> str | None:
+        """Does as `admit` with the fingerprints of a cohort, which `prints` returns."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked():
-            mine = self._prints(texts)
+            mine = prints()
             for other in self._readers():
                 if not reader.is_apart(other):
                     continue
@@ -182,6 +186,24 @@ class Fingerprints:
 
     def _paid(self, cohort: str) -> Path:
         return self._folder / f"{cohort}.paid"
+
+
+def all_prints(texts: Iterable[str], key: bytes) -> np.ndarray:
+    """Fingerprints of the long texts of one part, uint64 (n,): sorted, as often as they occur."""
+    plain = (" ".join(text.lower().split()) for text in texts)
+    digests = b"".join(
+        hashlib.blake2b(text.encode(), digest_size=_BYTES, key=key).digest()
+        for text in plain
+        if len(text) >= SHORTEST
+    )
+    return np.sort(np.frombuffer(digests, dtype=">u8").astype(np.uint64))
+
+
+def single_prints(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Sorted fingerprints of the texts that occur once in all parts together, uint64 (n,)."""
+    every = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *parts]))
+    changes = np.concatenate([[True], every[1:] != every[:-1], [True]])
+    return every[changes[:-1] & changes[1:]] if len(every) else every
 
 
 def refuse_private_table(texts: Iterable[str], field: str) -> None:

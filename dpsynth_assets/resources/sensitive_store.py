@@ -9,7 +9,7 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
@@ -24,14 +24,18 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
+from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.resources.contributions import Contributions
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.part_tasks import NoteRead
+from dpsynth_assets.resources.parted_source import StoredParts
 from dpsynth_assets.resources.read_records import ReadRecords
+from dpsynth_assets.resources.record_parts import SPLITS, RecordParts, Split, read_whole
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+from dpsynth_assets.workers import Workers
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
-Split = Literal["source", "held_out"]
 SECRETS = "secrets.parquet"
 """Incidence of secrets in the records of the source split."""
 
@@ -70,8 +74,28 @@ class SensitiveStore(dg.ConfigurableResource):
         return Path(self._root) if self._root else home().sensitive
 
     def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
-        """Stores canonical records (`record_id`, `unit_id`, `text`, `label`)."""
+        """Stores canonical records (`record_id`, `unit_id`, `text`, `label`), whole."""
         self._write_table(dataset, f"{split}.parquet", records)
+        self.parts(dataset).forget()
+
+    def parts(self, dataset: str) -> RecordParts:
+        """The parts that a dataset's records lie in, if they do not lie whole."""
+        return RecordParts(self._files, self.folder(dataset))
+
+    def keep_parts(self, dataset: str, places: Sequence[Path]) -> None:
+        """Makes finished parts the records of a dataset, in the place of those it had."""
+        before = self.parts(dataset).places
+        self.parts(dataset).keep(places)
+        if before != self.parts(dataset).places:
+            for path in self.folder(dataset).glob("*_embeddings.*"):
+                path.unlink()
+        for split in SPLITS:
+            (self.folder(dataset) / f"{split}.parquet").unlink(missing_ok=True)
+
+    def note_embedded(self, dataset: str, made_by: Mapping[str, str]) -> None:
+        """Notes what made the embeddings of all parts of a dataset."""
+        for split in SPLITS:
+            self.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
 
     def refuse_shared_records(self, reader: Reader, texts: Iterable[str]) -> None:
         """Keeps fingerprints of a cohort's texts, or refuses records that another account pays for.
@@ -79,7 +103,15 @@ class SensitiveStore(dg.ConfigurableResource):
         Raises:
             PrivacyError: A cohort of another account has read the same records; nothing was kept.
         """
-        other = Fingerprints(self._files, self.base).admit(reader, texts)
+        self._refuse_shared(reader, Fingerprints(self._files, self.base).admit(reader, texts))
+
+    def refuse_shared_prints(self, reader: Reader, prints: Callable[[], np.ndarray]) -> None:
+        """Does as `refuse_shared_records` with the fingerprints of records in parts."""
+        admitted = Fingerprints(self._files, self.base).admit_prints(reader, prints)
+        self._refuse_shared(reader, admitted)
+
+    @staticmethod
+    def _refuse_shared(reader: Reader, other: str | None) -> None:
         if other is not None:
             raise PrivacyError(
                 "source.path: expected records that no other account pays for, got some that "
@@ -180,6 +212,43 @@ class SensitiveStore(dg.ConfigurableResource):
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
         """
+        self._require_charge(dataset, ledger, reservation)
+        private = self._read(dataset, "source", with_embeddings=with_embeddings)
+        self.contributions(dataset).note(reservation.id, private.records)
+        self._note_paid(dataset)
+        if not with_secrets:
+            return private
+        return replace(private, secrets=self._read_table(dataset, SECRETS))
+
+    def read_parts_for_release(
+        self,
+        dataset: str,
+        *,
+        ledger: Ledger,
+        reservation: Reservation,
+        workers: Workers,
+        with_embeddings: bool,
+    ) -> PrivateInputs:
+        """Gives a mechanism that only counts the parts of the source split (`Stage.in_parts`).
+
+        Raises:
+            UnaccountedReleaseError: If the reservation is not open in the ledger.
+            WorkerError: A worker failed.
+        """
+        self._require_charge(dataset, ledger, reservation)
+        places = self.parts(dataset).places
+        for _ in workers.map_parts(NoteRead(reservation.id), places):
+            pass
+        self._note_paid(dataset)
+        nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
+        return PrivateInputs(records=nothing, parts=StoredParts(places, workers, with_embeddings))
+
+    def _note_paid(self, dataset: str) -> None:
+        Fingerprints(self._files, self.base).note_paid(dataset)
+        self.read_records.note_paid(dataset)
+
+    @staticmethod
+    def _require_charge(dataset: str, ledger: Ledger, reservation: Reservation) -> None:
         if not ledger.is_open(reservation.id):
             raise UnaccountedReleaseError(
                 f"Expected an open reservation before reading dataset {dataset!r}, got a "
@@ -190,13 +259,6 @@ class SensitiveStore(dg.ConfigurableResource):
                 f"Expected a charge before reading dataset {dataset!r}, got a reservation of "
                 "post-processing, which costs nothing and reads nothing private."
             )
-        private = self._read(dataset, "source", with_embeddings=with_embeddings)
-        self.contributions(dataset).note(reservation.id, private.records)
-        Fingerprints(self._files, self.base).note_paid(dataset)
-        self.read_records.note_paid(dataset)
-        if not with_secrets:
-            return private
-        return replace(private, secrets=self._read_table(dataset, SECRETS))
 
     def contributions(self, dataset: str) -> Contributions:
         """The releases that read each record of a dataset."""
@@ -227,6 +289,8 @@ class SensitiveStore(dg.ConfigurableResource):
         return private.records, private.embeddings
 
     def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+        if places := self.parts(dataset).places:
+            return read_whole(places, split, with_embeddings=with_embeddings)
         records = self._read_table(dataset, f"{split}.parquet")
         if not with_embeddings:
             return PrivateInputs(records=records)

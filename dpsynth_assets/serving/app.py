@@ -21,11 +21,15 @@ from dpsynth_assets.methods.row_source import RowSource
 from dpsynth_assets.report.label import Label
 from dpsynth_assets.serving.artifacts import Artifact
 from dpsynth_assets.serving.requests import BadRequestError, RowRequest, read_request
-from dpsynth_assets.serving.row_queue import QueueFullError, RowQueue
+from dpsynth_assets.serving.row_queue import HeldBackError, QueueFullError, RowQueue
 
 LONGEST_BODY = 1 << 16
 """Bytes of a request: a label and a few numbers."""
+SECONDS_FOR_BODY = 20
 SECONDS_TO_RETRY = 5
+SECONDS_BETWEEN_LOOKS = 1
+"""How often a request that waits looks whether its client is still there."""
+_CLIENT_HAS_GONE = 499
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +40,13 @@ class Limits:
         rows: Rows that one request may ask for.
         waiting: Rows of all requests that may wait at once.
         batch_rows: Rows written together at most.
+        connections: Clients that may be connected at once.
     """
 
     rows: int = 256
     waiting: int = 2048
     batch_rows: int = 64
+    connections: int = 512
 
 
 @dataclass(kw_only=True)
@@ -113,6 +119,8 @@ class Endpoint:
             except QueueFullError:
                 line = f"Expected fewer rows in waiting. Ask again in {SECONDS_TO_RETRY} seconds."
                 return _error(429, line, None, {"retry-after": str(SECONDS_TO_RETRY)})
+            except HeldBackError as problem:
+                return _error(410, str(problem), "model")
             except Exception as problem:  # noqa: BLE001 - a library's message may quote a request
                 kind = type(problem).__name__
                 return _error(500, f"The rows could not be written ({kind}).", None)
@@ -121,7 +129,7 @@ class Endpoint:
 
     def _knows(self, authorization: str) -> bool:
         expected = f"Bearer {self.token}"
-        given = authorization.encode(), expected.encode()
+        given = authorization.encode("latin-1"), expected.encode()  # as it came, as it was sent
         return not self.token or hmac.compare_digest(*given)
 
     async def _health(self, _: Request) -> Response:
@@ -156,7 +164,9 @@ class Endpoint:
         answer = _Answer(asked, served.source, _provenance(label))
         if asked.stream:
             return StreamingResponse(answer.streamed(rows), media_type="text/event-stream")
-        texts = await asyncio.gather(*map(asyncio.wrap_future, rows))
+        texts = await _texts(request, rows)
+        if texts is None:
+            return Response(status_code=_CLIENT_HAS_GONE)
         return JSONResponse(answer.whole(texts))
 
     def _unknown(self) -> Response:
@@ -211,16 +221,40 @@ class _Answer:
         return {"prompt_tokens": 0, "completion_tokens": written, "total_tokens": written}
 
 
+async def _texts(request: Request, rows: "Sequence[Future[str]]") -> Sequence[str] | None:
+    """Waits for rows; None once the client has gone, whose rows are not written any more."""
+    written = asyncio.gather(*map(asyncio.wrap_future, rows))
+    written.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        while not (await asyncio.wait([written], timeout=SECONDS_BETWEEN_LOOKS))[0]:
+            if await request.is_disconnected():
+                return None
+        return written.result()
+    finally:
+        for row in rows:
+            row.cancel()
+
+
 async def _document(request: Request) -> Any:
+    try:
+        async with asyncio.timeout(SECONDS_FOR_BODY):
+            body = await _body(request)
+    except TimeoutError:
+        line = f"Expected a body within {SECONDS_FOR_BODY} seconds, got a part of one."
+        raise BadRequestError(line, "body") from None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadRequestError("Expected a body of JSON, got something else.", "body") from None
+
+
+async def _body(request: Request) -> bytearray:
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > LONGEST_BODY:
             raise BadRequestError(f"Expected a body of at most {LONGEST_BODY} bytes.", "body")
-    try:
-        return json.loads(body)
-    except ValueError:
-        raise BadRequestError("Expected a body of JSON, got something else.", "body") from None
+    return body
 
 
 def _provenance(label: Label) -> dict[str, Any]:

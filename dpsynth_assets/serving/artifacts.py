@@ -7,7 +7,12 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.exporting import FindAudits, last_release, refuse_past_the_gate
+from dpsynth_assets.exports.exporting import (
+    FindAudits,
+    last_release,
+    refuse_past_the_gate,
+    refuse_refuted,
+)
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.row_source import RowSource, ServesRows
@@ -23,7 +28,6 @@ from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.releases.sealed import releases_behind, sealed_release
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.label import ROWS, Label, charges_behind, corpus_label
 
 CODE_VERSION = "1"
@@ -69,9 +73,7 @@ class Cohort:
             )
         refuse_past_the_gate(self.spec)
         charge = last_release(self.ledger, self.store, f"{name}/{paid[-1]}", self.spec.account)
-        refused = refusal(attacks_on_release(self.ledger.entries(), charge.reservation))
-        if refused is not None:
-            raise PrivacyError(refused)
+        refuse_refuted(self.ledger.entries(), charge.reservation)
         found = Artifact(cohort=self, planned=planned, charge=charge)
         if not accept_ex_post and found.guarantee is not GuaranteeType.DP:
             raise PrivacyError(

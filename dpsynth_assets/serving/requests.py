@@ -29,21 +29,29 @@ class BadRequestError(ValueError):
         self.field = field
 
 
+_LEAST_TEMPERATURE, _LEAST_TOP_P = 0.01, 0.001
+"""Below these, float32 logits overflow or no token is left. A temperature of 0 is no division."""
+_MOST = 1_000_000
+_LONGEST_NAME = 60
+
+_Count = Annotated[int, Field(ge=1, le=_MOST)]
+
+
 class _Asked(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str
-    n: Annotated[int, Field(ge=1)] = 1
+    n: _Count = 1
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    top_p: Annotated[float, Field(ge=_LEAST_TOP_P, le=1)] | None = None
+    max_tokens: _Count | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     user: str | None = None
 
 
 class _Completion(_Asked):
-    prompt: str | list[str] = ""
+    prompt: str | Annotated[list[str], Field(min_length=1)] = ""
 
 
 class _Message(BaseModel):
@@ -55,7 +63,7 @@ class _Message(BaseModel):
 
 class _Chat(_Asked):
     messages: Annotated[list[_Message], Field(min_length=1, max_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: _Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +136,9 @@ def read_request(document: Any, *, chat: bool) -> RowRequest:
         found: _Chat | _Completion = (_Chat if chat else _Completion).model_validate(asked)
     except ValidationError as error:
         raise _bad(error.errors(include_input=False, include_url=False)[0]) from None
+    if 0 < (found.temperature or 0) < _LEAST_TEMPERATURE:
+        line = f"temperature: expected 0, or {_LEAST_TEMPERATURE} and more, got less."
+        raise BadRequestError(line, "temperature")
     longest = found.max_tokens
     if isinstance(found, _Chat):
         prompts: Sequence[str] = [found.messages[0].content]
@@ -152,7 +163,9 @@ def _asks_nothing(name: str, value: Any) -> bool:
 
 
 def _bad(problem: Mapping[str, Any]) -> BadRequestError:
-    field = ".".join(map(str, problem["loc"])) or "body"
+    field = ".".join(map(str, problem["loc"]))
+    if not (field.isprintable() and 0 < len(field) <= _LONGEST_NAME):
+        field = "body"
     if problem["type"] == "extra_forbidden":
         return BadRequestError(f"{field}: expected no such field: it changes nothing here.", field)
     return BadRequestError(f"{field}: {problem['msg']}.", field)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from dpsynth_assets.attacks.canaries import contains_canary
 from dpsynth_assets.methods.row_source import RowSampling, RowSource
 
 TRIES = 4
@@ -15,6 +16,17 @@ TRIES = 4
 
 class QueueFullError(RuntimeError):
     """More rows wait than the server takes; ask again later."""
+
+
+class HeldBackError(RuntimeError):
+    """An artifact wrote what the release gate holds back; nothing more of it is given out."""
+
+    def __init__(self) -> None:
+        """Says so in one line, without the row."""
+        super().__init__(
+            "model: expected rows without a declared canary, got one: this artifact is held back, "
+            "as the release gate holds back a corpus. Ask its owner."
+        )
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,12 @@ class RowQueue:
     """One thread writes all rows, the oldest request first, as many together as fit a batch."""
 
     def __init__(
-        self, sources: Mapping[str, RowSource], *, batch_rows: int, most_waiting: int
+        self,
+        sources: Mapping[str, RowSource],
+        *,
+        batch_rows: int,
+        most_waiting: int,
+        canaries: Sequence[str] = (),
     ) -> None:
         """Starts the thread.
 
@@ -37,8 +54,10 @@ class RowQueue:
             sources: Open artifacts by name.
             batch_rows: Rows written together at most.
             most_waiting: Rows that may wait at once.
+            canaries: Texts that no row may hold; an artifact that writes one is held back.
         """
         self._sources, self._batch_rows, self._most = sources, batch_rows, most_waiting
+        self._canaries, self._held_back = canaries, set[str]()
         self._rows: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -52,7 +71,10 @@ class RowQueue:
 
         Raises:
             QueueFullError: Too many rows wait, or the server ends.
+            HeldBackError: The artifact has written a canary.
         """
+        if artifact in self._held_back:
+            raise HeldBackError
         asked = [_Waiting(artifact, sampling, label) for label in labels]
         with self._changed:
             if self._closed or len(self._rows) + len(asked) > self._most:
@@ -98,8 +120,8 @@ class RowQueue:
             return batch
 
     def _written(self, batch: Sequence[_Waiting]) -> list[str]:
-        source, sampling = self._sources[batch[0].artifact], batch[0].sampling
-        texts = [""] * len(batch)
+        artifact, sampling = batch[0].artifact, batch[0].sampling
+        source, texts = self._sources[artifact], [""] * len(batch)
         for _ in range(TRIES):
             blank = [place for place, text in enumerate(texts) if not text]
             if not blank:
@@ -108,4 +130,8 @@ class RowQueue:
             written = source.write(labels, sampling, secrets.randbits(31))
             for place, text in zip(blank, written, strict=True):
                 texts[place] = text
+        if contains_canary(texts, self._canaries):
+            self._held_back.add(artifact)
+        if artifact in self._held_back:
+            raise HeldBackError
         return texts

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -57,7 +58,8 @@ def replaced_whole(final: Path) -> Iterator[Path]:
     parent = os.open(final.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
-        for left in final.parent.glob(f".{final.name}.*"):
+        own = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{8}}(\.old)?")
+        for left in [each for each in final.parent.iterdir() if own.fullmatch(each.name)]:
             shutil.rmtree(left, ignore_errors=True)
         temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
         temporary.mkdir()

@@ -6,6 +6,7 @@ import threading
 import polars as pl
 import pytest
 
+from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
     LedgerIntegrityError,
@@ -16,10 +17,12 @@ from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.rests_on import EMBEDDINGS, RESTS_ON, SELF_TEST
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
 from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.report.label_assumptions import pass_assumptions
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.disk_room import Room
@@ -74,7 +77,7 @@ class Mechanism:
         return Drawn(facts={"draw": self.draws}, rows=rows, cost=self.cost)
 
 
-def run(ledger, store, draw, asked=None, prepare=None):
+def run(ledger, store, draw, asked=None, prepare=None, rests_on=None):
     return release_once(
         ledger=ledger,
         store=store,
@@ -83,6 +86,7 @@ def run(ledger, store, draw, asked=None, prepare=None):
         plan=(),
         draw=draw,
         prepare=prepare,
+        rests_on=rests_on,
     )
 
 
@@ -268,6 +272,45 @@ def test_a_stored_value_that_was_altered_is_not_reused(ledger, store):
 
 class Killed(BaseException):
     """Stands for SIGKILL."""
+
+
+SELF_TESTED = {
+    SELF_TEST: {
+        "passed": True, "contexts": 128, "companies": 19, "engine": "vllm 0.32.0",
+        "device": "a GPU", "dtype": "bfloat16",
+    }
+}  # fmt: skip
+
+
+def test_a_self_test_is_kept_with_the_charge_shown_and_stated_by_the_label(ledger, store):
+    asked = request(parameters={"logit_slack": 0.0, RESTS_ON: {EMBEDDINGS: "x"}})
+    told = {"prepare": Room, "rests_on": lambda: SELF_TESTED}
+    first = run(ledger, store, Mechanism(ledger), asked, **told)
+    (charge, _) = ledger.entries()
+    assert charge.parameters[RESTS_ON] == {EMBEDDINGS: "x", **SELF_TESTED}
+    shown = spend_metadata(ledger, first.reservation, TERMS)["dpsynth/self_test"]
+    assert shown.data == SELF_TESTED[SELF_TEST]
+    (stated,) = [s for s in pass_assumptions([charge]) if "self-test" in s]
+    assert "128 public contexts in 19 companies" in stated
+    assert "(vllm 0.32.0, a GPU, bfloat16)" in stated
+    untold = {"prepare": Room, "rests_on": lambda: pytest.fail("tested for what is stored")}
+    again = run(ledger, store, Mechanism(ledger), asked, **untold)
+    assert again.reservation.reused  # It is no part of what a release is known by.
+    assert "dpsynth/self_test" in spend_metadata(ledger, again.reservation, TERMS)
+
+
+def test_a_charge_for_rounding_shows_no_self_test(ledger, store):
+    stored = run(ledger, store, Mechanism(ledger), prepare=Room, rests_on=dict)
+    assert "dpsynth/self_test" not in spend_metadata(ledger, stored.reservation, TERMS)
+
+
+def test_a_self_test_that_fails_costs_nothing(ledger, store):
+    def failing():
+        raise ValueError("Expected a self-test in which no other row moves a logit, got moves.")
+
+    with pytest.raises(PublicInputError, match="Expected a self-test"):
+        run(ledger, store, Mechanism(ledger), prepare=failing)
+    assert spent(ledger) == 0
 
 
 def resumed(ledger, store, sensitive, draw, prepare=None, **changes):

@@ -48,6 +48,15 @@ BROKEN = {
         renamed("baseless", base=("public_data: demo", "public_data: nobodys")),
         "expected the name of a declared public base",
     ),
+    "maimed_base": (
+        "type: dpsynth_assets.components.PublicData\n"
+        "attributes: {name: maimed_base, clusters: {count: 0}}\n",
+        "clusters.count: expected",
+    ),
+    "on_maimed": (
+        renamed("on_maimed", base=("public_data: demo", "public_data: maimed_base")),
+        "declares it but has mistakes: mend that file first",
+    ),
 }
 
 

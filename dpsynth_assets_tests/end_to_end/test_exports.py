@@ -8,13 +8,22 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.assets.audit_trail import audit_trail
+from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.cli import export as command
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.exports.proof import PROOF_FILE
+from dpsynth_assets.exports import verification
+from dpsynth_assets.exports.contents import card_of
+from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
+from dpsynth_assets.privacy.ledger.terms import canonical_json
+from dpsynth_assets.report import attack_record
+from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
+from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.storage.whole_folders import file_digests
 
 DP, EX_POST = "mean_uniform", "mean_svt"
 
@@ -87,6 +96,46 @@ def test_every_altered_missing_or_added_file_is_refused(exported, tmp_path):
     )
 
 
+def test_what_is_neither_a_file_nor_a_folder_is_refused(exported, tmp_path):
+    """A folder behind a link is not listed, and readers of `data` follow it."""
+    root, _ = exported
+    shutil.copytree(root / DP / "data", tmp_path / "elsewhere")
+    for name, target in (("more", tmp_path / "elsewhere"), ("lost.parquet", tmp_path / "gone")):
+        copy = tmp_path / f"with_{name}"
+        shutil.copytree(root / DP, copy)
+        (copy / "data" / name).symlink_to(target)
+        (problem,) = verify_package(copy).problems
+        assert problem == f"data/{name}: expected a file or a folder, got something else."
+
+
+def test_a_file_may_be_a_link_as_the_cache_of_the_hub_has_it(exported, tmp_path):
+    root, _ = exported
+    copy = tmp_path / "package"
+    shutil.copytree(root / DP, copy)
+    (file,) = (copy / "data").iterdir()
+    file.unlink()
+    file.symlink_to(next((root / DP / "data").iterdir()))
+    assert verify_package(copy).problems == ()
+
+
+def test_names_of_a_package_move_no_terminal(exported, tmp_path):
+    root, _ = exported
+    shutil.copytree(root / DP, tmp_path / "package")
+    (tmp_path / "package" / "\x1b[2J\x1b[32mFiles agree\x07").write_text("x")
+    result = CliRunner().invoke(app, ["verify", str(tmp_path / "package")])
+    assert result.exit_code == 1
+    assert "Files agree" in result.output
+    assert result.output.replace("\n", "").isprintable()
+
+
+def test_a_head_may_be_given_in_capitals(exported):
+    root, _ = exported
+    head = verify_package(root / DP).head.root
+    for given in (head.upper(), f" {head}"):
+        result = CliRunner().invoke(app, ["verify", str(root / DP), "--head", given])
+        assert result.exit_code == 0, result.output
+
+
 def changed(value):
     """Another value of the same kind."""
     if isinstance(value, bool) or value is None:
@@ -136,6 +185,100 @@ def test_an_entry_that_is_left_out_is_missed(exported, tmp_path):
         assert verify_package(copy).problems, original["entries"][number]["entry"]["kind"]
 
 
+def beside(document):
+    """Documents with something beside the proof, or in another form."""
+    first, second, *rest = document["entries"]
+    yield {**document, "entries": [{**first, "note": "no data of persons"}, second, *rest]}
+    yield {**document, "entries": [second, first, *rest]}
+    yield {**document, "entries": [first, second, *rest[:-1], rest[-2], rest[-1]]}
+    yield {**document, "head": {**document["head"], "entries": document["head"]["entries"] + 0.5}}
+    for number in range(len(rest)):  # The count of the entries alone is right.
+        twice = rest[:number] + rest[number + 1 : number + 2] + rest[number + 1 :]
+        yield {**document, "entries": [first, second, *twice]}
+
+
+def test_a_proof_holds_each_entry_once_and_nothing_else(exported, tmp_path):
+    root, _ = exported
+    copy = tmp_path / "package"
+    shutil.copytree(root / DP, copy)
+    for document in beside(json.loads((copy / PROOF_FILE).read_text())):
+        (copy / PROOF_FILE).write_text(json.dumps(document))
+        assert verify_package(copy).problems
+    (copy / PROOF_FILE).write_text("[" * 100_000)
+    assert verify_package(copy).problems
+
+
+def forged(folder, entries, package, behind):
+    """Label, card and export entry made anew from some of the entries, under a tree of them all."""
+    (folder / PROOF_FILE).unlink()
+    label = json.loads((folder / LABEL_FILE).read_text())
+    made = corpus_label(behind, label["subject"]["reservation"], label["audits"], linked=False)
+    (folder / LABEL_FILE).write_text(json.dumps(made, indent=2, sort_keys=True))
+    card = card_of(folder, made, HubFacts(**package.parameters["card"]))
+    (folder / CARD_FILE).write_text(card)
+    facts = {"files": file_digests(folder), "entries_behind": len(behind)}
+    seal = package._replace(
+        parameters_json=canonical_json(package.parameters | facts), seq=len(entries) + 1
+    )
+    head, shown = proven([*entries, seal], [*behind, seal])
+    LedgerProof(head=head, package=seal, entries=tuple(shown)).write(folder)
+    return made["guarantee"]["epsilon"]
+
+
+def test_a_label_without_a_charge_that_its_release_names_is_refused(exported, tmp_path):
+    """Not even who writes the export's entry himself can leave out what entries before it name."""
+    root, _ = exported
+    shown = json.loads((root / DP / PROOF_FILE).read_text())["entries"]
+    *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
+    (histogram, *_) = [e for e in entries if e.asset.endswith("/cluster_histogram")]
+    some = [each for each in entries if each.reservation != histogram.reservation]
+    copies = [tmp_path / "whole", tmp_path / "part"]
+    for copy in copies:
+        shutil.copytree(root / DP, copy)
+    told = [
+        forged(copy, entries, package, b) for copy, b in zip(copies, (entries, some), strict=True)
+    ]
+    assert told[1] < told[0]
+    assert verify_package(copies[0]).problems == ()
+    (problem,) = verify_package(copies[1]).problems
+    assert f"expected the charge {histogram.reservation}" in problem
+
+
+def test_entries_of_other_cohorts_are_no_part_of_a_proof(exported, tmp_path):
+    root, _ = exported
+    copy = tmp_path / "package"
+    shutil.copytree(root / DP, copy)
+    shown = json.loads((copy / PROOF_FILE).read_text())["entries"]
+    *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
+    other = entries[-1]._replace(seq=len(entries) + 1, cohort="other")
+    seal = package._replace(seq=len(entries) + 2)
+    head, all_of_them = proven([*entries, other, seal], [*entries, other, seal])
+    LedgerProof(head=head, package=seal, entries=tuple(all_of_them)).write(copy)
+    (problem,) = verify_package(copy).problems
+    assert "others beside them" in problem
+
+
+def test_a_forged_entry_gets_one_line(exported, tmp_path):
+    root, _ = exported
+    copy = tmp_path / "package"
+    shutil.copytree(root / DP, copy)
+    shown = json.loads((copy / PROOF_FILE).read_text())["entries"]
+    *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
+    for parameters in ("{}", "[]", "null", '{"files": []}'):
+        seal = package._replace(seq=len(entries) + 1, parameters_json=parameters)
+        head, all_of_them = proven([*entries, seal], [*entries, seal])
+        LedgerProof(head=head, package=seal, entries=tuple(all_of_them)).write(copy)
+        assert verify_package(copy).problems
+
+
+def test_another_library_of_accountants_is_named(exported, monkeypatch):
+    root, _ = exported
+    monkeypatch.setattr(verification, "LIBRARY", "dp_accounting 9.9")
+    (problem,) = verify_package(root / DP).problems
+    assert "this is dpsynth_assets" in problem
+    assert "dp_accounting 9.9" in problem
+
+
 def test_no_private_value_and_no_place_of_the_owner_leaves(exported):
     root, _ = exported
     told = "".join((root / method / PROOF_FILE).read_text() for method in (DP, EX_POST))
@@ -171,12 +314,55 @@ def test_altered_rows_in_the_released_folder_do_not_leave(exported, house, monke
     assert not (root / "again").exists()
 
 
+def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(
+    exported, house, monkeypatch
+):
+    root, _ = exported
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    label = json.loads((root / DP / LABEL_FILE).read_text())
+    (charge,) = [
+        each
+        for each in entries(root)
+        if each.reservation == label["subject"]["reservation"] and each.kind == "reserve"
+    ]
+    refuted = AuditResult(
+        name=attack_record.attacks_on(charge)[0]["name"],
+        kind="statistical",
+        claimed=2.0,
+        observed=3.0,
+        passed=False,
+        seconds=0.1,
+        version="1",
+        finished_at="2026-01-01T00:00:00+00:00",
+        settings=attack_record.settings_of_charge(charge),
+    )
+    kept = attack_record.attacks_file().read_bytes()
+    attack_record.save_attacks([refuted])
+    before = entries(root)
+    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / "refuted")])
+    attack_record.attacks_file().write_bytes(kept)
+    assert result.exit_code != 0
+    assert not (root / "refuted").exists()
+    assert entries(root) == before
+
+
 def test_a_folder_of_something_else_is_not_replaced(exported, house, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
     (tmp_path / "mine.txt").write_text("keep")
     result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(tmp_path)])
     assert result.exit_code != 0
     assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+def test_a_package_with_somebodys_files_beside_is_not_replaced(exported, house, monkeypatch):
+    root, _ = exported
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    (root / DP / ".git").mkdir()
+    (root / DP / ".git" / "config").write_text("keep")
+    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / DP)])
+    assert result.exit_code != 0
+    assert (root / DP / ".git" / "config").read_text() == "keep"
+    shutil.rmtree(root / DP / ".git")
 
 
 def test_the_audit_trail_lists_what_left_and_agrees(exported, house):

@@ -100,6 +100,17 @@ def test_an_error_leaves_what_was_published(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
+def test_folders_beside_it_that_are_not_ours_stay(tmp_path):
+    """A package may be written anywhere: `.env.backup` is no rest of the folder `env`."""
+    final, mine = tmp_path / "env", [".env.backup", ".env.1234567", ".env.0123abcd.d", ".envx.old"]
+    for name in mine:
+        (tmp_path / name).mkdir()
+    for left in (".env.0123abcd", ".env.0123abcd.old"):
+        (tmp_path / left).mkdir()
+    write(final, 100)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*mine, "env"])
+
+
 def test_a_file_system_without_an_exchange_gets_the_new_folder(tmp_path, monkeypatch):
     final = tmp_path / "corpus"
     write(final, 100)

@@ -10,11 +10,13 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import GateQuestion, Ledger
 from dpsynth_assets.privacy.ledger.proof import (
     ProvenEntry,
+    TreeHead,
     _leaf,
     leads_to,
     proven,
     tree_head,
 )
+from dpsynth_assets.privacy.ledger.witness import Seen
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 
 
@@ -55,7 +57,8 @@ def test_head_and_paths_are_those_of_the_definition_at_every_size(entries, size)
     part = entries[:size]
     head, shown = proven(part, part)
     assert head == tree_head(part)
-    assert head.root == root_by_definition([_leaf(entry) for entry in part]).hex()
+    root = root_by_definition([_leaf(entry) for entry in part])
+    assert head.root == hashlib.sha256(b"\x02" + size.to_bytes(8, "big") + root).hexdigest()
     assert all(leads_to(each, head) for each in shown)
 
 
@@ -71,6 +74,15 @@ def test_nothing_else_leads_to_the_head(entries, size):
         if each.path:
             assert not leads_to(ProvenEntry(each.entry, each.path[:-1]), head)
             assert not leads_to(ProvenEntry(each.entry, (*each.path[:-1], "00" * 32)), head)
+
+
+@pytest.mark.parametrize("size", range(1, 35))
+def test_no_entry_leads_to_the_head_under_another_number_of_entries(entries, size):
+    """In a plain tree the first entries of three lead to the root of four as well."""
+    head, shown = proven(entries[:size], entries[:size])
+    others = (TreeHead(number, head.root) for number in (0, -1, 1 << 70, *range(1, 70)))
+    for other in (each for each in others if each != head):
+        assert not any(leads_to(each, other) for each in shown)
 
 
 def test_an_earlier_head_stays_what_it_was(tmp_path):
@@ -118,6 +130,8 @@ def private_ledger(folder, epsilon, passes, digest):
     )
     ledger.decide(question, lambda: passes)
     release(ledger, terms)
+    last = ledger.entries()[-1]
+    ledger.record_recovery("accept", "a disk", Seen(last.seq, last.hash, last.recorded_at))
     return ledger.entries()
 
 
@@ -136,3 +150,10 @@ def test_the_head_does_not_depend_on_private_values(tmp_path):
     assert [e.kind for e in one] == [e.kind for e in other]
     assert any(a.hash != b.hash for a, b in zip(one, other, strict=True))
     assert tree_head(one) == tree_head(same)
+
+
+def test_a_recovery_leaves_without_the_hash_of_what_was_seen(tmp_path):
+    entries = private_ledger(tmp_path, 1.25, True, "d1")
+    _, (shown,) = proven(entries, entries[-1:])
+    assert shown.entry.parameters == {"action": "accept", "because": "a disk"}
+    assert not any(entry.hash in json.dumps(shown.to_json()) for entry in entries)

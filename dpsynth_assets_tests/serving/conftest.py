@@ -54,11 +54,14 @@ class Artifact:
         return LABEL
 
 
-def endpoint(source, *, token="", limits=None):
+def endpoint(source, *, token="", limits=None, canaries=()):
     served = Served(artifact=Artifact(), source=source)
     limits = limits or Limits(rows=8, waiting=64, batch_rows=4)
     queue = RowQueue(
-        {"letters/ctcl": source}, batch_rows=limits.batch_rows, most_waiting=limits.waiting
+        {"letters/ctcl": source},
+        batch_rows=limits.batch_rows,
+        most_waiting=limits.waiting,
+        canaries=canaries,
     )
     return Endpoint(served={"letters/ctcl": served}, queue=queue, limits=limits, token=token)
 

@@ -1,6 +1,7 @@
 """The endpoint: OpenAI's client and curl work, wrong requests get one line, nothing is charged."""
 
 import json
+import socket
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dpsynth_assets.cli.web.guard import Guard
+from dpsynth_assets.serving import app
 from dpsynth_assets.serving.app import LONGEST_BODY, Limits
 from dpsynth_assets_tests.serving.conftest import Sentences, endpoint, listening
 
@@ -70,7 +72,13 @@ WRONG = [
     ({"prompt": ["billing"] * 9}, "at most 8 rows", "n"),
     ({"max_tokens": 41}, "at most 40", "max_tokens"),
     ({"temperature": -1}, "temperature", "temperature"),
+    ({"temperature": 1e-39}, "0.01", "temperature"),
     ({"top_p": 0}, "top_p", "top_p"),
+    ({"top_p": 1e-320}, "top_p", "top_p"),
+    ({"prompt": []}, "prompt", "prompt.str"),
+    ({"n": 10**4200}, "less than or equal", "n"),
+    ({"a secret\nof mine": 1}, "body: expected no such field", "body"),
+    ({"x" * 5000: 1}, "body: expected no such field", "body"),
     ({"seed": 3}, "no such field", "seed"),
     ({"suffix": "a secret of mine"}, "no such field", "suffix"),
     ({"logprobs": 5}, "no such field", "logprobs"),
@@ -95,7 +103,14 @@ def test_fields_that_ask_for_nothing_are_passed_over(client):
 
 
 @pytest.mark.parametrize(
-    ("content", "status"), [(b"{", 400), (b"[]", 400), (b" " * (LONGEST_BODY + 1), 400)]
+    ("content", "status"),
+    [
+        (b"{", 400),
+        (b"[]", 400),
+        (b"[" * LONGEST_BODY, 400),
+        (b'{"temperature": NaN}', 400),
+        (b" " * (LONGEST_BODY + 1), 400),
+    ],
 )
 def test_a_body_that_is_no_request_is_refused(client, content, status):
     assert client.post("/v1/completions", content=content).status_code == status
@@ -189,6 +204,62 @@ def test_more_rows_than_may_wait_are_refused_for_now():
         assert refused.headers["retry-after"]
         opened.queue.close()
         first.join()
+
+
+def asked_and_left(address, **fields):
+    """Sends a request for rows and goes away."""
+    body = json.dumps({"model": MODEL, "prompt": "billing", **fields}).encode()
+    host, port = address.removeprefix("http://").split(":")
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode() + body)
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_rows_of_a_client_that_has_gone_are_not_written(stream, monkeypatch):
+    monkeypatch.setattr(app, "SECONDS_BETWEEN_LOOKS", 0.05)
+    source = Sentences(seconds=0.4)
+    opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=1))
+    with listening(opened.app()) as address:
+        asked_and_left(address, n=8, stream=stream)
+        body = {"model": MODEL, "prompt": "delivery"}
+        assert httpx.post(f"{address}/v1/completions", json=body).status_code == 200
+    opened.queue.close()
+    assert len(source.asked) < 6
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(opened, monkeypatch):
+    monkeypatch.setattr(app, "SECONDS_FOR_BODY", 0.2)
+    with listening(opened.app()) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: 90\r\n\r\n{{"
+            connection.sendall(head.encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_an_artifact_that_writes_a_canary_is_held_back():
+    """As the release gate holds back a corpus: the row is shown to nobody, nor any after it."""
+    source = Sentences()
+    opened = endpoint(source, canaries=["a-delivery-LETTER"])
+    client = TestClient(opened.app())
+    assert completion(client).status_code == 200
+    for prompt in ("delivery", "billing"):
+        answer = completion(client, prompt=prompt)
+        assert answer.status_code == 410
+        assert "canary" in answer.json()["error"]["message"]
+        assert "letter" not in answer.text.lower().replace(MODEL, "")
+    assert len(source.asked) == 2
+    opened.queue.close()
+
+
+def test_a_token_of_any_letters_is_known(source):
+    opened = endpoint(source, token="schlüssel")
+    client = TestClient(opened.app())
+    right = {"Authorization": "Bearer schlüssel".encode()}
+    assert client.get("/v1/models", headers=right).status_code == 200
+    opened.queue.close()
 
 
 def test_openais_client_works_whole_streamed_and_in_chat(opened):

@@ -1,5 +1,6 @@
 """Private prediction through a real vLLM: the tokens, their payment and the cost are the loop's."""
 
+import os
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction import measured_slack
+from dpsynth_assets.methods.private_prediction.measured_slack import self_tested
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import PackedContexts, SamplingRules, sample_documents
 from dpsynth_assets.models.engines import Sampling
@@ -390,6 +393,31 @@ def test_public_text_is_sampled_in_parts_that_fit(decoder, language_model):
     assert sample_documents(decoder, [], **options) == []
 
 
+def test_a_pass_that_is_collected_during_a_step_is_closed_after_it(decoder, monkeypatch):
+    """Python may collect contexts anywhere; a step whose requests change would not be the pass."""
+    written = torch.zeros(len(SIZES), dtype=torch.long)
+    ours, other = (served(decoder, prompts_of(SIZES, seed=seed), 110, 20) for seed in (8, 9))
+    for contexts in (other, ours):
+        contexts.next_logits(written, written)
+    manager = decoder._scheduler.kv_cache_manager
+    allocate = manager.allocate_slots
+
+    def collected(*arguments, **options):
+        decoder.close_group(other._group)
+        return allocate(*arguments, **options)
+
+    monkeypatch.setattr(manager, "allocate_slots", collected)
+    assert len(ours.next_logits(written + 7, written + 1)) == len(SIZES)
+    assert other._group not in decoder._groups
+    assert ours._group in decoder._groups
+
+
+def test_float32_products_stay_float32_in_the_whole_process(decoder):
+    """A variable of vLLM would make them TF32 or bfloat16, also where records are embedded."""
+    assert os.environ["VLLM_FLOAT32_MATMUL_PRECISION"] == "highest"
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_a_pass_without_contexts_costs_nothing(decoder):
     contexts = served(decoder, [], 50, 10)
     nothing = torch.zeros(0, dtype=torch.long)
@@ -485,6 +513,34 @@ def test_closing_one_vllm_leaves_the_others_of_the_process(vllm_engine, decoder,
     VllmEngine(language_model, batch_rows=4, cache_gib=0.05).close()
     assert vllm_engine.generate(["hello"], greedy) == before
     assert torch.equal(served(decoder, [[5, 6, 7]], 10, 5).next_logits(start, start), logits)
+
+
+def test_no_company_moves_a_bit_in_the_self_test_of_one_thread(decoder, language_model):
+    found = self_tested(decoder, language_model)
+    assert found.by == 0.0
+    assert found.engine.startswith("vllm 0.32.0")
+    assert (found.device, found.dtype) == ("cpu", "float32")
+    assert (found.contexts, found.companies) > (64, 16)
+    assert self_tested(decoder, language_model) is found  # once a process
+    assert not decoder._groups
+
+
+def test_the_self_test_refuses_a_model_whose_rows_follow_their_step(
+    decoder, language_model, monkeypatch
+):
+    model = decoder._runner.model
+    compute = model.compute_logits
+
+    def mixed(states):
+        logits = compute(states)
+        return logits + 1e-3 * logits.mean(dim=0, keepdim=True)
+
+    monkeypatch.setattr(model, "compute_logits", mixed)
+    monkeypatch.delitem(measured_slack._tested, decoder, raising=False)
+    with pytest.raises(ValueError, match="Expected a self-test in which no other row") as refused:
+        self_tested(decoder, language_model)
+    assert "\n" not in str(refused.value)
+    del measured_slack._tested[decoder]
 
 
 class TestBroken:

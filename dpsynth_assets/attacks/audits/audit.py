@@ -62,6 +62,7 @@ class Bug(StrEnum):
     ONE_DELTA = "δ of one rule after a switch from a plan to the filter"
     CONTINUOUS_NOISE = "integer noise priced as continuous noise"
     ODOMETER = "reading of an odometer stated as what is guaranteed"
+    FOLLOWS_COMPANY = "logits that follow the other rows of their pass"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
+from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.aug_pe_votes import (
     VOTES_PER_RECORD,
     PrivateVotes,
@@ -55,12 +55,14 @@ class VotedEvolution(EvolutionMethod[VotedT]):
             name=LABEL_STAGE,
             title="Noisy numbers of records of each label, which share out the population.",
             kinds=("polars",),
+            in_parts=True,
         )
         population = Stage(
             name=STAGE,
             title="Texts that won the noisy votes of the private records, round by round.",
             kinds=("pytorch", "polars"),
             needs_embeddings=True,
+            in_parts=True,
             after=(LABEL_STAGE,) if released else (),
         )
         return (labels, population) if released else (population,)
@@ -142,9 +144,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         self, histogram: NoisyHistogram, private: PrivateInputs
     ) -> Release[StageRelease]:
         """Releases the number of records of every declared label with noise."""
-        numbers = counted_labels(private.records, self.terms.labels)
-        counts = np.bincount(numbers[numbers != UNCOUNTED], minlength=len(self.terms.labels))
-        made = histogram.release(counts)
+        made = histogram.release(private.counted(LabelCounts(labels=self.terms.labels)))
         facts = {
             "labels": list(self.terms.labels),
             "dp_counts": made.value.tolist(),

@@ -11,7 +11,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.voting import GaussianVoting
+from dpsynth_assets.privacy.voting import GaussianVoting, count_votes
 
 VOTES_PER_RECORD = 1
 """As in the paper; more would add to the sensitivity what they add to the signal."""
@@ -49,6 +49,48 @@ class VotingRounds:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class VoteCounts:
+    """Counts one round's votes of some records, for `PrivateInputs.counted`.
+
+    Attributes:
+        labels: Declared labels, in order.
+        candidates: (C, d) embeddings of the candidates, which are public or released.
+        candidate_labels: (C,) places of their labels.
+    """
+
+    labels: tuple[str, ...]
+    candidates: np.ndarray
+    candidate_labels: np.ndarray
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Counts (C,) int64 votes; private."""
+        return self.of(_voting_records(private, self.labels))
+
+    def of(self, records: VotingRecords) -> np.ndarray:
+        """Counts (C,) int64 votes of records that were prepared for several rounds; private."""
+        choices = nearest_candidates(
+            records.vectors,
+            records.labels,
+            self.candidates,
+            self.candidate_labels,
+            norms=records.norms,
+        )
+        return count_votes(choices[:, None], len(self.candidates), VOTES_PER_RECORD)
+
+
+def _voting_records(private: PrivateInputs, labels: tuple[str, ...]) -> VotingRecords:
+    """Prepares records for votes.
+
+    Raises:
+        ValueError: There is not one embedding for each.
+    """
+    if private.embeddings is None or len(private.embeddings) != private.records.height:
+        raise ValueError("Expected one embedding for each private record. Embed them again.")
+    numbers = counted_labels(private.records, labels)
+    return VotingRecords.in_label_order(private.embeddings, numbers)
+
+
 class PrivateVotes:
     """Releases one round of votes after another under one charge.
 
@@ -61,11 +103,9 @@ class PrivateVotes:
     def __init__(
         self, rounds: VotingRounds, labels: tuple[str, ...], private: PrivateInputs
     ) -> None:
-        if private.embeddings is None or len(private.embeddings) != private.records.height:
-            raise ValueError("Expected one embedding for each private record. Embed them again.")
-        self._rounds = rounds
-        numbers = counted_labels(private.records, labels)
-        self._records = VotingRecords.in_label_order(private.embeddings, numbers)
+        self._rounds, self._labels, self._private = rounds, labels, private
+        # Records in memory are sorted once for all rounds; parts are read anew in each.
+        self._records = None if private.parts is not None else _voting_records(private, labels)
         self._voting: GaussianVoting | None = None
 
     def __call__(self, rounds: int, population: Population, embeddings: np.ndarray) -> np.ndarray:
@@ -89,9 +129,11 @@ class PrivateVotes:
                 "Expected the round after the last released one, got another. Go on from the last "
                 "checkpoint."
             )
-        records = self._records
-        choices = nearest_candidates(
-            records.vectors, records.labels, embeddings, population.labels, norms=records.norms
+        count = VoteCounts(
+            labels=self._labels, candidates=embeddings, candidate_labels=population.labels
         )
-        private_votes = self._voting.count(choices[:, None], population.size)
+        if self._records is None:
+            private_votes = self._private.counted(count)
+        else:
+            private_votes = count.of(self._records)
         return self._voting.release(private_votes).value

@@ -137,8 +137,9 @@ class PrivatePredictionConfig(MethodConfig):
         description=(
             "How far rounding may let other records move one record's logits (sup norm, natural-"
             "log units); charged in the privacy cost, for every batch of a forward pass. float32: "
-            "1.4e-5 was seen; bfloat16: 0.25. 0 by default, and only, where the base's "
-            "language_model.decoder is exact."
+            "1.4e-5 was seen; bfloat16: 0.25. 0 by default where the base's "
+            "language_model.decoder is exact; in vLLM only for batch-invariant kernels that pass a "
+            "self-test. `dpsynth audit run COHORT` measures it."
         ),
     )
 
@@ -370,7 +371,8 @@ class FewShotConfig(MethodConfig):
         description=(
             "How far rounding may let other records move one prompt's logits (sup norm, natural-"
             "log units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: 0.25. 0 by "
-            "default, and only, where the base's language_model.decoder is exact."
+            "default where the base's language_model.decoder is exact; in vLLM only for batch-"
+            "invariant kernels that pass a self-test. `dpsynth audit run COHORT` measures it."
         ),
     )
     extra_documents: int = Field(

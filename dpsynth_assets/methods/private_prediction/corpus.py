@@ -63,8 +63,10 @@ class GenerationTask:
     @cached_property
     def decoder(self) -> Any:
         """What decodes prompts."""
-        decoder = decoder_of(self.terms, self.public.language_model)
-        check_slack(self.config, decoder)  # No caller may draw with rounding that is not charged.
+        model = self.public.language_model
+        decoder = decoder_of(self.terms, model)
+        # No caller may draw with rounding that is not charged.
+        check_slack(self.config, self.terms, model, decoder)
         return decoder
 
     @cached_property

@@ -4,6 +4,11 @@ from typing import Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.private_prediction.measured_slack import (
+    NO_SLACK,
+    batch_invariant,
+    measured_refusal,
+)
 from dpsynth_assets.models.decoding import decoding_model
 
 DECODER = "decoder"
@@ -41,14 +46,14 @@ def decoder_parameters(terms: CohortTerms) -> dict[str, str]:
 
 
 def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
-    """Says in one line why rounding may not go uncharged; None where it may, or is charged."""
-    if logit_slack > 0 or terms.decodes_exactly or terms.language_model is None:
+    """Says in one line why rounding may not go uncharged; None where it may, or is charged.
+
+    In vLLM it may where batch-invariant kernels are asked for. That they are at work is tested
+    before the charge (`preconditions.check_slack`).
+    """
+    if terms.language_model is None:
         return None
-    return NO_SLACK
-
-
-NO_SLACK = (
-    "Expected logit_slack > 0 with decoder: transformers or vllm, whose rounding lets one record "
-    "move another's logits, got 0. Drop it for its default, or declare language_model.decoder: "
-    "exact."
-)
+    exact = terms.decodes_exactly or (terms.decodes_in_vllm and batch_invariant())
+    if logit_slack == 0 and not exact:
+        return NO_SLACK
+    return measured_refusal(terms, logit_slack)

@@ -8,6 +8,7 @@ sizes the noise, `few_shot_writer` writes the demonstrations.
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -29,6 +30,7 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
 from dpsynth_assets.methods.private_prediction.method import PrivatePrediction, released
 from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_shot_fitted
 from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
+from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import noisy_tail
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
@@ -156,6 +158,20 @@ class FewShot(PrivatePrediction[FewShotConfig]):
     @property
     def _steps(self) -> int:
         return self.config.documents_per_label * self.config.max_document_tokens
+
+    def pass_shape(self, language_model: Any) -> PassShape:
+        """A pass holds the prompts of one step: a subset each."""
+        config = self.config
+        return PassShape(
+            rows=config.subsets,
+            columns=prompt_columns(
+                language_model,
+                self.terms.label_texts,
+                config.examples_per_subset,
+                config.max_example_tokens,
+            ),
+            new_tokens=config.max_document_tokens,
+        )
 
     def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Asks for room for prompts with their documents.

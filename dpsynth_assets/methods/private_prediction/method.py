@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.catalogue import Attack
+from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import (
@@ -28,7 +29,8 @@ from dpsynth_assets.methods.private_prediction.corpus import (
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import decoder_parameters
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
-from dpsynth_assets.methods.private_prediction.preconditions import check_batches
+from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
+from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
@@ -95,6 +97,15 @@ class PrivatePrediction(Method[PredictionT]):
             raise TypeError(f"Expected a planned stage of {self.name}, got none. Plan first.")
         return stage.mechanism
 
+    @abstractmethod
+    def pass_shape(self, language_model: Any) -> PassShape:
+        """Says what a forward pass of private contexts holds at most; public."""
+
+    def rests_on(self, stage: Stage, public: PublicInputs) -> Mapping[str, Any]:
+        """States the self-test that a slack of 0 rests on where vLLM decodes."""
+        del stage
+        return logits_rest_on(self.config, self.terms, public.language_model)
+
     def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
         """Writes settings and inputs under the names that ledgers have held from the first."""
         names = {
@@ -160,6 +171,20 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Estimates the tail of draws from clipped logits, by the settings and the vocabulary."""
         del plan
         return clipped_tail(self.declared, declared_vocabulary(self.terms.language_model))
+
+    def pass_shape(self, language_model: Any) -> PassShape:
+        """Reads it off the batches of a pass, and the lengths that prompts are cut to."""
+        config = self.config
+        return PassShape(
+            rows=self.declared.facts.rows_per_pass,
+            columns=prompt_columns(
+                language_model,
+                self.terms.label_texts,
+                config.examples_per_context,
+                config.max_example_tokens,
+            ),
+            new_tokens=config.max_document_tokens,
+        )
 
     @cached_property
     def mean_mechanism(self) -> MeanTokenMechanism:

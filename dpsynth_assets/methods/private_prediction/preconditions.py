@@ -10,9 +10,16 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.decoding import NO_SLACK, decoder_of
+from dpsynth_assets.methods.private_prediction.decoding import decoder_of
+from dpsynth_assets.methods.private_prediction.measured_slack import (
+    measured_refusal,
+    require_invariant_kernels,
+    self_tested,
+    stated,
+)
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
 from dpsynth_assets.models.decoding import is_exact, require_groups, require_room
+from dpsynth_assets.privacy.rests_on import SELF_TEST
 
 
 def check_batches(
@@ -27,7 +34,7 @@ def check_batches(
     """
     config, terms, model = declared.config, declared.terms, public.language_model
     decoder = decoder_of(terms, model)
-    check_slack(config, decoder)
+    check_slack(config, terms, model, decoder)
     declared.check(public)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_context, config.max_example_tokens
@@ -49,7 +56,7 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
     """
     model, length = public.language_model, config.max_document_tokens
     decoder = decoder_of(terms, model)
-    check_slack(config, decoder)
+    check_slack(config, terms, model, decoder)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_subset, config.max_example_tokens
     )
@@ -64,25 +71,48 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
     require_groups(decoder, groups)
 
 
-def check_slack(config: PrivatePredictionConfig | FewShotConfig, model: Any) -> None:
+def check_slack(
+    config: PrivatePredictionConfig | FewShotConfig,
+    terms: CohortTerms,
+    language_model: Any,
+    decoder: Any,
+) -> None:
     """Refuses rounding that is not charged, and low precision under the slack of float32.
 
     Args:
         config: The method's settings.
-        model: What decodes; nothing is asked of an exact decoder.
+        terms: The cohort's declared terms.
+        language_model: The public model.
+        decoder: What decodes; nothing is asked of an exact one.
+
+    Raises:
+        ValueError: In one line; also where a slack of 0 fails its self-test.
     """
     import torch
 
-    if is_exact(model):
+    if (measured := measured_refusal(terms, config.logit_slack)) is not None:
+        raise ValueError(measured)
+    if is_exact(decoder):
         return
     if config.logit_slack == 0:
-        raise ValueError(NO_SLACK)
-    if model.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
+        require_invariant_kernels(decoder)
+        self_tested(decoder, language_model)
+    elif decoder.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
         raise ValueError(
-            f"Expected a declared logit_slack for {model.dtype} weights, whose rounding lets one "
+            f"Expected a declared logit_slack for {decoder.dtype} weights, whose rounding lets one "
             "record move another's logits (0.25 was seen), got the default for float32. Load the "
             "model with dtype: float32, or declare what you measured."
         )
+
+
+def logits_rest_on(
+    config: PrivatePredictionConfig | FewShotConfig, terms: CohortTerms, language_model: Any
+) -> dict[str, Any]:
+    """States the self-test that uncharged rounding in vLLM rests on; nothing of other draws."""
+    if config.logit_slack > 0 or not terms.decodes_in_vllm:
+        return {}
+    found = self_tested(decoder_of(terms, language_model), language_model)
+    return {SELF_TEST: stated(found)}
 
 
 def check_public_prompts(

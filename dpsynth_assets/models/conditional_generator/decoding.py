@@ -33,7 +33,7 @@ class SamplingSettings:
 
     Attributes:
         top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
-        temperature: Divides the logits; > 0.
+        temperature: Divides the logits; 0 takes the most probable token.
         seed: Seed of this public randomness; >= 0.
         max_new_tokens: Longest document, end token included; the model's positions bound it too.
         batch_rows: Rows decoded together by one thread, at most.
@@ -50,9 +50,9 @@ class SamplingSettings:
 
     def __post_init__(self) -> None:
         """Refuses values outside their bounds."""
-        if not 0 < self.top_p <= 1 or self.temperature <= 0:
+        if not 0 < self.top_p <= 1 or self.temperature < 0:
             raise ValueError(
-                "Expected temperature > 0 and 0 < top_p <= 1, "
+                "Expected temperature >= 0 and 0 < top_p <= 1, "
                 f"got {self.temperature} and {self.top_p}."
             )
         if min(self.max_new_tokens, self.batch_rows) < 1 or self.seed < 0:

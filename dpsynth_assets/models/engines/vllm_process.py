@@ -9,6 +9,7 @@ ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the runner that our extensions read
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "CRITICAL",  # a failing step would log how long prompts are
+    "VLLM_FLOAT32_MATMUL_PRECISION": "highest",  # it is set for the whole process
     "DO_NOT_TRACK": "1",
 }
 _lock = Lock()

@@ -1,6 +1,7 @@
 """A language model inside vLLM that gives logits: groups of contexts, one step at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from threading import RLock
@@ -109,6 +110,7 @@ class VllmDecoder:
         self._most_rows, self._step_tokens = most_rows, step_tokens or max(4096, most_rows)
         self._lock, self._names = RLock(), count()
         self._groups: dict[str, _Group] = {}
+        self._busy, self._abandoned = False, list[str]()
         self._stopped = False
         self._llm = self._opened(language_model, memory_fraction, cache_gib)
         self._client = self._llm.llm_engine.engine_core
@@ -170,7 +172,7 @@ class VllmDecoder:
         Raises:
             VllmDecoderError: There is no room beside the groups that are open.
         """
-        with self._lock:
+        with self._alone():
             rows = len(prompts) if public else _filled_up(len(prompts))
             group = _Group(
                 name=f"pass{next(self._names)}",
@@ -216,7 +218,7 @@ class VllmDecoder:
 
     def keep_members(self, name: str, kept: Sequence[int]) -> None:
         """Drops a group's contexts but those at these places, which take this order."""
-        with self._lock:
+        with self._alone():
             group = self._groups[name]
             members = [group.members[place] for place in kept]
             fillers = group.fillers
@@ -237,8 +239,14 @@ class VllmDecoder:
             self._add(group, member, [_FILLER])
 
     def close_group(self, name: str) -> None:
-        """Drops a group; does nothing if it is gone."""
+        """Drops a group; does nothing if it is gone.
+
+        Contexts may be collected anywhere, in the middle of a step too: they are dropped after it.
+        """
         with self._lock:
+            if self._busy:
+                self._abandoned.append(name)
+                return
             group = self._groups.pop(name, None)
             if group is not None:
                 requests = (*group.members, *group.fillers, BALLAST)
@@ -261,7 +269,7 @@ class VllmDecoder:
             LockstepError: vLLM ran some of the contexts only, or others; nothing was sampled.
             VllmDecoderError: A step failed otherwise.
         """
-        with self._lock:
+        with self._alone():
             if self._stopped:
                 self._fail("an earlier failure")
             group = self._groups[name]
@@ -275,6 +283,18 @@ class VllmDecoder:
             finally:
                 self._scheduler.release_group(None)
                 self._processor.expect(None)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Lets one caller at vLLM's lists, and closes afterwards what was abandoned meanwhile."""
+        with self._lock:
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+                while self._abandoned:
+                    self.close_group(self._abandoned.pop())
 
     def close(self) -> None:
         """Stops vLLM and frees its memory."""

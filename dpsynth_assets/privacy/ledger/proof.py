@@ -2,13 +2,15 @@
 
 The hash chain (`chain`) is verified by reading every entry. Here the same entries are the leaves of
 a Merkle tree (RFC 9162, section 2.1): its head is one hash, and an entry is shown to belong to a
-head by one sibling hash a level. Who owns the ledger publishes heads (`dpsynth ledger head`); an
-entry that is edited later no longer leads to a head that somebody has noted down.
+head by one sibling hash a level. The number of entries is hashed into the head, since the root of a
+tree alone does not fix it. Who owns the ledger publishes heads (`dpsynth ledger head`); an entry
+that is edited later no longer leads to a head that somebody has noted down.
 
 **Privacy** A leaf holds the public columns of an entry alone. Realised ex-post bounds, answers of
 gates that read private text, and digests that seal them are functions of private data without
 noise: they are in no leaf, so a head may be published whatever the ledger holds. The hash of an
-entry in the chain may not (`report.label.public_head`).
+entry in the chain may not (`report.label.public_head`), and a recovery, which names the last entry
+that was seen, is shown without that entry's hash.
 """
 
 import hashlib
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.schema import DECISION, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import DECISION, RECOVERY, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 
 _WITHHELD: Mapping[str, Any] = {
@@ -33,7 +35,11 @@ _WITHHELD: Mapping[str, Any] = {
 _SHOWN_OF_DECISION = ("seq", "recorded_at", "kind", "cohort", "dataset")
 """A label counts decisions that read private text; their answers are private."""
 
-_LEAF, _NODE = b"\x00", b"\x01"
+_SEEN = "seen"
+"""Parameter of a recovery: the last entry before it, with its hash in the chain."""
+
+_MOST_ENTRIES = 1 << 63
+_LEAF, _NODE, _HEAD = b"\x00", b"\x01", b"\x02"
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class TreeHead:
 
     Attributes:
         entries: How many entries it covers, >= 1.
-        root: Hexadecimal SHA-256.
+        root: Hexadecimal SHA-256 over their number and the root of the tree.
     """
 
     entries: int
@@ -91,8 +97,7 @@ def tree_head(entries: Iterable[LedgerEntry]) -> TreeHead:
     Raises:
         PrivacyError: There are no entries.
     """
-    levels = _levels([_leaf(entry) for entry in entries])
-    return TreeHead(len(levels[0]), levels[-1][0].hex())
+    return _head(_levels([_leaf(entry) for entry in entries]))
 
 
 def proven(
@@ -106,7 +111,7 @@ def proven(
     """
     levels = _levels([_leaf(entry) for entry in entries])
     shown = [ProvenEntry(_public_part(each), _path(levels, each.seq - 1)) for each in chosen]
-    return TreeHead(len(entries), levels[-1][0].hex()), shown
+    return _head(levels), shown
 
 
 def leads_to(proof: ProvenEntry, head: TreeHead) -> bool:
@@ -115,7 +120,7 @@ def leads_to(proof: ProvenEntry, head: TreeHead) -> bool:
     **Source** RFC 9162, section 2.1.3.2.
     """
     place, last = proof.entry.seq - 1, head.entries - 1
-    if not 0 <= place <= last:
+    if not 0 <= place <= last < _MOST_ENTRIES:
         return False
     found, path = _leaf(proof.entry), list(proof.path)
     while last > 0:
@@ -125,13 +130,13 @@ def leads_to(proof: ProvenEntry, head: TreeHead) -> bool:
             sibling = bytes.fromhex(path.pop(0))
             found = _node(sibling, found) if place % 2 else _node(found, sibling)
         place, last = place // 2, last // 2
-    return not path and found.hex() == head.root
+    return not path and _sized(head.entries, found) == head.root
 
 
 def _public_part(entry: LedgerEntry) -> LedgerEntry:
     """Empties the columns that no leaf holds."""
     if entry.kind != DECISION:
-        return entry._replace(**_WITHHELD)
+        return entry._replace(**_WITHHELD, parameters_json=_told(entry))
     kept = {name: getattr(entry, name) for name in _SHOWN_OF_DECISION}
     empty: dict[str, Any] = {**dict.fromkeys(LedgerEntry._fields, ""), **_NO_CHARGE, **_WITHHELD}
     return LedgerEntry(**{**empty, **kept})
@@ -139,7 +144,15 @@ def _public_part(entry: LedgerEntry) -> LedgerEntry:
 
 def _public_columns(entry: LedgerEntry) -> dict[str, Any]:
     shown = _SHOWN_OF_DECISION if entry.kind == DECISION else LedgerEntry._fields
-    return {name: getattr(entry, name) for name in shown if name not in _WITHHELD}
+    columns = {name: getattr(entry, name) for name in shown if name not in _WITHHELD}
+    return columns if entry.kind == DECISION else columns | {"parameters_json": _told(entry)}
+
+
+def _told(entry: LedgerEntry) -> str | None:
+    """An entry's parameters; those of a recovery without the entry that was seen before it."""
+    if entry.kind != RECOVERY:
+        return entry.parameters_json
+    return canonical_json({k: v for k, v in entry.parameters.items() if k != _SEEN})
 
 
 def _known(columns: Mapping[str, Any]) -> bool:
@@ -153,6 +166,19 @@ def _leaf(entry: LedgerEntry) -> bytes:
 
 def _node(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(_NODE + left + right).digest()
+
+
+def _head(levels: Sequence[Sequence[bytes]]) -> TreeHead:
+    count = len(levels[0])
+    return TreeHead(count, _sized(count, levels[-1][0]))
+
+
+def _sized(entries: int, root: bytes) -> str:
+    """Hashes the number of entries into a head: paths of a tree may lead to its root under another.
+
+    **Source** The signed head of RFC 9162, section 4.10, holds the size of its tree for this.
+    """
+    return hashlib.sha256(_HEAD + entries.to_bytes(8, "big") + root).hexdigest()
 
 
 def _levels(leaves: list[bytes]) -> list[list[bytes]]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
@@ -58,6 +58,11 @@ class ReleaseRequest:
     def parameters_json(self) -> str:
         """The parameters as canonical JSON."""
         return canonical_json(dict(self.parameters))
+
+    def resting_on(self, facts: Mapping[str, Any]) -> "ReleaseRequest":
+        """The same request, which also states these facts that its sensitivity rests on."""
+        stated = {**self.parameters.get(RESTS_ON, {}), **facts}
+        return replace(self, parameters={**self.parameters, RESTS_ON: stated}) if facts else self
 
     def key(self, relation: NeighboringRelation, unit: PrivacyUnit) -> str:
         """Identity of the release: requests with equal keys are the same release.

@@ -81,10 +81,18 @@ def test_progress_counts_documents(tiny_generator, monkeypatch):
     assert [share for share, _ in seen] == [0.4, 0.8, 1.0]
 
 
-@pytest.mark.parametrize("wrong", [{"top_p": 0.0}, {"temperature": 0.0}, {"batch_rows": 0}])
+@pytest.mark.parametrize("wrong", [{"top_p": 0.0}, {"temperature": -0.1}, {"batch_rows": 0}])
 def test_settings_outside_their_bounds_are_refused(tiny_generator, wrong):
     with pytest.raises(ValueError, match="Expected"):
         tiny_generator.generate(["Keywords: violin"], **wrong)
+
+
+def test_without_temperature_the_most_probable_tokens_are_written(tiny_generator):
+    written = [
+        tiny_generator.generate(CONDITIONS[:2], temperature=0.0, seed=seed, max_new_tokens=5)
+        for seed in (1, 2)
+    ]
+    assert written[0] == written[1]
 
 
 def test_a_bound_beyond_the_models_positions_ends_at_them(tiny_generator):

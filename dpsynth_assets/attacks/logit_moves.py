@@ -1,0 +1,196 @@
+"""How far the other rows of a pass move a row's logits, measured on public contexts.
+
+What is drawn from private contexts is covered by its sensitivity only where a row's logits follow
+its own tokens, or move by no more than the slack that is charged. Here public contexts are decoded
+in one company after another: alone, in another order, with rows taken away and added, beside longer
+and shorter prompts and documents, which pad them otherwise. What a logit moved by between any two
+companies is a lower bound of the slack, for every decoder there is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.models.decoding import is_exact, is_vllm, open_contexts
+from dpsynth_assets.models.decoding.context_window import attention_limit, rows_at_once
+from dpsynth_assets.models.exact_decoder.calibration import TEXTS
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsynth_assets.models.decoding import Contexts
+
+NAME = "logit-slack"
+"""The audit, among those of mechanisms and, behind a cohort's name, on record."""
+WATCHED, STEPS = 8, 6
+"""Contexts whose logits are compared, and tokens of each."""
+MOST_ROWS = 128
+"""Rows of the largest company that is tried."""
+_SHARED = 40
+"""Tokens that every other prompt begins with."""
+
+OpenRows = Callable[[Sequence[Sequence[int]]], "Contexts"]
+"""Prompts -> their contexts, in one forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassShape:
+    """The most that a pass of a run holds: public numbers.
+
+    Attributes:
+        rows: Rows.
+        columns: Tokens of a prompt.
+        new_tokens: Tokens of a document.
+    """
+
+    rows: int = MOST_ROWS
+    columns: int = 160
+    new_tokens: int = STEPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitMoves:
+    """What was measured of one decoder.
+
+    Attributes:
+        by: Largest move of a logit (natural-log units); infinity where one is no number.
+        contexts: Public contexts.
+        companies: Ways in which they shared passes.
+        engine: What computed logits, with its version.
+        device: Where.
+        dtype: In which numbers.
+    """
+
+    by: float
+    contexts: int
+    companies: int
+    engine: str
+    device: str
+    dtype: str
+
+    @property
+    def over(self) -> str:
+        """Says in words what was tried, and on what."""
+        return (
+            f"{self.contexts} public contexts in {self.companies} companies, {self.engine}, "
+            f"{self.device}, {self.dtype}"
+        )
+
+
+def measured_moves(
+    decoder: Any,
+    language_model: Any,
+    passes: PassShape = PassShape(),
+    disturbed: Callable[[OpenRows], OpenRows] = lambda opened: opened,
+) -> LogitMoves:
+    """Decodes public contexts in many companies; the largest difference of a logit of any of them.
+
+    Args:
+        decoder: What decodes (`decoding_model`).
+        language_model: Its tokenizer.
+        passes: Shape of the passes, cut to what the decoder takes and to `MOST_ROWS`.
+        disturbed: Puts a planted mistake between; none by default.
+
+    Raises:
+        ValueError: The decoder does not take such contexts.
+    """
+    new_tokens = max(passes.new_tokens, STEPS)
+    limit = attention_limit(decoder) or passes.columns + new_tokens
+    columns = max(1, min(passes.columns, limit - new_tokens))
+    most = min(max(passes.rows, WATCHED + 1), MOST_ROWS)
+    rows = rows_at_once(decoder, most, columns + new_tokens)
+
+    def opened(prompts: Sequence[Sequence[int]]) -> "Contexts":
+        return open_contexts(
+            decoder,
+            prompts,
+            prompt_columns=columns,
+            max_new_tokens=new_tokens,
+            pad_token_id=language_model.pad_token_id,
+        )
+
+    texts = [list(language_model.encode(text)) for text in TEXTS]
+    prompts = [_prompt(number, texts, columns) for number in range(rows)]
+    tried = list(companies(rows))
+    by = _largest_move(disturbed(opened), prompts, tried)
+    return LogitMoves(by=by, contexts=rows, companies=len(tried), **_facts(decoder))
+
+
+def companies(rows: int) -> Iterator[list[int]]:
+    """Yields the contexts of each pass, of which the first `WATCHED` ones are compared."""
+    watched = list(range(min(WATCHED, rows)))
+    yield watched
+    yield watched[::-1]
+    for removed in (1, 2, 5):
+        yield watched[removed:]
+    for one in watched[::2]:
+        yield [one]
+    for added in sorted({1, 7, 9, 25, rows - WATCHED}):
+        if 0 < added <= rows - WATCHED:
+            others = list(range(rows - added, rows))
+            yield [*others, *watched]
+            yield np.random.default_rng(added).permutation([*watched, *others]).tolist()
+
+
+def _prompt(number: int, texts: Sequence[Sequence[int]], columns: int) -> list[int]:
+    """Public tokens of a length of its own; every other prompt begins with the same ones."""
+    length = 1 + (number * 37 + 59) % columns
+    begin = list(texts[0][:_SHARED]) if number % 2 else []
+    own = list(texts[number % len(texts)])
+    return (begin + own[number % 7 :] + own * (1 + length // len(own)))[:length]
+
+
+def _largest_move(
+    opened: OpenRows, prompts: Sequence[Sequence[int]], tried: Sequence[Sequence[int]]
+) -> float:
+    """Keeps the least and the largest of each logit; memory is that of the compared rows."""
+    import torch
+
+    least: dict[int, torch.Tensor] = {}
+    most: dict[int, torch.Tensor] = {}
+    for company in tried:
+        for number, logits in _decoded(opened, prompts, company).items():
+            least[number] = torch.minimum(least.get(number, logits), logits)
+            most[number] = torch.maximum(most.get(number, logits), logits)
+    moves = [(most[number] - least[number]).double().max() for number in least]
+    by = float(torch.stack(moves).max())
+    return by if by == by else float("inf")
+
+
+def _decoded(
+    opened: OpenRows, prompts: Sequence[Sequence[int]], company: Sequence[int]
+) -> "dict[int, torch.Tensor]":
+    """Logits (STEPS, V) of the compared rows; documents end at lengths of their own."""
+    import torch
+
+    own = [prompts[number] for number in company]
+    contexts = opened(own)
+    places = [place for place, number in enumerate(company) if number < WATCHED]
+    seen = []
+    for step in range(STEPS):
+        tokens = torch.tensor([prompt[step % len(prompt)] for prompt in own])
+        written = torch.tensor([step % (1 + number % STEPS) for number in company])
+        logits = contexts.next_logits(tokens, written)
+        seen.append(logits[torch.tensor(places, device=logits.device)].float().cpu())
+    return {
+        company[place]: logits for place, logits in zip(places, torch.stack(seen, 1), strict=True)
+    }
+
+
+def _facts(decoder: Any) -> dict[str, str]:
+    """Names engine, device and number type."""
+    import torch
+    import transformers
+
+    if is_exact(decoder):
+        return {"engine": "exact integers", "device": "cpu", "dtype": "int8"}
+    engine = f"transformers {transformers.__version__}"
+    if is_vllm(decoder):
+        import vllm
+
+        engine = f"vllm {vllm.__version__}"
+    device = torch.device(decoder.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"engine": engine, "device": name, "dtype": str(decoder.dtype).removeprefix("torch.")}

@@ -1,0 +1,128 @@
+"""What workers do with one part: functions of its path, which hold public values only.
+
+Each reads the records itself, from the sensitive store. None opens the ledger or adds noise.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.records.batches import empty_rows
+from dpsynth_assets.records.memory import keep_out_of_core_dumps
+from dpsynth_assets.records.reading import canonical_records
+from dpsynth_assets.records.record_filters import column_names
+from dpsynth_assets.records.source_digest import source_digest
+from dpsynth_assets.resources.contributions import Contributions
+from dpsynth_assets.resources.fingerprints import all_prints, store_key
+from dpsynth_assets.resources.record_parts import (
+    SPLITS,
+    files_of,
+    read_part,
+    read_table,
+    read_text,
+    write_array,
+    write_canonical,
+    write_text,
+)
+from dpsynth_assets.storage.identity import version_of, version_of_texts
+
+PIECE: Final = "piece"
+"""Beginning of the names of files with rows of a part as the source has them."""
+
+PRINTS: Final = "prints.npy"
+ROWS: Final = "rows.digest"
+"""Fingerprints of a part's texts, and the digest of its rows; both for the driver, then removed."""
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """Makes the pieces of a part its canonical records, and removes the pieces.
+
+    Attributes:
+        spec: The cohort's declaration.
+    """
+
+    spec: PrivateDatasetSpec
+
+    def __call__(self, part: Path) -> None:
+        """Sets records aside, bounds units and splits held-out ones off, within the part."""
+        keep_out_of_core_dumps()
+        files, pieces = files_of(part), sorted(part.glob(f"{PIECE}-*.parquet"))
+        empty = empty_rows(column_names(self.spec))
+        raw = pl.concat([empty, *(read_table(part, piece.name) for piece in pieces)])
+        key = store_key(files, part.parents[2])
+        write_text(part, ROWS, source_digest(raw, self.spec, key))
+        private = canonical_records(raw, self.spec)
+        del raw
+        write_canonical(part, "source", private.records)
+        write_canonical(part, "held_out", private.held_out)
+        texts = [*private.records["text"], *private.held_out["text"]]
+        write_array(part, PRINTS, all_prints(texts, key))
+        for piece in pieces:
+            piece.unlink()
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Embeds the records of a part, unless they are embedded already.
+
+    Attributes:
+        manifest: The artifact `text_embedder` of the public base.
+    """
+
+    manifest: Mapping[str, Any]
+
+    def __call__(self, part: Path) -> dict[str, str]:
+        """Writes both splits' embeddings; returns what made them, which is public."""
+        keep_out_of_core_dumps()
+        embedder = OpenedModels().text_embedder(self.manifest)
+        for split in SPLITS:
+            texts = read_table(part, f"{split}.parquet")["text"].to_list()
+            version = version_of(self.manifest, version_of_texts(texts), embedder.made_by)
+            if read_text(part, f"{split}_embeddings.version") == version:
+                continue
+            write_array(part, f"{split}_embeddings.npy", embedder.embed(texts))
+            write_text(part, f"{split}_embeddings.version", version)
+        return embedder.made_by
+
+
+@dataclass(frozen=True)
+class Count:
+    """Counts the records of a part that mechanisms read.
+
+    Attributes:
+        count: Turns private inputs into whole numbers; it holds public values only.
+        with_embeddings: Whether it reads embeddings.
+    """
+
+    count: Callable[[PrivateInputs], np.ndarray]
+    with_embeddings: bool = True
+
+    def __call__(self, part: Path) -> np.ndarray:
+        """Returns counts without noise: private."""
+        keep_out_of_core_dumps()
+        return self.count(read_part(part, "source", with_embeddings=self.with_embeddings))
+
+
+@dataclass(frozen=True)
+class NoteRead:
+    """Notes in the contribution table that a release reads the records of a part.
+
+    Attributes:
+        reservation: Its charge in the ledger.
+    """
+
+    reservation: str
+
+    def __call__(self, part: Path) -> None:
+        """Notes the source split."""
+        keep_out_of_core_dumps()
+        table = Contributions(files_of(part), part.parents[1] / "contributions")
+        table.note(self.reservation, read_table(part, "source.parquet"))

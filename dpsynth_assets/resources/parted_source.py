@@ -1,0 +1,122 @@
+"""Reads a source into parts, embeds them, and counts over them: the driver's side of the workers.
+
+The driver sorts rows into parts in one pass, holds the keys and the ledger, and adds up what the
+workers return. It never holds the records of more than a few batches.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records.parts import PIECE_BYTES, pieces_of_source
+from dpsynth_assets.records.source_digest import joined_digest
+from dpsynth_assets.resources.fingerprints import single_prints
+from dpsynth_assets.resources.part_tasks import PIECE, PRINTS, ROWS, Canonical, Count, Embed
+from dpsynth_assets.resources.record_parts import files_of, read_text
+from dpsynth_assets.workers import Workers
+
+
+def write_parts(
+    spec: PrivateDatasetSpec,
+    places: Sequence[Path],
+    workers: Workers,
+    piece_bytes: int = PIECE_BYTES,
+) -> None:
+    """Reads a cohort's source once and leaves canonical records in the folders of new parts.
+
+    Args:
+        spec: The declaration; as many parts as there are folders.
+        places: Empty folders (`RecordParts.begin`).
+        workers: Who makes the parts canonical.
+        piece_bytes: Memory that rows may take before they are written.
+
+    Raises:
+        SourceError: The source is missing, broken, or lacks a declared column.
+        WorkerError: A part failed.
+    """
+    for number, pieces in enumerate(pieces_of_source(spec, piece_bytes)):
+        for part, rows in pieces.items():
+            path = places[part] / f"{PIECE}-{number:05d}.parquet"
+            files_of(places[part]).write(path, rows.write_parquet)
+    for _ in workers.map_parts(Canonical(spec), places):
+        pass
+
+
+def digest_of_parts(places: Iterable[Path]) -> str:
+    """The digest of all rows, as `source_digest` makes it of a source that is read whole."""
+    return joined_digest(read_text(place, ROWS) or "0" for place in places)
+
+
+def prints_of_parts(places: Iterable[Path]) -> np.ndarray:
+    """Fingerprints of the texts that occur once in the cohort, uint64 (n,), sorted."""
+    each = (io.BytesIO(files_of(place).read(place / PRINTS)) for place in places)
+    return single_prints(np.load(content, allow_pickle=False) for content in each)
+
+
+def remove_notes(places: Iterable[Path]) -> None:
+    """Removes what the workers left for the driver alone."""
+    for place in places:
+        for name in (PRINTS, ROWS):
+            (place / name).unlink(missing_ok=True)
+
+
+def embed_parts(
+    manifest: Mapping[str, Any],
+    places: Sequence[Path],
+    workers: Workers,
+    report: ProgressCallback,
+    *,
+    gpus: float = 0,
+) -> dict[str, str]:
+    """Embeds every part that is not embedded yet; returns what made the embeddings (public).
+
+    A run that was killed goes on with the parts that it had not finished.
+
+    Raises:
+        PrivacyError: Workers embed in different ways, so that who worked on a part could be seen
+            in the results.
+    """
+    made_by: dict[str, str] | None = None
+    for done, made in enumerate(workers.map_parts(Embed(dict(manifest)), places, gpus=gpus), 1):
+        if made_by is not None and made != made_by:
+            raise PrivacyError(
+                "Expected workers that embed in one way, got "
+                f"{sorted(made_by.items())} and {sorted(made.items())}. Use nodes of one kind."
+            )
+        made_by = made
+        report(done / len(places), "")
+    return made_by or {}
+
+
+@dataclass(frozen=True)
+class StoredParts:
+    """The records of a release in parts, counted by workers; see `methods.inputs.PartedRecords`.
+
+    Attributes:
+        places: The parts.
+        workers: Who counts.
+        with_embeddings: Whether what is counted reads embeddings.
+    """
+
+    places: tuple[Path, ...]
+    workers: Workers
+    with_embeddings: bool = True
+
+    def summed(self, count: Callable[[PrivateInputs], np.ndarray]) -> np.ndarray:
+        """Adds up what `count` returns for each part; exact, in whatever order."""
+        total: np.ndarray | None = None
+        task = Count(count, self.with_embeddings)
+        for counts in self.workers.map_parts(task, self.places):
+            if not np.issubdtype(counts.dtype, np.integer):
+                raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
+            total = counts.astype(np.int64) if total is None else total + counts
+        if total is None:
+            raise ValueError("Expected at least one part, got none.")
+        return total

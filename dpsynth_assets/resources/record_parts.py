@@ -1,0 +1,173 @@
+"""Where the parts of a dataset lie in the sensitive store, and how one part is read and written.
+
+A part is a folder. Parts are written into folders of a new name, and become the dataset's by one
+small file that names them, so that a reader finds all of the old parts or all of the new ones.
+
+    sensitive/tickets/parts.json                         which folder, how many parts
+    sensitive/tickets/parts-3f9c…/00003-of-00016/        source.parquet, held_out.parquet,
+                                                         source_embeddings.npy and what made them
+
+A part is one file of each kind, read whole: memory follows the largest part, not the dataset.
+"""
+
+import hashlib
+import io
+import json
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.records.record_filters import CANONICAL
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+
+Split = Literal["source", "held_out"]
+SPLITS: Final[tuple[Split, ...]] = ("source", "held_out")
+
+_PLACE = "__place"
+_NAMED, _PREFIX = "parts.json", "parts-"
+
+
+class RecordParts:
+    """The parts of one dataset; it has none where the records lie whole."""
+
+    def __init__(self, files: OwnerOnlyFiles, folder: Path) -> None:
+        """Names the store and the dataset's folder in it."""
+        self._files, self._folder = files, folder
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The parts, in their order; empty where the records lie whole."""
+        path = self._folder / _NAMED
+        if not path.exists():
+            return ()
+        named = json.loads(self._files.read(path))
+        return _places(self._folder / named["folder"], named["count"])
+
+    def begin(self, count: int) -> tuple[Path, ...]:
+        """Makes the empty folders of new parts, which nobody reads yet."""
+        places = _places(self._folder / f"{_PREFIX}{secrets.token_hex(8)}", count)
+        for folder in (places[0].parent, *places):
+            folder.mkdir(mode=0o700)
+        return places
+
+    def keep(self, places: Sequence[Path]) -> None:
+        """Makes finished parts those of the dataset, and removes what they replace.
+
+        Where they hold what the present parts hold, these stay, with their embeddings.
+        """
+        if not self._same(places):
+            content = json.dumps({"folder": places[0].parent.name, "count": len(places)})
+            self._files.write(self._folder / _NAMED, lambda file: file.write(content.encode()))
+        self._remove_others()
+
+    def forget(self) -> None:
+        """Removes all parts: the records lie whole from here on."""
+        (self._folder / _NAMED).unlink(missing_ok=True)
+        self._remove_others()
+
+    def drop(self, places: Sequence[Path]) -> None:
+        """Removes parts that were begun and did not become the dataset's."""
+        if places and places != self.places:
+            shutil.rmtree(places[0].parent, ignore_errors=True)
+
+    def _same(self, places: Sequence[Path]) -> bool:
+        present = self.places
+        return len(present) == len(places) and all(
+            content_of(old) == content_of(new) for old, new in zip(present, places, strict=True)
+        )
+
+    def _remove_others(self) -> None:
+        kept = {place.parent for place in self.places}
+        for folder in self._folder.glob(f"{_PREFIX}*"):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def files_of(part: Path) -> OwnerOnlyFiles:
+    """The store that a part lies in, by its path: store / dataset / parts-… / part."""
+    return OwnerOnlyFiles(part.parents[2])
+
+
+def write_canonical(part: Path, split: Split, records: pl.DataFrame) -> None:
+    """Writes the canonical records of a part, and a digest of their content beside them."""
+    content = io.BytesIO()
+    records.write_parquet(content)
+    digest = hashlib.sha256(content.getbuffer()).hexdigest()
+    files = files_of(part)
+    files.write(part / f"{split}.parquet", lambda file: file.write(content.getbuffer()))
+    files.write(part / f"{split}.digest", lambda file: file.write(digest.encode()))
+
+
+def read_table(part: Path, name: str) -> pl.DataFrame:
+    """Reads one Parquet file of a part."""
+    return pl.read_parquet(io.BytesIO(files_of(part).read(part / name)))
+
+
+def read_text(part: Path, name: str) -> str | None:
+    """Reads a short file of a part; None where there is none."""
+    path = part / name
+    return files_of(part).read(path).decode() if path.exists() else None
+
+
+def write_text(part: Path, name: str, content: str) -> None:
+    """Writes a short file of a part."""
+    files_of(part).write(part / name, lambda file: file.write(content.encode()))
+
+
+def write_array(part: Path, name: str, values: np.ndarray) -> None:
+    """Writes an array of a part."""
+
+    def save(file: BinaryIO) -> None:
+        np.save(file, values, allow_pickle=False)
+
+    files_of(part).write(part / name, save)
+
+
+def content_of(part: Path) -> tuple[str | None, ...]:
+    """Digests of the records of a part, those held out included."""
+    return tuple(read_text(part, f"{split}.digest") for split in SPLITS)
+
+
+def read_part(part: Path, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+    """Reads one part; embeddings are mapped from the file where the store is not encrypted.
+
+    Raises:
+        FileNotFoundError: It has no such records, or they are not embedded.
+        ValueError: The embeddings are of other records.
+    """
+    records = read_table(part, f"{split}.parquet")
+    if not with_embeddings:
+        return PrivateInputs(records=records)
+    path = part / f"{split}_embeddings.npy"
+    if not path.exists():
+        raise FileNotFoundError("Expected embeddings of every part. Materialise them first.")
+    embeddings = files_of(part).read_array(path)
+    if len(embeddings) != records.height:
+        raise ValueError("Expected one embedding per record of a part, got another number.")
+    return PrivateInputs(records=records, embeddings=embeddings)
+
+
+def read_whole(parts: Sequence[Path], split: Split, *, with_embeddings: bool) -> PrivateInputs:
+    """Reads all parts into memory, in the order of records that lie whole.
+
+    For stages that are not split. Rows that are equal in every column are interchangeable, and so
+    are their embeddings.
+    """
+    each = [read_part(part, split, with_embeddings=with_embeddings) for part in parts]
+    joined = pl.concat([part.records for part in each]).with_row_index(_PLACE)
+    ordered = joined.sort(CANONICAL)
+    records = ordered.drop(_PLACE)
+    if not with_embeddings:
+        return PrivateInputs(records=records)
+    stacked = np.concatenate([np.asarray(part.embeddings) for part in each])
+    return PrivateInputs(records=records, embeddings=stacked[ordered[_PLACE].to_numpy()])
+
+
+def _places(folder: Path, count: int) -> tuple[Path, ...]:
+    return tuple(folder / f"{number:05d}-of-{count:05d}" for number in range(count))

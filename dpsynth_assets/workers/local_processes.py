@@ -1,0 +1,111 @@
+"""Workers of this machine: the calling process where one is enough, else processes of its own."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
+
+R = TypeVar("R")
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class LocalWorkers:
+    """Works on parts here.
+
+    Attributes:
+        count: With 1, parts are worked on one after the other in the calling process; with more,
+            in as many processes, which share the processors.
+
+    Raises:
+        ValueError: The number is below 1.
+    """
+
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses a number below 1."""
+        if self.count < 1:
+            raise ValueError(f"Expected at least 1 worker, got {self.count}.")
+
+    def map_parts(
+        self,
+        function: Callable[[Path], R],
+        parts: Sequence[Path],
+        *,
+        gpus: float = 0,
+        memory: int = 0,
+    ) -> Iterator[R]:
+        """Calls `function` for every part; see `Workers.map_parts`."""
+        del gpus, memory  # One machine: nothing is placed.
+        check_paths(parts)
+        if self.count == 1 or len(parts) <= 1:
+            for part in parts:
+                yield result_of(attempt(function, part), part)
+            return
+        yield from self._in_processes(function, parts)
+
+    def _in_processes(self, function: Callable[[Path], R], parts: Sequence[Path]) -> Iterator[R]:
+        """Keeps each worker busy and one part waiting; results of more would pile up."""
+        threads = max(1, (os.cpu_count() or 1) // self.count)
+        # A forked child would inherit the locks of the threads of polars and PyTorch.
+        pool = ProcessPoolExecutor(
+            min(self.count, len(parts)), get_context("spawn"), _begin, (threads,)
+        )
+        waiting: deque[tuple[Path, Future[Outcome]]] = deque()
+        try:
+            for part in parts:
+                waiting.append((part, pool.submit(attempt, function, part)))
+                if len(waiting) > self.count:
+                    yield _awaited(*waiting.popleft())
+            while waiting:
+                yield _awaited(*waiting.popleft())
+        except BaseException:  # A failure, Ctrl-C, or a caller that wants no more.
+            _end(pool)
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _awaited(part: Path, future: "Future[Outcome]") -> Any:
+    """Waits for a result.
+
+    Raises:
+        WorkerError: There is none.
+    """
+    try:
+        outcome = future.result()
+    except BrokenProcessPool:
+        outcome = None
+    if outcome is None:  # Raised outside the handler: nothing is chained to it.
+        raise failed(part, "a process that ended, out of memory perhaps")
+    return result_of(outcome, part)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Ends workers in the midst of their parts, whose files are written whole or not at all."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+
+
+def _begin(threads: int) -> None:
+    """Prepares a worker: its share of the processors, and an end with the process that made it."""
+    for name in _THREADS:
+        os.environ[name] = str(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the driver, which ends the workers.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

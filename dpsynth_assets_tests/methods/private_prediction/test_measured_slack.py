@@ -1,0 +1,269 @@
+"""How far company moves a logit: measured, declared, tested before a slack of 0, and refused."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from dpsynth_assets.attacks.audits import latest_results, run_audits, save_results
+from dpsynth_assets.attacks.audits.logit_slack import FLOAT32_SLACK
+from dpsynth_assets.attacks.logit_moves import (
+    MOST_ROWS,
+    WATCHED,
+    LogitMoves,
+    PassShape,
+    companies,
+    measured_moves,
+)
+from dpsynth_assets.cli import audit as cli, slack_audit
+from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.methods.private_prediction import measured_slack
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.measured_slack import (
+    cohort_audit,
+    measured_refusal,
+    self_tested,
+    settings_of,
+    slack_file,
+)
+from dpsynth_assets.methods.private_prediction.preconditions import check_slack
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.vllm_decoder import opening
+from dpsynth_assets.privacy.rests_on import SELF_TEST
+
+SMALL = PassShape(rows=24, columns=48)
+BATCHES = {"expected_batch_size": 8, "clip_bound": 2.0, "max_example_tokens": 6}
+MIXED = 1e-3
+"""Share of the mean of its pass that a planted model adds to each row's logits."""
+STILL = LogitMoves(
+    by=0.0, contexts=24, companies=19, engine="vllm 0.32.0", device="a GPU", dtype="bfloat16"
+)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
+
+
+@pytest.fixture
+def mixing(language_model):
+    """Planted: each row's logits follow the mean over the rows of its pass."""
+
+    def mix(_module, _inputs, logits):
+        return logits + MIXED * logits.mean(dim=0, keepdim=True)
+
+    language_model.model.lm_head.register_forward_hook(mix)
+    return language_model
+
+
+def terms_of(cases, decoder="transformers", **changes):
+    spec = LanguageModelSpec(kind="pretrained", model="folder", decoder=decoder, **changes)
+    return cases.terms(accepts_ex_post=True, epsilon=900.0, language_model=spec)
+
+
+def recorded(terms, slack, model):
+    """Audits a model and keeps the result, as the command does."""
+    (result,) = run_audits([cohort_audit(terms, slack, model.model, model, SMALL)])
+    save_results(slack_file(), [dataclasses.replace(result, settings=settings_of(terms))])
+    return result
+
+
+# Measurement
+
+
+@pytest.mark.parametrize("rows", [WATCHED + 1, 24, MOST_ROWS])
+def test_companies_leave_out_add_permute_and_isolate(rows):
+    tried = list(companies(rows))
+    everyone = list(range(WATCHED))
+    assert tried[0] == everyone
+    assert everyone[::-1] in tried
+    assert [0] in tried
+    assert everyone[1:] in tried
+    assert {len(each) for each in tried} >= {1, WATCHED, rows}
+    assert all(len(set(each)) == len(each) and max(each) < rows for each in tried)
+
+
+def test_float32_rows_move_by_less_than_the_default_slack(language_model):
+    found = measured_moves(language_model.model, language_model, SMALL)
+    assert 0 <= found.by <= FLOAT32_SLACK == MeanUniformConfig.model_fields["logit_slack"].default
+    assert found.engine.startswith("transformers 5")
+    assert (found.device, found.dtype, found.contexts) == ("cpu", "float32", 24)
+
+
+def test_a_row_that_moves_with_its_batch_is_measured(mixing):
+    found = measured_moves(mixing.model, mixing, SMALL)
+    assert found.by > 0.1 * MIXED
+    assert found.by > FLOAT32_SLACK
+
+
+def test_a_logit_that_is_no_number_is_an_infinite_move(language_model):
+    with torch.no_grad():
+        language_model.model.lm_head.weight[5] = float("nan")
+    assert measured_moves(language_model.model, language_model, SMALL).by == float("inf")
+
+
+# Audit and plan
+
+
+def test_the_audit_fails_below_what_is_measured_and_passes_above(cases, mixing):
+    terms = terms_of(cases)
+    low = recorded(terms, FLOAT32_SLACK, mixing)
+    assert (low.passed, low.name) == (False, "letters/logit-slack")
+    assert "24 public contexts in 17 companies, transformers 5" in low.note
+    assert recorded(terms, 1.0, mixing).passed
+    assert len(latest_results(slack_file())) == 1
+
+
+@pytest.mark.parametrize("name", ["mean_uniform", "few_shot"])
+def test_a_plan_that_declares_less_than_is_on_record_is_refused(name, cases, mixing):
+    terms = terms_of(cases)
+    own = BATCHES if name == "mean_uniform" else {"subsets": 4, "examples_per_subset": 3}
+
+    def refusal(slack, terms=terms):
+        return bound_method(name, own | {"logit_slack": slack}, terms).plan(200.0).refusal
+
+    assert refusal(FLOAT32_SLACK) is None
+    recorded(terms, FLOAT32_SLACK, mixing)
+    told = refusal(FLOAT32_SLACK)
+    assert told.startswith("Expected logit_slack >= 0.0")
+    assert "got 3e-05" in told
+    assert "dpsynth audit run letters" in told
+    assert "\n" not in told
+    assert refusal(4e-3) is None
+    assert refusal(FLOAT32_SLACK, terms_of(cases, dtype="bfloat16")) is None  # Not measured.
+
+
+def test_what_was_measured_since_is_refused_before_a_charge(cases, mixing):
+    terms, config = terms_of(cases), MeanUniformConfig()
+    check_slack(config, terms, mixing, mixing.model)
+    recorded(terms, FLOAT32_SLACK, mixing)
+    with pytest.raises(ValueError, match="Expected logit_slack >= "):
+        check_slack(config, terms, mixing, mixing.model)
+
+
+def test_an_exact_decoder_that_moves_would_be_refused_too(cases, mixing):
+    terms = terms_of(cases, "exact")
+    recorded(terms, 0.0, mixing)
+    assert measured_refusal(terms, 0.0).startswith("Expected logit_slack >= ")
+
+
+def test_a_record_that_cannot_be_read_refuses_the_plan_in_one_line(cases):
+    slack_file().parent.mkdir(parents=True)
+    slack_file().write_text("{")
+    told = measured_refusal(terms_of(cases), FLOAT32_SLACK)
+    assert told.startswith("Expected audit results in ")
+    assert "\n" not in told
+
+
+# The command
+
+
+def audited(monkeypatch, cases, model, slack, *words):
+    method = bound_method("mean_uniform", BATCHES | {"logit_slack": slack}, terms_of(cases))
+    plan = SimpleNamespace(terms=method.terms, methods=(SimpleNamespace(method=method),))
+    monkeypatch.setattr(slack_audit, "find_cohort", lambda *_, **__: None)
+    monkeypatch.setattr("dpsynth_assets.methods.planning.plan_dataset", lambda _: plan)
+    monkeypatch.setattr(slack_audit, "_language_model", lambda _: model)
+    return CliRunner().invoke(cli.app, ["run", "letters", *words])
+
+
+def test_the_command_keeps_a_result_and_refuses_too_low_a_slack(monkeypatch, cases, mixing):
+    failed = audited(monkeypatch, cases, mixing, FLOAT32_SLACK)
+    assert failed.exit_code == 1, failed.output
+    assert "letters/logit-slack" in failed.output
+    assert "0 of 1 audits passed" in failed.output
+    assert measured_refusal(terms_of(cases), FLOAT32_SLACK) is not None
+    assert "letters/logit-slack" in CliRunner().invoke(cli.app, ["show"]).output
+    declared = audited(monkeypatch, cases, mixing, 1.0, "--only", "logit-slack")
+    assert declared.exit_code == 0
+    assert measured_refusal(terms_of(cases), 1.0) is None
+
+
+def test_the_command_notices_a_planted_bug(monkeypatch, cases, language_model):
+    told = audited(monkeypatch, cases, language_model, FLOAT32_SLACK, "--with-planted-bugs")
+    assert told.exit_code == 0, told.output
+    assert "1 of 1 audits passed, 1 of 1 planted bugs noticed" in told.output
+    assert [each.bug for each in latest_results(slack_file(), with_planted_bugs=True)] == [None]
+
+
+def test_the_command_refuses_other_audits_of_a_cohort(monkeypatch, cases, language_model):
+    told = audited(monkeypatch, cases, language_model, 1.0, "--only", "median-bound")
+    assert told.exit_code == 2
+    assert "Expected --only logit-slack" in told.output
+
+
+# Self-test
+
+
+@pytest.fixture
+def on_gpu(monkeypatch, language_model):
+    """A stand-in for vLLM on a GPU with batch-invariant kernels."""
+    decoder = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, config=None)
+    decoder = type("Decoder", (SimpleNamespace,), {"__hash__": object.__hash__})(**vars(decoder))
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    monkeypatch.setattr(measured_slack, "is_vllm", lambda model: model is decoder)
+    monkeypatch.setattr(opening, "opened_decoder", lambda *_: decoder)
+    return decoder
+
+
+def test_a_failing_self_test_is_one_line(mixing):
+    with pytest.raises(ValueError, match="Expected a self-test in which no other row") as refused:
+        self_tested(mixing.model, mixing)
+    assert "Nothing was charged" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_slack_of_zero_in_vllm_is_planned_only_where_kernels_are_asked_for(cases, monkeypatch):
+    def plan(kind):
+        settings = BATCHES | {"logit_slack": 0.0}
+        return bound_method("mean_uniform", settings, terms_of(cases, kind)).plan(200.0)
+
+    assert "VLLM_BATCH_INVARIANT=1" in plan("vllm").refusal
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert plan("vllm").refusal is None
+    assert plan("vllm").parameters["logit_slack"] == 0.0
+    assert plan("transformers").refusal.startswith("Expected logit_slack > 0")
+
+
+def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu, monkeypatch):
+    terms, config, runs = terms_of(cases, "vllm"), MeanUniformConfig(logit_slack=0.0), []
+    monkeypatch.setattr(measured_slack, "measured_moves", lambda *_: runs.append(1) or STILL)
+    check_slack(config, terms, language_model, on_gpu)
+    method = bound_method("mean_uniform", BATCHES | {"logit_slack": 0.0}, terms)
+    facts = method.rests_on(None, cases.public(language_model))
+    assert facts == {
+        SELF_TEST: {
+            "passed": True,
+            "contexts": 24,
+            "companies": 19,
+            "engine": "vllm 0.32.0",
+            "device": "a GPU",
+            "dtype": "bfloat16",
+        }
+    }
+    assert len(runs) == 1
+    paid = bound_method("mean_uniform", BATCHES, terms)
+    assert paid.rests_on(None, cases.public(language_model)) == {}
+
+
+def test_a_moving_row_a_processor_and_unasked_kernels_are_refused(
+    cases, language_model, on_gpu, monkeypatch
+):
+    terms, config = terms_of(cases, "vllm"), MeanUniformConfig(logit_slack=0.0)
+
+    def refused(decoder, match):
+        with pytest.raises(ValueError, match=match) as told:
+            check_slack(config, terms, language_model, decoder)
+        assert "\n" not in str(told.value)
+
+    moved = dataclasses.replace(STILL, by=2.9e-6)
+    monkeypatch.setattr(measured_slack, "measured_moves", lambda *_: moved)
+    refused(on_gpu, r"moves of 2\.9e-06 \(24 public contexts.* a GPU, bfloat16\)")
+    on_gpu.device = torch.device("cpu")
+    refused(on_gpu, "got a processor")
+    refused(language_model.model, "Expected logit_slack > 0")  # transformers
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT")
+    refused(on_gpu, "Expected logit_slack > 0")

@@ -1,0 +1,51 @@
+"""A small cohort that may lie in any number of parts."""
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+LABELS = ("good", "bad")
+WORDS = ["river", "lantern", "orchard", "winter", "harbour", "copper", "meadow", "violin"]
+SECRET = "Ottoline Brackenbury"
+MANIFEST = {"model": None, "max_tokens": 32, "name": "all-MiniLM-L6-v2"}
+
+
+def texts(count=60):
+    return [
+        f"{SECRET} {n} saw the {WORDS[n % 8]} and the {WORDS[n // 3 % 8]} that day"
+        for n in range(count)
+    ]
+
+
+def declared(folder, rows=60, name="letters", **changes):
+    """A cohort of `rows` records of `rows // 3` units, two labels, the bound at two."""
+    source = folder / f"{name}.csv"
+    if not source.exists():
+        pl.DataFrame(
+            {
+                "text": texts(rows),
+                "label": [LABELS[n % 5 % 2] for n in range(rows)],
+                "who": [f"u{n % (rows // 3)}" for n in range(rows)],
+            }
+        ).write_csv(source)
+    base = {
+        "name": name,
+        "source": {"path": str(source)},
+        "columns": {"labels": ["label"]},
+        "public_facts": {"labels": {"label": list(LABELS)}},
+        "privacy_unit": {"column": "who", "max_records": 2},
+        "budget": {"epsilon": 8, "delta": 1e-6},
+        "public_data": "tiny",
+        "cluster_histogram": {"budget_share": 0.5, "clusters_per_label": 2},
+        "methods": [{"method": "mean_clustered", "settings": {"max_batches": 1}}],
+        "held_out_fraction": 0.2,
+    }
+    return PrivateDatasetSpec.model_validate(base | changes)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    return SensitiveStore()

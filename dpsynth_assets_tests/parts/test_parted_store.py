@@ -1,0 +1,194 @@
+"""Parts in the sensitive store: whole or absent, for the owner alone, refused as whole records."""
+
+import base64
+import json
+import stat
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records import SourceError, read_private_records
+from dpsynth_assets.resources import parted_source
+from dpsynth_assets.resources.fingerprints import FOLDER, all_prints, single_prints
+from dpsynth_assets.resources.purging import PurgeRule, purge
+from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets_tests.parts.conftest import SECRET, declared, texts
+
+ONE, TWO = LocalWorkers(1), LocalWorkers(2)
+
+
+def read(store, spec, split="source"):
+    return store.read_internal(spec.name, split, purpose="embed records").records
+
+
+def files(store, name="letters"):
+    return sorted(
+        path.relative_to(store.base / name).as_posix()
+        for path in (store.base / name).rglob("*")
+        if path.is_file()
+    )
+
+
+@pytest.mark.parametrize("parts", [2, 7])
+@pytest.mark.parametrize("workers", [ONE, TWO], ids=["one worker", "two workers"])
+def test_what_is_read_whole_is_what_lies_whole(tmp_path, store, parts, workers):
+    spec = declared(tmp_path, parts=parts)
+    store_in_parts(spec, store, workers)
+    whole = read_private_records(spec)
+    assert read(store, spec).equals(whole.records)
+    assert read(store, spec, "held_out").equals(whole.held_out)
+    assert not [name for name in files(store) if "piece" in name or "prints" in name]
+
+
+def test_nobody_else_may_read_parts(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    for path in (store.base / "letters").rglob("*"):
+        assert stat.S_IMODE(path.lstat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_an_encrypted_store_holds_no_word_of_a_record(tmp_path, store, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
+    spec = declared(tmp_path, parts=3)
+    store_in_parts(spec, store, TWO)
+    kept = [path.read_bytes() for path in (store.base / "letters").rglob("*") if path.is_file()]
+    assert not [1 for content in kept if SECRET.encode() in content]
+    assert read(store, spec).equals(read_private_records(spec).records)
+
+
+def test_what_workers_are_given_holds_no_record(tmp_path, store):
+    class Watching:
+        count = 1
+
+        def map_parts(self, function, parts, *, gpus=0, memory=0):
+            seen.append(repr(function) + repr(parts))
+            yield from ONE.map_parts(function, parts, gpus=gpus, memory=memory)
+
+    seen = []
+    store_in_parts(declared(tmp_path, parts=3), store, Watching())
+    assert seen
+    assert SECRET not in "".join(seen)
+
+
+def test_the_same_records_again_keep_their_parts_and_embeddings(tmp_path, store):
+    spec = declared(tmp_path, parts=3)
+    store_in_parts(spec, store, ONE)
+    before = store.parts("letters").places
+    (before[0] / "source_embeddings.npy").write_bytes(b"made before")
+    store_in_parts(spec, store, ONE)
+    assert store.parts("letters").places == before
+    assert (before[0] / "source_embeddings.npy").exists()
+
+
+def test_other_records_take_the_place_of_all_parts(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    before = store.parts("letters").places
+    store.note_embedded("letters", {"arithmetic": "int8"})
+    (tmp_path / "letters.csv").unlink()
+    spec = declared(tmp_path, rows=90, parts=3)
+    store_in_parts(spec, store, ONE)
+    assert not any(place.exists() for place in before)
+    assert store.embeddings_made_by("letters", "source") is None
+    assert read(store, spec).equals(read_private_records(spec).records)
+
+
+def test_parts_and_whole_records_take_turns(tmp_path, store):
+    spec, whole = declared(tmp_path, parts=3), read_private_records(declared(tmp_path))
+    for split, frame in (("source", whole.records), ("held_out", whole.held_out)):
+        store.write_records("letters", split, frame)
+    store.write_embeddings("letters", "source", np.eye(2, 3, dtype=np.float32), "v", {"a": "b"})
+    store_in_parts(spec, store, ONE)
+    assert not [name for name in files(store) if "/" not in name and name != "parts.json"]
+    for split, frame in (("source", whole.records), ("held_out", whole.held_out)):
+        store.write_records("letters", split, frame)
+    assert files(store) == ["held_out.parquet", "source.parquet"]
+
+
+def test_replaced_records_are_refused_and_the_old_parts_stay(tmp_path, store):
+    spec = declared(tmp_path, parts=3)
+    store_in_parts(spec, store, ONE)
+    store.read_records.note_paid("letters")
+    kept = files(store)
+    store_in_parts(spec, store, ONE)  # The same records: nothing to refuse.
+    (tmp_path / "letters.csv").unlink()
+    other = declared(tmp_path, rows=63, parts=3)
+    with pytest.raises(PrivacyError, match="expected the records of version '1'"):
+        store_in_parts(other, store, ONE)
+    assert files(store) == kept
+    # Another number of parts reads the same records.
+    (tmp_path / "letters.csv").unlink()
+    store_in_parts(declared(tmp_path, parts=5), store, ONE)
+
+
+def test_records_of_another_account_are_refused_whole_or_in_parts(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    pl.DataFrame(
+        {"text": texts()[20:], "label": ["good"] * 40, "who": [str(n) for n in range(40)]}
+    ).write_csv(tmp_path / "copy.csv")
+    for parts in (2, 5):
+        spec = declared(tmp_path, name="copy", parts=parts)
+        with pytest.raises(PrivacyError, match="cohort 'letters' has read"):
+            store_in_parts(spec, store, ONE)
+        assert files(store, "copy") == []
+
+
+def test_fingerprints_of_parts_are_those_of_the_whole(tmp_path):
+    every = [*texts(), "short", *texts()[:7], texts()[8].upper().replace(" ", "  ")]
+    key = bytes(32)
+    whole = single_prints([all_prints(every, key)])
+    apart = single_prints(all_prints(every[start::3], key) for start in range(3))
+    assert np.array_equal(whole, apart)
+    assert len(whole) == 60 - 7 - 1
+    assert len(single_prints([])) == 0
+
+
+def test_the_stored_fingerprints_do_not_depend_on_parts(tmp_path, store):
+    spec = declared(tmp_path)
+    private = read_private_records(spec)
+    from dpsynth_assets.resources.fingerprints import Reader
+
+    reader = Reader(cohort="letters", account="letters", dataset="letters")
+    store.refuse_shared_records(reader, [*private.records["text"], *private.held_out["text"]])
+    place = store.base / FOLDER / "letters.npy"
+    whole = place.read_bytes()
+    store_in_parts(declared(tmp_path, parts=4), store, TWO)
+    assert place.read_bytes() == whole
+
+
+def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, store, monkeypatch):
+    spec = declared(tmp_path, parts=3)
+    store_in_parts(spec, store, ONE)
+    kept = files(store)
+
+    def fails(self, part):
+        raise ValueError(SECRET)
+
+    monkeypatch.setattr(parted_source.Canonical, "__call__", fails)
+    with pytest.raises(WorkerError) as refused:
+        store_in_parts(spec, store, ONE)
+    assert SECRET not in str(refused.value)
+    assert files(store) == kept
+
+
+def test_a_missing_source_is_refused_in_one_line(tmp_path, store):
+    spec = declared(tmp_path, parts=3)
+    (tmp_path / "letters.csv").unlink()
+    with pytest.raises(SourceError, match=r"source\.path: expected a file"):
+        store_in_parts(spec, store, ONE)
+    assert files(store) == []
+
+
+def test_purge_removes_parts(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    purge(store, PurgeRule(dataset="letters"), lambda _: False)
+    assert files(store) == []
+    assert store.parts("letters").places == ()
+
+
+def test_the_manifest_says_nothing_of_the_records(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    said = json.loads((store.base / "letters" / "parts.json").read_text())
+    assert said.keys() == {"folder", "count"}
+    assert said["count"] == 3

@@ -1,0 +1,375 @@
+"""Stages over parts: one result for any number of parts and of workers, one charge, one draw."""
+
+from dataclasses import replace
+
+import dagster as dg
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets import parted_records
+from dpsynth_assets.assets.dataset import dataset_definitions
+from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
+from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
+from dpsynth_assets.methods.counted_labels import LabelCounts
+from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes, VoteCounts, VotingRounds
+from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.topic_histogram import TopicCounts
+from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
+from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.resources import part_tasks, parted_source
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.workers import PartWorkers
+from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
+
+ROWS = 120
+
+
+def silent(share, message):
+    del share, message
+
+
+@pytest.fixture(scope="module")
+def public():
+    """Embeddings of public texts: eight of them serve as centres, topics and candidates."""
+    said = [f"A note on the {word}" for word in ["river", "lantern", "orchard", "winter"]]
+    return TextEmbedder(max_tokens=32).embed([*said, *[f"{line} again" for line in said]])
+
+
+def countings(public):
+    topics = TopicModel(
+        embeddings=public,
+        keywords=tuple(tuple(f"word{t}{i}" for i in range(10)) for t in range(len(public))),
+        fallback_keywords=tuple(f"any{i}" for i in range(10)),
+        threshold=0.2,
+        sizes=np.ones(len(public), dtype=np.int64),
+        settings=TopicModelSettings(),
+    )
+    return {
+        "centres": CellCounts(labels=LABELS, centers=public, kept=[range(8), [1, 5, 6]]),
+        "topics": TopicCounts(labels=LABELS, topic_model=topics),
+        "votes": VoteCounts(
+            labels=LABELS, candidates=public, candidate_labels=np.arange(8, dtype=np.int64) % 2
+        ),
+        "labels": LabelCounts(labels=LABELS),
+    }
+
+
+def stored(folder, store, parts, workers):
+    spec = declared(folder, rows=ROWS, parts=parts)
+    store_in_parts(spec, store, workers)
+    places = store.parts("letters").places
+    embed_parts(MANIFEST, places, workers, silent)
+    return places
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, public):
+    """Records that lie whole, their embeddings and counts, as one process makes them."""
+    from dpsynth_assets.records import read_private_records
+
+    folder = tmp_path_factory.mktemp("whole")
+    private = read_private_records(declared(folder, rows=ROWS))
+    embeddings = TextEmbedder(max_tokens=32).embed(private.records["text"].to_list())
+    inputs = PrivateInputs(records=private.records, embeddings=embeddings)
+    return inputs, {name: count(inputs) for name, count in countings(public).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parts", "count"), [(2, 1), (7, 2), (3, 4)], ids=str)
+def test_results_are_bit_equal_for_any_parts_and_workers(
+    tmp_path, store, public, expected, parts, count
+):
+    inputs, counts = expected
+    workers = LocalWorkers(count)
+    places = stored(tmp_path, store, parts, workers)
+    whole = read_whole(places, "source", with_embeddings=True)
+    assert whole.records.equals(inputs.records)
+    assert whole.embeddings.tobytes() == inputs.embeddings.tobytes()
+    for name, counting in countings(public).items():
+        summed = StoredParts(places, workers).summed(counting)
+        assert summed.dtype == np.int64
+        assert np.array_equal(summed, counts[name]), name
+        assert np.array_equal(inputs.counted(counting), summed)
+        assert summed.sum() > 0
+
+
+def test_embedding_goes_on_from_the_parts_that_are_finished(tmp_path, store, monkeypatch):
+    spec = declared(tmp_path, rows=ROWS, parts=4)
+    store_in_parts(spec, store, LocalWorkers(1))
+    places = store.parts("letters").places
+    whole_task = parted_source.Embed.__call__
+
+    def dies_at_the_third(self, part):
+        if part == places[2]:
+            raise MemoryError(SECRET)
+        return whole_task(self, part)
+
+    monkeypatch.setattr(parted_source.Embed, "__call__", dies_at_the_third)
+    with pytest.raises(WorkerError, match="00002-of-00004 failed in a worker with MemoryError"):
+        embed_parts(MANIFEST, places, LocalWorkers(1), silent)
+    made = [place / "source_embeddings.npy" for place in places]
+    assert [path.exists() for path in made] == [True, True, False, False]
+    before = [path.stat().st_mtime_ns for path in made[:2]]
+    monkeypatch.setattr(parted_source.Embed, "__call__", whole_task)
+    embed_parts(MANIFEST, places, LocalWorkers(1), silent)
+    assert all(path.exists() for path in made)
+    assert [path.stat().st_mtime_ns for path in made[:2]] == before
+
+
+def test_workers_that_embed_in_different_ways_are_refused(tmp_path, store):
+    class Mixed:
+        count = 2
+
+        def map_parts(self, function, parts, *, gpus=0, memory=0):
+            yield {"arithmetic": "int8", "device": "cpu"}
+            yield {"arithmetic": "one text a pass", "device": "cuda"}
+
+    with pytest.raises(PrivacyError, match="Use nodes of one kind"):
+        embed_parts(MANIFEST, [tmp_path, tmp_path], Mixed(), silent)
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    from dpsynth_assets.privacy import histogram
+
+    for sampler in ("discrete_laplace", "discrete_gaussian"):
+        monkeypatch.setattr(histogram, sampler, lambda counts, scale: counts)
+
+
+def test_mechanisms_release_over_parts_what_they_release_over_the_whole(
+    tmp_path, store, without_noise
+):
+    store_in_parts(declared(tmp_path, rows=ROWS, parts=9), store, LocalWorkers(1))
+    places = store.parts("letters").places
+    draw = np.random.default_rng(0)
+    for place in places:
+        rows = read_table(place, "source.parquet").height
+        embeddings = draw.standard_normal((rows, 8), dtype=np.float32)
+        write_array(place, "source_embeddings.npy", embeddings)
+    whole = read_whole(places, "source", with_embeddings=True)
+    nothing = whole.records.clear()
+    parted = PrivateInputs(records=nothing, parts=StoredParts(places, LocalWorkers(1)))
+    candidates = draw.standard_normal((6, 8), dtype=np.float32)
+
+    noise = NoisyHistogram(noise="laplace", scale=1.0, relation=NeighboringRelation.ADD_REMOVE)
+    cells = ClusterCounting(histogram=noise, labels=LABELS, clusters_per_label=2)
+    assert cells.release(parted, candidates).value == cells.release(whole, candidates).value
+
+    rounds = VotingRounds(
+        noise_std=2.0,
+        iterations=2,
+        relation=NeighboringRelation.ADD_REMOVE,
+        max_records_per_unit=1,
+    )
+    zeros = np.zeros(6, dtype=np.int64)
+    population = Population(
+        texts=("a text",) * 6, labels=np.arange(6) % 2, parents=zeros, born=zeros
+    )
+    apart, together = (PrivateVotes(rounds, LABELS, private) for private in (parted, whole))
+    for number in range(2):
+        votes = apart(number, population, candidates + number)
+        assert np.array_equal(votes, together(number, population, candidates + number))
+        assert votes.sum() == whole.records.height
+
+
+def test_a_mechanism_that_knows_no_parts_refuses_them():
+    """Embeddings are absent beside parts: nothing is released over the empty records."""
+    inputs = PrivateInputs(records=pl.DataFrame({"text": [], "label": []}), parts=None)
+    with pytest.raises(ValueError, match="Expected embeddings of the private records"):
+        CellCounts(labels=LABELS, centers=np.eye(2), kept=[range(2)] * 2)(inputs)
+
+
+def test_a_part_without_embeddings_is_not_counted(tmp_path, store, public):
+    store_in_parts(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
+    parts = StoredParts(store.parts("letters").places, LocalWorkers(1))
+    with pytest.raises(WorkerError, match="FileNotFoundError"):
+        parts.summed(countings(public)["centres"])
+    labels = replace(parts, with_embeddings=False).summed(LabelCounts(labels=LABELS))
+    assert labels.sum() > 0
+
+
+def materialised(spec, public, *, select):
+    """Runs shared assets of a cohort in one process, as the web UI does."""
+
+    @dg.asset(key=public_key("tiny", "text_embedder"))
+    def text_embedder():
+        return MANIFEST
+
+    @dg.asset(key=public_key("tiny", "public_clusters"))
+    def public_clusters():
+        return public
+
+    definitions = dataset_definitions(spec, plan_dataset(spec))
+    chosen = [each for each in definitions.assets if each.key.path[-1] in select]
+    return dg.materialize(
+        [text_embedder, public_clusters, *chosen],
+        resources={
+            "io_manager": ArtifactIOManager(),
+            "ledger": PrivacyLedger(),
+            "sensitive_store": store_of_home(),
+            "release_store": ReleaseStore(),
+            "models": Models(),
+            "progress": Progress(),
+            "workers": PartWorkers(),
+        },
+        raise_on_error=False,
+    )
+
+
+def store_of_home():
+    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+
+    return SensitiveStore()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_histogram_over_parts_is_charged_and_drawn_once(
+    tmp_path, store, public, monkeypatch, count
+):
+    from dpsynth_assets.privacy import histogram
+
+    drawn = []
+    sampler = histogram.discrete_laplace
+
+    def counted(counts, scale):
+        drawn.append(len(counts))
+        return sampler(counts, scale)
+
+    monkeypatch.setattr(histogram, "discrete_laplace", counted)
+    monkeypatch.setenv("DPSYNTH_WORKER_COUNT", count)
+    spec = declared(tmp_path, rows=ROWS, parts=5)
+    every = {"private_records", "private_embeddings", "cluster_histogram"}
+    result = materialised(spec, public, select=every)
+    assert result.success
+    ledger = PrivacyLedger().open()
+    kinds = [entry.kind for entry in ledger.entries("letters")]
+    assert kinds.count("reserve") == kinds.count("commit") == 1
+    assert drawn == [2 * len(public), 4]  # Of all parts together, once before and once after.
+    reads = store.contributions("letters").reads()
+    assert len(reads) == 5
+    assert len({read.reservation for read in reads}) == 1
+    somebody = read_whole(store.parts("letters").places, "source", with_embeddings=False)
+    assert len(store.contributions("letters").reads_of("unit", somebody.records["unit_id"][0])) == 1
+    again = materialised(spec, public, select=every)
+    assert again.success
+    assert len(drawn) == 2, "the stored release is used again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["Count", "NoteRead"])
+def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
+    tmp_path, store, public, monkeypatch, task
+):
+    spec = declared(tmp_path, rows=ROWS, parts=3)
+    assert materialised(spec, public, select={"private_records", "private_embeddings"}).success
+    kind = getattr(part_tasks, task)
+    works = kind.__call__
+
+    def fails_at_the_last(self, part):
+        if part.name == "00002-of-00003":
+            raise ValueError(SECRET)
+        return works(self, part)
+
+    monkeypatch.setattr(kind, "__call__", fails_at_the_last)
+    result = materialised(spec, public, select={"cluster_histogram"})
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data.description
+    assert "00002-of-00003 failed in a worker with ValueError" in told
+    assert SECRET not in told
+    monkeypatch.setattr(kind, "__call__", works)
+    assert materialised(spec, public, select={"cluster_histogram"}).success
+    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
+    assert kinds.count("reserve") == kinds.count("commit") == 1
+
+
+def test_on_ray_the_tasks_ask_for_gpus_and_not_the_step_that_waits(monkeypatch):
+    monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
+    step, gpus = parted_records._embedding_step("no base of a file")
+    assert step["op_tags"]["dagster-ray/config"] == {"num_gpus": 1}
+    assert gpus == 0
+    monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
+    step, gpus = parted_records._embedding_step("no base of a file")
+    assert step["op_tags"] == {}
+    assert gpus == 1
+
+
+def test_one_part_needs_no_workers(tmp_path):
+    definitions = dataset_definitions(declared(tmp_path), plan_dataset(declared(tmp_path)))
+    asked = {key for each in definitions.assets for key in each.required_resource_keys}
+    assert "workers" not in asked
+
+
+def test_parts_are_read_under_an_open_charge_only(tmp_path, store, monkeypatch):
+    store_in_parts(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
+
+    class Closed:
+        def is_open(self, _):
+            return False
+
+    class Reservation:
+        id = "r-1"
+
+    with pytest.raises(UnaccountedReleaseError, match="Expected an open reservation"):
+        store.read_parts_for_release(
+            "letters",
+            ledger=Closed(),
+            reservation=Reservation(),
+            workers=LocalWorkers(1),
+            with_embeddings=True,
+        )
+
+
+def test_embeddings_over_other_parts_than_declared_are_refused(tmp_path, store, public):
+    store_in_parts(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
+    result = materialised(
+        declared(tmp_path, rows=ROWS, parts=4), public, select={"private_embeddings"}
+    )
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data.description
+    assert told.startswith("parts: expected the records of 'letters' in 4 parts, got 2.")
+
+
+def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, public):
+    store.note_embedded("letters", {"arithmetic": "int8"})
+    spec = declared(tmp_path, rows=ROWS, parts=4)
+    result = materialised(spec, public, select={"cluster_histogram"})
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data.description
+    assert "in 4 parts" in told
+    assert "Materialise letters/shared/private_records" in told
+    assert not PrivacyLedger().open().entries("letters")
+
+
+def test_every_stage_that_may_be_given_parts_counts_over_them(tmp_path, store):
+    """A stage that is marked so and reads `records` would release on nothing: none does."""
+    marked = set()
+    for file in load_dataset_files(dataset_folders()):
+        if hasattr(file.spec, "methods"):
+            plan = plan_dataset(file.spec)
+            for part in plan.parts:
+                marked |= {(part.method.name, s.name) for s in part.plan.stages if s.in_parts}
+    assert marked <= {
+        ("cluster_histogram", "cluster_histogram"),
+        ("topic_histogram", "topic_histogram"),
+        ("aug_pe", "label_histogram"),
+        ("aug_pe", "population"),
+        ("aug_pe_from_corpus", "label_histogram"),
+        ("aug_pe_from_corpus", "population"),
+    }
+    assert ("cluster_histogram", "cluster_histogram") in marked

@@ -1,0 +1,97 @@
+"""Workers of a Ray cluster: results in order, no words of a record, no task twice."""
+
+import importlib.util
+import os
+import secrets
+import shutil
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.methods.cluster_histogram import CellCounts
+from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
+from dpsynth_assets.resources.record_parts import read_whole
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets.workers.ray_cluster import RayWorkers
+from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
+from dpsynth_assets_tests.workers import tasks
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory):
+    """A cluster of two processors in this process's charge, and where it keeps its logs."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not importable here; `make test-ray` runs these in .venv-ray")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+
+    folder = Path("/tmp") / f"dpsynth-ray-{secrets.token_hex(3)}"
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+        _temp_dir=str(folder),
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}},
+    )
+    yield folder
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def parts(tmp_path):
+    places = [tmp_path / f"{number:05d}-of-00005" for number in range(5)]
+    for number, place in enumerate(places):
+        place.write_text(tasks.SECRET + "x" * number)
+    return places
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_results_come_in_the_order_of_parts(sessions, parts, count):
+    made = list(RayWorkers(count).map_parts(tasks.length, parts))
+    assert made == [len(tasks.SECRET) + number for number in range(5)]
+
+
+def test_an_error_of_a_worker_quotes_no_record_anywhere(sessions, parts, capfd):
+    with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError") as e:
+        list(RayWorkers(2).map_parts(tasks.quotes_a_record, parts))
+    told = "".join(traceback.format_exception(e.value)) + "".join(capfd.readouterr())
+    kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
+    assert tasks.SECRET not in told
+    assert not [1 for content in kept if tasks.SECRET.encode() in content]
+
+
+def test_a_cohort_in_parts_is_what_one_process_makes_of_it(sessions, tmp_path):
+    """Read, embedded and counted by tasks: equal bits, and no text of a record with Ray."""
+    made = {}
+    for name, workers in (("here", LocalWorkers(1)), ("there", RayWorkers(2))):
+        house = SensitiveStore.at(str(tmp_path / name))
+        store_in_parts(declared(tmp_path, parts=3), house, workers)
+        places = house.parts("letters").places
+        made_by = embed_parts(MANIFEST, places, workers, lambda *_: None)
+        centers = np.eye(4, 384, dtype=np.float32)
+        count = CellCounts(labels=LABELS, centers=centers, kept=[range(4)] * 2)
+        read = read_whole(places, "source", with_embeddings=True)
+        counts = StoredParts(places, workers).summed(count)
+        made[name] = (read.records, read.embeddings.tobytes(), counts.tolist(), made_by)
+    assert made["here"][0].equals(made["there"][0])
+    assert made["here"][1:] == made["there"][1:]
+    kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
+    assert not [1 for content in kept if SECRET.encode() in content]
+
+
+def test_a_worker_that_is_killed_is_not_called_again(sessions, parts, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with"):
+        list(RayWorkers(2).map_parts(tasks.DiesOnce(marks), parts))
+    assert {mark.read_text() for mark in marks.iterdir()} == {"x"}

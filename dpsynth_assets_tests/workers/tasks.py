@@ -1,0 +1,54 @@
+"""Functions that workers call in tests; processes import them by name."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_assets.privacy.errors import PrivacyError
+
+SECRET = "Dear doctor, my name is Ada."
+
+
+def length(part: Path) -> int:
+    return len(part.read_text())
+
+
+def process(_: Path) -> int:
+    return os.getpid()
+
+
+def quotes_a_record(part: Path) -> int:
+    raise ValueError(part.read_text())
+
+
+def refuses(_: Path) -> int:
+    raise PrivacyError("Expected a key, got none. Export it.")
+
+
+@dataclass(frozen=True)
+class DiesOnce:
+    """Marks every call, and ends the process that calls it."""
+
+    marks: Path
+
+    def __call__(self, part: Path) -> int:
+        with (self.marks / part.name).open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+
+@dataclass(frozen=True)
+class LongAfterTheFirst:
+    """Returns at once for the first part; for others it marks its begin and, later, its end."""
+
+    marks: Path
+
+    def __call__(self, part: Path) -> int:
+        if not part.name.startswith("00000"):
+            (self.marks / "begun").touch()
+            time.sleep(600)
+            (self.marks / "ended").touch()
+        return 0

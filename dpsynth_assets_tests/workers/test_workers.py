@@ -1,0 +1,109 @@
+"""What holds for workers of any kind; Ray's are tested in `ray/test_ray_workers.py`."""
+
+import multiprocessing
+import os
+import time
+import traceback
+
+import dagster as dg
+import pytest
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.resources.workers import PartWorkers
+from dpsynth_assets.workers import LocalWorkers, WorkerError, declared_workers
+from dpsynth_assets.workers.ray_cluster import RayWorkers
+from dpsynth_assets_tests.workers import tasks
+
+
+@pytest.fixture
+def parts(tmp_path):
+    places = [tmp_path / f"{number:05d}-of-00005" for number in range(5)]
+    for number, place in enumerate(places):
+        place.write_text(tasks.SECRET + "x" * number)
+    return places
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_results_come_in_the_order_of_parts(parts, count):
+    made = list(LocalWorkers(count).map_parts(tasks.length, parts))
+    assert made == [len(tasks.SECRET) + number for number in range(5)]
+
+
+def test_one_worker_is_this_process_and_several_are_others(parts):
+    assert set(LocalWorkers(1).map_parts(tasks.process, parts)) == {os.getpid()}
+    assert os.getpid() not in set(LocalWorkers(2).map_parts(tasks.process, parts))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_of_a_worker_quotes_no_record(parts, count, capfd):
+    with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError") as e:
+        list(LocalWorkers(count).map_parts(tasks.quotes_a_record, parts))
+    told = "".join(traceback.format_exception(e.value))
+    assert tasks.SECRET not in told + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_refusal_of_a_worker_keeps_its_message(parts, count):
+    with pytest.raises(WorkerError, match="Export it"):
+        list(LocalWorkers(count).map_parts(tasks.refuses, parts))
+
+
+def test_a_worker_that_is_killed_is_not_called_again(parts, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with pytest.raises(WorkerError, match="a process that ended"):
+        list(LocalWorkers(2).map_parts(tasks.DiesOnce(marks), parts))
+    assert {mark.read_text() for mark in marks.iterdir()} == {"x"}
+
+
+def test_whoever_wants_no_more_waits_for_no_part(parts, tmp_path):
+    results = LocalWorkers(2).map_parts(tasks.LongAfterTheFirst(tmp_path), parts)
+    assert next(results) == 0
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.05)
+    results.close()
+    assert not (tmp_path / "ended").exists()
+    assert not multiprocessing.active_children()
+
+
+def test_records_in_the_place_of_paths_are_refused():
+    for workers in (LocalWorkers(1), RayWorkers(1)):
+        with pytest.raises(TypeError, match="Expected the path of a part, got str") as refused:
+            list(workers.map_parts(tasks.length, [tasks.SECRET]))
+        assert tasks.SECRET not in str(refused.value)
+
+
+def test_the_environment_declares_the_workers(monkeypatch):
+    for name in ("DPSYNTH_WORKERS", "DPSYNTH_WORKER_COUNT", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    assert declared_workers() == LocalWorkers(1)
+    monkeypatch.setenv("DPSYNTH_WORKER_COUNT", "3")
+    assert PartWorkers().open() == LocalWorkers(3)
+    monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
+    with pytest.raises(PrivacyError, match="RAY_ADDRESS: expected the address"):
+        declared_workers()
+    monkeypatch.setenv("RAY_ADDRESS", "ray-head:6379")
+    assert declared_workers() == RayWorkers(3, "ray-head:6379")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("DPSYNTH_WORKER_COUNT", "0"), ("DPSYNTH_WORKER_COUNT", "two"), ("DPSYNTH_WORKERS", "spark")],
+)
+def test_what_is_no_worker_is_refused(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(PrivacyError, match=f"{name}: expected .* got '{value}'"):
+        declared_workers()
+
+
+def test_no_run_config_chooses_the_workers():
+    @dg.asset
+    def who(workers: PartWorkers) -> int:
+        return workers.open().count
+
+    job = dg.Definitions(
+        assets=[who], resources={"workers": PartWorkers()}
+    ).resolve_implicit_global_asset_job_def()
+    chosen = {"resources": {"workers": {"config": {"kind": "ray"}}}}
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        job.execute_in_process(run_config=chosen)
