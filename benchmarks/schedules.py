@@ -9,6 +9,7 @@ read: open the ledger, verify its chain, reserve. Nothing private is read; no mo
 """
 
 import argparse
+import logging
 import os
 import tempfile
 import time
@@ -49,8 +50,16 @@ def write_files(folder: Path, cohorts: int) -> None:
         (folder / f"{name}.yaml").write_text(text)
 
 
-def fill(url: str, names: list[str], charges: int) -> int:
-    """Writes charges and commits of every cohort in one transaction; returns their number."""
+def fill(url: str, names: list[str], charges: int, dataset: str = "", rule: str = "") -> int:
+    """Writes charges and commits of every cohort in one transaction; returns their number.
+
+    Args:
+        url: The ledger.
+        names: The cohorts.
+        charges: Of each.
+        dataset: The dataset that they are windows of; empty: each is one.
+        rule: How it is partitioned, in words.
+    """
     from dpsynth_assets.privacy.events import GaussianEvent
     from dpsynth_assets.privacy.guarantees import GuaranteeType
     from dpsynth_assets.privacy.ledger import BudgetTerms, ReleaseRequest
@@ -67,13 +76,14 @@ def fill(url: str, names: list[str], charges: int) -> int:
         unit=PrivacyUnit(),
         public_facts=("label set of label",),
         monthly_epsilon=40.0,
+        partition=rule or None,
     )
     book, rows = Book(), []
     for number in range(charges):
         for name in names:
             asked = ReleaseRequest(
                 cohort=name,
-                dataset=name,
+                dataset=dataset or name,
                 asset=f"{name}/mean_uniform/candidate_corpus",
                 mechanism="mean_uniform",
                 guarantee=GuaranteeType.DP,
@@ -102,7 +112,7 @@ def report(what: str, run: Callable[[], object], times: int = 1) -> None:
         run()
         walls.append(time.perf_counter() - wall)
         processors.append(time.process_time() - processor)
-    print(f"{what:<58}{min(walls):8.3f} s wall{min(processors):8.3f} s processor")
+    print(f"{what:<68}{min(walls):8.3f} s wall{min(processors):8.3f} s processor")
 
 
 def measure(declared: Path, cohorts: int, charges: int) -> None:
@@ -129,7 +139,9 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
     entries = fill(home().ledger_url, names, 2 * charges)
     print(f"the ledger holds {entries} entries")
 
-    with dg.DagsterInstance.ephemeral() as instance:
+    place = declared.parent / "instance"
+    place.mkdir()
+    with dg.DagsterInstance.local_temp(str(place)) as instance:
 
         def tick(name: str) -> object:
             context = dg.build_schedule_context(
@@ -148,6 +160,7 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
         def sense() -> None:
             context = dg.build_sensor_context(
                 instance=instance,
+                instance_ref=instance.get_ref(),
                 resources={"ledger": PrivacyLedger()},
                 definitions=loaded[0],
             )
@@ -156,14 +169,43 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
 
         report(f"sensor tick over {windows} windows (best of 3)", sense, 3)
         assets = len(loaded[0].resolve_asset_graph().get_all_asset_keys())
-        seen = dg.evaluate_automation_conditions(defs=loaded[0], instance=instance)
-
-        def follow() -> None:
-            dg.evaluate_automation_conditions(defs=loaded[0], instance=instance, cursor=seen.cursor)
-
-        report(f"automation tick over {assets} assets, nothing new", follow)
+        tick_of_all = following(instance, loaded[0])
+        tick_of_all()
+        report(f"automation tick over {assets} assets, nothing new", tick_of_all)
 
     check(home().ledger_url, names)
+
+
+def following(instance: "dg.DagsterInstance", loaded: "dg.Definitions") -> Callable[[], None]:
+    """A function that takes the next tick of `follow_releases`, as the daemon takes it.
+
+    `dagster.evaluate_automation_conditions`, which tests use, asks the instance for the partitions
+    of every condition of every asset again; the daemon keeps them for a tick.
+    """
+    import dagster as dg
+    from dagster._core.definitions.asset_daemon_cursor import AssetDaemonCursor
+    from dagster._core.definitions.automation_tick_evaluation_context import (
+        AutomationTickEvaluationContext,
+    )
+
+    graph, cursors = loaded.resolve_asset_graph(), [AssetDaemonCursor.empty()]
+
+    def tick() -> None:
+        _, cursor, _ = AutomationTickEvaluationContext(
+            evaluation_id=cursors[-1].evaluation_id + 1,
+            instance=instance,
+            asset_graph=graph,
+            cursor=cursors[-1],
+            materialize_run_tags={},
+            observe_run_tags={},
+            auto_observe_asset_keys=set(),
+            asset_selection=dg.AssetSelection.all(),
+            logger=logging.getLogger("benchmark"),
+            emit_backfills=False,
+        ).evaluate()
+        cursors.append(cursor)
+
+    return tick
 
 
 def make_base(instance: "dg.DagsterInstance", definitions: "dg.Definitions") -> None:

@@ -247,7 +247,6 @@ def _gate(
         for name, condition in conditions.items():
             yield dg.AssetCheckResult(
                 check_name=name,
-                asset_key=candidate_key,
                 passed=condition.holds,
                 metadata=condition.shown(),
             )
@@ -302,9 +301,7 @@ def _deciding_gate(
                 run_id=context.op_execution_context.run_id,
             )
         for name in asked:
-            yield dg.AssetCheckResult(
-                check_name=name, asset_key=candidate_key, passed=outcome[name]
-            )
+            yield dg.AssetCheckResult(check_name=name, passed=outcome[name])
 
     return deciding_gate
 

@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 from pydantic import PrivateAttr
 
+from dpsynth_assets.datasets import cohort_name
 from dpsynth_assets.paths import Folder, home, located
 
 VALUE_SHA256 = "dpsynth/value_sha256"
@@ -48,6 +49,9 @@ def _shown(doing: str) -> Iterator[None]:
 class ArtifactIOManager(dg.ConfigurableIOManager):
     """Stores an asset's value at `<base>/<asset key>.<format>`, atomically.
 
+    The value of a partition lies where that of an asset would whose key begins with the cohort's
+    name: `<base>/<dataset>_<partition>/...`, so that no two partitions share a file.
+
     The base is DPSYNTH_STORE_URL/values, or `artifacts` under DPSYNTH_HOME. There is no field and
     hence no run config: a run cannot publish from values of another place.
     """
@@ -70,7 +74,9 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         The old value in another format goes. The event log learns the digest of the new one.
         """
         suffix, write = _format_of(obj)
-        path = self._path(context.asset_key, suffix)
+        # Not the run's partition: a run of one also makes assets that have none.
+        partition = context.asset_partition_key if context.has_asset_partitions else None
+        path = self._path(context.asset_key, suffix, partition)
         content = io.BytesIO()
         write(obj, content)
         if isinstance(path, Path):
@@ -78,7 +84,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         else:
             path.fs.pipe_file(path.path, content.getvalue())
         for other in _READERS.keys() - {suffix}:
-            _remove(self._path(context.asset_key, other))
+            _remove(self._path(context.asset_key, other, partition))
         context.add_output_metadata(
             {
                 "dpsynth/path": dg.MetadataValue.path(str(path)),
@@ -95,13 +101,15 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         Raises:
             dg.Failure: Nothing is stored, or not what the event log names.
         """
-        name, found = context.asset_key.to_user_string(), False
+        partition = context.asset_partition_key if context.has_asset_partitions else None
+        parts, found = _stored_under(context.asset_key, partition), False
+        name = "/".join(parts)
         for attempt in range(_READS):
             if attempt:
                 time.sleep(_SECONDS_BETWEEN)
-            named = _digest_in_event_log(context)
+            named = _digest_in_event_log(context, partition)
             for suffix, read in _READERS.items():
-                path = self._path(context.asset_key, suffix)
+                path = self._path(context.asset_key, suffix, partition)
                 if not path.exists():
                     continue
                 found, content = True, path.read_bytes()
@@ -118,9 +126,10 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
             allow_retries=False,
         )
 
-    def _path(self, key: dg.AssetKey, suffix: str) -> Folder:
+    def _path(self, key: dg.AssetKey, suffix: str, partition: str | None = None) -> Folder:
         base = located(self._base) if self._base else home().values
-        return base.joinpath(*key.path[:-1]) / f"{key.path[-1]}{suffix}"
+        *folders, name = _stored_under(key, partition)
+        return base.joinpath(*folders) / f"{name}{suffix}"
 
 
 def stored_value(key: dg.AssetKey) -> Any:
@@ -139,10 +148,25 @@ def stored_value(key: dg.AssetKey) -> Any:
     )
 
 
-def _digest_in_event_log(context: dg.InputContext) -> str | None:
+def _stored_under(key: dg.AssetKey, partition: str | None) -> list[str]:
+    """Parts of the place of a value: those of the key, with the name of its cohort first.
+
+    Raises:
+        ValueError: The partition, which anybody may type, would lead to another folder.
+    """
+    if partition is not None and "/" in partition:
+        raise ValueError(f"expected a partition whose key has no '/', got {partition!a}.")
+    return [cohort_name(key.path[0], partition), *key.path[1:]]
+
+
+def _digest_in_event_log(context: dg.InputContext, partition: str | None) -> str | None:
     """Digest of the latest value as its materialisation names it; None where it names none."""
-    event = context.instance.get_latest_materialization_event(context.asset_key)
-    materialisation = None if event is None else event.asset_materialization
+    asked = dg.AssetRecordsFilter(
+        asset_key=context.asset_key,
+        asset_partitions=None if partition is None else [partition],
+    )
+    records = context.instance.fetch_materializations(asked, limit=1).records
+    materialisation = records[0].asset_materialization if records else None
     named = None if materialisation is None else materialisation.metadata.get(VALUE_SHA256)
     return None if named is None else str(named.value)
 

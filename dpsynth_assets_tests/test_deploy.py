@@ -274,7 +274,7 @@ def test_helm_claims_are_the_ones_that_are_made():
             assert service["spec"]["selector"] == labels
 
 
-def test_the_code_server_is_one_that_loads_new_cohorts_when_it_is_reloaded():
+def test_the_code_server_is_one_that_loads_new_dataset_files_when_it_is_reloaded():
     """`dagster api grpc` would keep the definitions it began with."""
     (command,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert json.loads(command)[:3] == ["dagster", "code-server", "start"]

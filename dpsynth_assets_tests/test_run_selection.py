@@ -9,10 +9,10 @@ from rich.console import Console
 
 from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.cli import confirmation, run as run_module
-from dpsynth_assets.cli.asset_selection import selected_assets
+from dpsynth_assets.cli.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
 from dpsynth_assets.cli.one_line import described
-from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.datasets import CohortSpec, PublicDataSpec
 from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
@@ -20,6 +20,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
+from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.assets.test_schedules import spec_with
 
 KEYS = {
@@ -48,13 +49,26 @@ def _asset(key, deps):
 
 
 def chosen(selection, graph):
-    return sorted(key.to_user_string() for key in selected_assets(selection, "letters", graph))
+    return sorted(key.to_user_string() for key in selected_assets(selection, letters(), graph))
 
 
 def refusal(selection, graph):
     with pytest.raises(typer.BadParameter) as raised:
-        selected_assets(selection, "letters", graph)
+        selected_assets(selection, letters(), graph)
     return raised.value.message
+
+
+def test_a_window_is_selected_by_its_own_name_or_its_datasets(graph):
+    by_month = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
+    window = CohortSpec.of(letters(cohorts=by_month), "2026_01")
+    for name in ("letters_2026_01", "letters"):
+        found = selected_assets(f'key:"{name}/shared/*"', window, graph)
+        assert [key.path for key in found] == [["letters", "shared", "cluster_histogram"]]
+        assert name_in_ledger(found[0], window) == [
+            "letters_2026_01", "shared", "cluster_histogram"
+        ]  # fmt: skip
+    with pytest.raises(typer.BadParameter, match="letters_2026_02/shared"):
+        selected_assets('key:"letters_2026_02/shared/*"', window, graph)
 
 
 def test_no_selection_is_the_cohort_and_what_it_is_built_on(graph):

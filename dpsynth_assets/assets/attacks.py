@@ -185,7 +185,7 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
             ]
 
         settings = _attack_settings(plan, tested, public_language_model, models)
-        kept = reconstructions_kept(context.asset_key.to_user_string(), settings, run)
+        kept = reconstructions_kept(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}", settings, run)
         save_attacks([item.result for item in kept.value])
         return dg.MaterializeResult(
             metadata={
@@ -295,7 +295,7 @@ def _median_audit(
             )
             return _audited(spec, plan, medians, records, public, public_language_model, report)
 
-        kept = medians_kept(context.asset_key.to_user_string(), settings, run)
+        kept = medians_kept(f"{spec.name}/{AUDIT}/{MEDIAN}", settings, run)
         results = kept.value.results
         save_attacks(results)
         return dg.MaterializeResult(

@@ -12,6 +12,7 @@ from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
 from dpsynth_assets.assets.launched_by import launchers
 from dpsynth_assets.assets.materialised import FILES, materialised
+from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event, report_check
 from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, compared
@@ -150,8 +151,12 @@ def _rows_problem(store: ReleaseStore, reservation: str, path: Path) -> str | No
 
 def audited_cohorts(instance: dg.DagsterInstance) -> list[str]:
     """Cohorts whose audit trail was ever made, by name."""
-    last = (AUDIT, AUDIT_TRAIL)
-    return sorted(key.path[0] for key in instance.all_asset_keys() if tuple(key.path[1:]) == last)
+    last, found = (AUDIT, AUDIT_TRAIL), set()
+    for key in instance.all_asset_keys():
+        if tuple(key.path[1:]) == last:
+            partitions = instance.get_materialized_partitions(key)
+            found |= {cohort_of_event(key, each) for each in partitions or (None,)}
+    return sorted(found)
 
 
 def report_agreement(
@@ -184,14 +189,14 @@ def report_no_audit(cohort: str, reason: str, instance: dg.DagsterInstance) -> N
 
 
 def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterInstance) -> None:
-    instance.report_runless_asset_event(
-        dg.AssetCheckEvaluation(
-            asset_key=dataset_key(cohort, AUDIT, AUDIT_TRAIL),
-            check_name=AGREES,
-            passed=passed,
-            metadata={**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)},
-        )
+    key, partition = asset_of_cohort(cohort, AUDIT, AUDIT_TRAIL)
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=AGREES,
+        passed=passed,
+        metadata={**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)},
     )
+    report_check(instance, evaluation, partition)
 
 
 def _lines(trail: AuditTrail) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from dpsynth_assets.assets.partitions import cohort_of_event
 from dpsynth_assets.report.audit_agreement import Materialised
 
 FILES = "dpsynth/files"
@@ -14,28 +15,42 @@ _PAGE = 200
 
 
 def materialised(instance: dg.DagsterInstance, cohorts: Collection[str]) -> Iterator[Materialised]:
-    """Every materialisation of some cohorts' assets that the event log still holds."""
+    """Every materialisation of some cohorts' assets that the event log still holds.
+
+    A cohort's materialisations are those of its own assets, or those of its partition.
+    """
     for key in sorted(instance.all_asset_keys()):
-        if key.path[0] not in cohorts:
-            continue
-        cursor: str | None = None
-        while True:
-            page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
-            for record in page.records:
-                yield _claims(record)
-            if not page.has_more:
-                break
-            cursor = page.cursor
+        if key.path[0] in cohorts:
+            yield from _all_of(instance, dg.AssetRecordsFilter(asset_key=key), cohorts)
+        start = f"{key.path[0]}_"
+        partitions = [name.removeprefix(start) for name in cohorts if name.startswith(start)]
+        if partitions:
+            asked = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
+            yield from _all_of(instance, asked, cohorts)
 
 
-def _claims(record: dg.EventLogRecord) -> Materialised:
+def _all_of(
+    instance: dg.DagsterInstance, asked: dg.AssetRecordsFilter, cohorts: Collection[str]
+) -> Iterator[Materialised]:
+    cursor: str | None = None
+    while True:
+        page = instance.fetch_materializations(asked, limit=_PAGE, cursor=cursor)
+        for record in page.records:
+            key = record.asset_key
+            if key is not None and cohort_of_event(key, record.partition_key) in cohorts:
+                yield _claims(key, record)
+        if not page.has_more:
+            return
+        cursor = page.cursor
+
+
+def _claims(key: dg.AssetKey, record: dg.EventLogRecord) -> Materialised:
     written = record.asset_materialization
     metadata = {} if written is None else written.metadata
     values = {name: value.value for name, value in metadata.items()}
-    key = record.asset_key
     epsilon = values.get("dpsynth/epsilon")
     return Materialised(
-        asset="" if key is None else "/".join(key.path),
+        asset="/".join([cohort_of_event(key, record.partition_key), *key.path[1:]]),
         run_id=record.run_id,
         storage_id=record.storage_id,
         reservation=_text(values.get("dpsynth/ledger_reservation")),

@@ -7,8 +7,10 @@ from itertools import islice
 from typing import Any
 
 import dagster as dg
+from dagster._core.event_api import PartitionKeyFilter
 
-from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
+from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL
+from dpsynth_assets.assets.partitions import asset_of_cohort
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     cohorts_of,
@@ -68,19 +70,23 @@ def budgets_now(ledger: Ledger | None, instance: dg.DagsterInstance) -> Budgets:
 
 def last_findings(cohorts: Sequence[str], instance: dg.DagsterInstance) -> dict[str, int]:
     """Cohort -> number of disagreements that its last audit found, of those that were audited."""
-    keys = {
-        dg.AssetCheckKey(dataset_key(name, AUDIT, AUDIT_TRAIL), AGREES): name for name in cohorts
-    }
-    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+    by_partition: dict[str | None, dict[dg.AssetCheckKey, str]] = {}
+    for name in cohorts:
+        asset, partition = asset_of_cohort(name, AUDIT, AUDIT_TRAIL)
+        by_partition.setdefault(partition, {})[dg.AssetCheckKey(asset, AGREES)] = name
     found: dict[str, int] = {}
-    for key, record in latest.items():
-        event = None if record.event is None else record.event.dagster_event
-        evaluation: Any = None if event is None else event.event_specific_data
-        if not isinstance(evaluation, dg.AssetCheckEvaluation):
-            continue  # Planned, and never run.
-        shown = evaluation.metadata.get("findings")
-        lines = shown.value if shown is not None and isinstance(shown.value, list) else []
-        found[keys[key]] = 0 if evaluation.passed else max(1, len(lines))
+    for partition, names in by_partition.items():
+        latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+            list(names), PartitionKeyFilter(key=partition)
+        )
+        for key, record in latest.items():
+            event = None if record.event is None else record.event.dagster_event
+            evaluation: Any = None if event is None else event.event_specific_data
+            if not isinstance(evaluation, dg.AssetCheckEvaluation):
+                continue  # Planned, and never run.
+            shown = evaluation.metadata.get("findings")
+            lines = shown.value if shown is not None and isinstance(shown.value, list) else []
+            found[names[key]] = 0 if evaluation.passed else max(1, len(lines))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from dpsynth_assets.assets.partitions import cohort_of_event
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.purging import PurgeRule, purge
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -15,8 +16,13 @@ def finished_datasets(instance: dg.DagsterInstance, run_id: str) -> list[str]:
     records = instance.get_records_for_run(
         run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records
-    keys = [record.asset_key for record in records if record.asset_key is not None]
-    return sorted({key.path[0] for key in keys if tuple(key.path[1:]) == LAST_STEP})
+    return sorted(
+        {
+            cohort_of_event(record.asset_key, record.partition_key)
+            for record in records
+            if record.asset_key is not None and tuple(record.asset_key.path[1:]) == LAST_STEP
+        }
+    )
 
 
 def purge_finished(instance: dg.DagsterInstance, run_id: str) -> list[str]:

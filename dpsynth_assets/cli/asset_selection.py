@@ -8,19 +8,27 @@ import difflib
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
+
+if TYPE_CHECKING:
+    from dagster import AssetKey
 
 _NAMED_KEY = re.compile(r"""\bkey:\s*(?:"([^"]*)"|'([^']*)'|([^\s()"']+))""")
 
 
-def selected_assets(selection: str, cohort: str, graph: Any) -> list[Any]:
+def selected_assets(selection: str, spec: PrivateDatasetSpec, graph: Any) -> list[Any]:
     """Resolves a selection within one cohort and what that cohort is built on.
+
+    The assets of a cohort that is a partition are its dataset's; a selection may name them so, or
+    by the cohort's own name.
 
     Args:
         selection: Dagster's selection syntax; empty for the whole cohort.
-        cohort: Name of the cohort that the command was given.
+        spec: The cohort that the command was given.
         graph: Asset graph of the code location.
 
     Returns:
@@ -32,8 +40,9 @@ def selected_assets(selection: str, cohort: str, graph: Any) -> list[Any]:
     """
     import dagster as dg
 
-    whole = f'+key:"{cohort}/*"'
-    asked = selection.strip() or whole
+    cohort, dataset = spec.name, _in_graph(spec)
+    whole = f'+key:"{dataset}/*"'
+    asked = _own_key(cohort).sub(dataset, selection.strip()) or whole
     names = sorted(key.to_user_string() for key in graph.get_all_asset_keys())
     _refuse_unknown_keys(asked, names)
     try:
@@ -56,6 +65,22 @@ def selected_assets(selection: str, cohort: str, graph: Any) -> list[Any]:
             f"{_a_few(outside)}. Run the other cohort by its own name."
         )
     return keys
+
+
+def name_in_ledger(key: "AssetKey", spec: PrivateDatasetSpec) -> list[str]:
+    """Parts of the name that the ledger has for an asset of a run of one cohort."""
+    own = key.path[0] == _in_graph(spec)
+    return [spec.name if own else key.path[0], *key.path[1:]]
+
+
+def _in_graph(spec: PrivateDatasetSpec) -> str:
+    """First part of the keys of a cohort's assets."""
+    return spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
+
+
+def _own_key(cohort: str) -> re.Pattern[str]:
+    """The name of a cohort where a key begins with it."""
+    return re.compile(rf"(?<![\w/]){re.escape(cohort)}(?=/)")
 
 
 def _refuse_unknown_keys(selection: str, names: list[str]) -> None:

@@ -12,7 +12,9 @@ from dpsynth_assets.datasets import (
     DatasetFile,
     DatasetFileError,
     PrivateDatasetSpec,
+    PublicDataSpec,
     cohorts_of,
+    complete_cohort,
     dataset_folders,
     standing,
 )
@@ -54,6 +56,11 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
                 cohorts[cohort.name], place[cohort.name] = cohort, file.path
     if name not in cohorts:
         declared.require_usable(name)
+        for file in declared.usable:
+            found = _by_its_rule(name, file.spec)
+            if found is not None:
+                cohorts[name], place[name] = found, file.path
+    if name not in cohorts:
         close = difflib.get_close_matches(name, cohorts, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "Add its folder to DPSYNTH_DATASETS."
         raise typer.BadParameter(
@@ -66,6 +73,23 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
         require_plan(cohorts[name], place[name])
         _refuse_shared_records(cohorts[name], declared.usable)
     return cohorts[name]
+
+
+def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> PrivateDatasetSpec | None:
+    """The cohort of a dataset that nobody has registered yet; None where it has none of this name.
+
+    Raises:
+        typer.BadParameter: It will have one, which is not complete yet.
+    """
+    key = name.removeprefix(f"{spec.name}_")
+    if not isinstance(spec, PrivateDatasetSpec) or spec.cohorts is None or key == name:
+        return None
+    if not spec.cohorts.has_key(key):
+        return None
+    try:
+        return complete_cohort(spec, key)
+    except ValueError as problem:
+        raise typer.BadParameter(f"{problem}") from None
 
 
 def find_file(name: str) -> Path:

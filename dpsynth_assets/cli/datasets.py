@@ -20,7 +20,6 @@ from dpsynth_assets.datasets import (
     cohorts_of,
     dataset_folders,
     parse_dataset_file,
-    register_complete,
     repeated_names,
     standing,
     unknown_bases,
@@ -88,38 +87,27 @@ def list_datasets(as_json: Json = False) -> None:
 
 
 @app.command()
-def cohorts(
-    as_json: Json = False,
-    reload: Annotated[
-        str | None,
-        typer.Option(
-            "--reload",
-            metavar="URL",
-            help="Web server that is to load new cohorts, e.g. http://127.0.0.1:3000.",
-        ),
-    ] = None,
-) -> None:
+def cohorts(as_json: Json = False) -> None:
     """Register files and windows that are complete, and list the cohorts of partitioned datasets.
 
-    Does what the sensor of a partitioned dataset does, without its runs: reads no record and
-    spends nothing.
+    Each becomes a partition in the web UI, at once: what the sensor `register_cohorts` does. Reads
+    no record, launches nothing and spends nothing.
     """
-    from dpsynth_assets.cli.reloading import reload_problem
+    from dpsynth_assets.assets.partitions import register_partitions
+    from dpsynth_assets.cli.instance import dagster_instance
 
     declared = standing(dataset_folders())
     specs = [file.spec for file in declared.usable]
     known: dict[str, list[str]] = {}
-    for spec in specs:
-        if isinstance(spec, PrivateDatasetSpec) and spec.cohorts is not None:
-            register_complete(spec.name, spec.cohorts, spec.source)
-            known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
+    with dagster_instance() as instance:
+        for spec in specs:
+            if isinstance(spec, PrivateDatasetSpec) and spec.cohorts is not None:
+                register_partitions(instance, spec)
+                known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
     if as_json:
         typer.echo(json.dumps(known, indent=2))
     else:
         _print_cohorts(known)
-    if reload is not None and (problem := reload_problem(reload)) is not None:
-        typer.echo(problem, err=True)
-        raise typer.Exit(1)
     _tell_refused(declared)
 
 

@@ -47,7 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ui": ("dpsynth ui", "dpsynth ui --port 3001 --read-only"),
     "datasets check": ("dpsynth datasets check", "dpsynth datasets check reviews.yaml"),
     "datasets list": ("dpsynth datasets list --json",),
-    "datasets cohorts": ("dpsynth datasets cohorts --reload http://127.0.0.1:3000",),
+    "datasets cohorts": ("dpsynth datasets cohorts",),
     "datasets fields": ("dpsynth datasets fields",),
     "datasets methods": ("dpsynth datasets methods",),
     "budgets": ("dpsynth budgets", "dpsynth budgets --json"),

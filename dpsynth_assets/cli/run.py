@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dpsynth_assets.cli.asset_selection import selected_assets
+from dpsynth_assets.cli.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
@@ -72,6 +72,7 @@ def _materialise(
     from dpsynth_assets.cli.instance import dagster_instance, in_timeline
 
     _quieten()
+    from dpsynth_assets.assets.partitions import shown_partition
     from dpsynth_assets.assets.purge_after_run import purge_finished
     from dpsynth_assets.definitions import defs
     from dpsynth_assets.releases.consent import paying_only
@@ -81,8 +82,8 @@ def _materialise(
     from dpsynth_assets.resources.waiting import watched
 
     loaded = defs()
-    keys = selected_assets(select, spec.name, loaded.resolve_asset_graph())
-    selected = {key.to_user_string() for key in keys}
+    keys = selected_assets(select, spec, loaded.resolve_asset_graph())
+    selected = {"/".join(name_in_ledger(key, spec)) for key in keys}
     agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
@@ -94,9 +95,11 @@ def _materialise(
         progress_display(console),
         ended_by_signals(),
     ):
+        partition = shown_partition(instance, spec)
         result = job.execute_in_process(
             instance=in_timeline(instance, job.name),
             asset_selection=keys,
+            partition_key=partition,
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             tags=tags,
             run_id=run_id,

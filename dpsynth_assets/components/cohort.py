@@ -10,29 +10,51 @@ from dpsynth_assets.assets.evaluation import evaluation_definitions
 from dpsynth_assets.assets.evolution_plots import evolution_plot_definitions
 from dpsynth_assets.assets.prediction_plots import prediction_plot_definitions
 from dpsynth_assets.assets.secrets import secret_definitions
-from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
+from dpsynth_assets.components.partitioned import partitioned_definitions
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.schedules import new_cohort_definitions, regeneration_definitions
+from dpsynth_assets.schedules import (
+    new_cohort_definitions,
+    newest_cohort_definitions,
+    regeneration_definitions,
+)
 
 
 def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
-    """Everything a dataset file declares: its cohort, or all known cohorts of a partitioned source.
+    """Everything a dataset file declares; with a partition for each cohort of a partitioned source.
 
     Raises:
         ValueError: If a method or a setting is unknown.
     """
     if spec.cohorts is None:
         return cohort_definitions(spec)
-    keys = known_cohorts(spec.name)
-    cohorts = {key: CohortSpec.of(spec, key) for key in keys}
-    parts = {key: (cohort, cohort_definitions(cohort)) for key, cohort in cohorts.items()}
+    assets = partitioned_definitions(spec, cohort_assets)
+    keys = [
+        key
+        for part in assets.assets or ()
+        if isinstance(part, dg.AssetsDefinition)
+        for key in part.keys
+    ]
     return dg.Definitions.merge(
-        new_cohort_definitions(spec, parts), *(definitions for _, definitions in parts.values())
+        assets,
+        new_cohort_definitions(spec, keys),
+        newest_cohort_definitions(spec, plan_dataset(spec), keys),
     )
 
 
 def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
     """Assets, checks and schedule of one dataset, from records to statement.
+
+    Raises:
+        ValueError: If a method or a setting is unknown.
+    """
+    return dg.Definitions.merge(
+        cohort_assets(spec), regeneration_definitions(spec, plan_dataset(spec))
+    )
+
+
+def cohort_assets(spec: PrivateDatasetSpec) -> dg.Definitions:
+    """Assets and checks of one dataset, or of one cohort of it.
 
     Raises:
         ValueError: If a method or a setting is unknown.
@@ -47,5 +69,4 @@ def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
         evolution_plot_definitions(spec, plan),
         audit_definitions(spec, plan),
         attack_definitions(spec, plan),
-        regeneration_definitions(spec, plan),
     )

@@ -2,10 +2,13 @@
 
 from dpsynth_assets.datasets.cohort_registry import (
     CohortSpec,
+    cohort_name,
     cohorts_of,
+    complete_cohort,
     known_cohorts,
     matching_files,
     register_complete,
+    registered_part,
 )
 from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
 from dpsynth_assets.datasets.dataset_sections import (
@@ -72,7 +75,9 @@ __all__ = [
     "TextEmbedderSpec",
     "TopicHistogramSpec",
     "Window",
+    "cohort_name",
     "cohorts_of",
+    "complete_cohort",
     "dataset_folders",
     "dataset_template",
     "find_dataset_files",
@@ -81,6 +86,7 @@ __all__ = [
     "matching_files",
     "parse_dataset_file",
     "register_complete",
+    "registered_part",
     "render_environment",
     "repeated_names",
     "resolve_paths",

@@ -3,10 +3,9 @@
 A cohort's declaration is its file's, with a part of the source. The registry is a list of public
 keys that only ever grows.
 
-Definitions load from this list and not from the clock, so that a run and the web UI, started at
-different moments, see the same assets. It lies under `DPSYNTH_HOME/cohorts`, a line a cohort.
-Nothing that a guarantee rests on is in it: a cohort's account is in the ledger, and a list that was
-lost is written again from the calendar or the files.
+It lies under `DPSYNTH_HOME/cohorts`, a line a cohort, and the partitions of the dataset's assets
+follow it. Nothing that a guarantee rests on is in it: a cohort's account is in the ledger, and a
+list that was lost is written again from the calendar or the files.
 """
 
 import json
@@ -53,7 +52,7 @@ class CohortSpec(PrivateDatasetSpec):
         if rule is None:
             raise ValueError(f"Expected a dataset that declares cohorts, got {spec.name!r}.")
         fields = {name: getattr(spec, name) for name in PrivateDatasetSpec.model_fields}
-        fields |= {"name": f"{spec.name}_{key}", "cohorts": None}
+        fields |= {"name": cohort_name(spec.name, key), "cohorts": None}
         if rule.by == "file":
             path = Path(spec.source.path).parent / rule.file_name(key)
             fields["source"] = spec.source.model_copy(update={"path": str(path)})
@@ -75,6 +74,37 @@ class CohortSpec(PrivateDatasetSpec):
     def window(self) -> Window | None:
         """The cohort's records by date."""
         return self.part.window
+
+
+def cohort_name(dataset: str, key: str | None) -> str:
+    """Name of a cohort, which is its account in the ledger; None: the dataset is one cohort."""
+    return dataset if key is None else f"{dataset}_{key}"
+
+
+def registered_part(name: str) -> tuple[str, str | None]:
+    """Dataset and key of a registered cohort; the name itself and None where it is none."""
+    for place in sorted(_folder().glob("*.jsonl")):
+        dataset = place.stem
+        key = name.removeprefix(f"{dataset}_")
+        if key != name and key in known_cohorts(dataset):
+            return dataset, key
+    return name, None
+
+
+def complete_cohort(spec: PrivateDatasetSpec, key: str) -> CohortSpec:
+    """The cohort `key` of a dataset; it is registered where it has become complete.
+
+    Raises:
+        ValueError: It is not complete yet, or the rule has no such cohort; in one line.
+    """
+    rule = spec.cohorts
+    if rule is None:
+        raise ValueError(f"Expected a dataset that declares cohorts, got {spec.name!r}.")
+    if key not in known_cohorts(spec.name):
+        if key not in complete_cohorts(rule, spec.source, _now()):
+            raise ValueError(f"{cohort_name(spec.name, key)}: {rule.why_not(key)}")
+        register_cohorts(spec.name, [key])
+    return CohortSpec.of(spec, key)
 
 
 def cohorts_of(spec: PrivateDatasetSpec) -> list[PrivateDatasetSpec]:
@@ -135,9 +165,16 @@ def matching_files(source: SourceSpec) -> list[Path]:
 
 def register_complete(dataset: str, rule: CohortsSpec, source: SourceSpec) -> list[str]:
     """Registers every cohort that is complete by now; returns the new ones."""
-    now = datetime.fromtimestamp(time.time(), UTC)
-    return register_cohorts(dataset, complete_cohorts(rule, source, now))
+    return register_cohorts(dataset, complete_cohorts(rule, source, _now()))
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
+def _folder() -> Path:
+    return home().root / "cohorts"
 
 
 def _place(dataset: str) -> Path:
-    return home().root / "cohorts" / f"{dataset}.jsonl"
+    return _folder() / f"{dataset}.jsonl"

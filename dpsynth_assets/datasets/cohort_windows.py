@@ -140,6 +140,39 @@ class CohortsSpec(Declaration):
         end = _after(start, self.period or "month")
         return Window(column=self.column or "", start=start, end=end)
 
+    def has_key(self, key: str) -> bool:
+        """Says whether a key is one that this rule may ever give to a cohort."""
+        if self.by == "file":
+            values = iter(key.split("_"))
+            name = _BRACES.sub(lambda _: next(values, ""), self.pattern or "")
+            return next(values, None) is None and self.file_key(name) == key
+        try:
+            start = self.window(key).start
+        except (ValueError, IndexError):
+            return False
+        period = self.period or "month"
+        return _key(start, period) == key and start >= (self.first or start)
+
+    def why_not(self, key: str) -> str:
+        """Says in one line why a key names no complete cohort, and what to do."""
+        if not self.has_key(key):
+            kind = "file" if self.by == "file" else "window"
+            return (
+                f"expected the key of a {kind} of the rule '{self.rule}', got {key!a}, which is "
+                "none. Choose one that `dpsynth datasets cohorts` lists."
+            )
+        if self.by == "file":
+            return (
+                f"expected a file {self.file_name(key)} that has stayed unchanged for "
+                f"{self.settle_minutes} minutes, got none. Wait until it has."
+            )
+        end = self.window(key).end
+        return (
+            f"expected a window that is complete, got one that ends before {end} and is complete "
+            f"on {end + timedelta(days=self.delay_days)} (delay_days is {self.delay_days}, days "
+            "are UTC). Wait until then: it is registered by itself."
+        )
+
     def complete_windows(self, today: date) -> list[str]:
         """Keys of all windows from the first on that have ended, in order.
 

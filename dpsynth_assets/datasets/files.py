@@ -106,22 +106,41 @@ def missing_folders(folders: Sequence[Path]) -> list[Problem]:
 
 
 def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
-    """Reports every file whose name another of its kind has: they would share a ledger account."""
+    """Reports every file whose name another of its kind has: they would share a ledger account.
+
+    A partitioned dataset also has the names of its cohorts, those to come included.
+    """
     holders: dict[tuple[type, str], list[DatasetFile]] = {}
     for file in files:
         holders.setdefault((type(file.spec), file.spec.name), []).append(file)
+    shared = [
+        (file, _other(file, sharing))
+        for sharing in holders.values()
+        if len(sharing) > 1
+        for file in sharing
+    ]
+    partitioned = [file for file in files if getattr(file.spec, "cohorts", None) is not None]
+    for other in partitioned:
+        for file in (each for each in files if _is_cohort_of(each, other)):
+            shared += [(file, other), (other, file)]
     return [
         Problem(
             file=str(file.path),
             field="name",
             expected="a name of its own",
-            got=f"{file.spec.name!r}, which {_other(file, sharing).path} has",
+            got=f"{file.spec.name!r}, which {other.path} has",
             remedy="Rename one of the two: the name is the ledger account.",
         )
-        for sharing in holders.values()
-        if len(sharing) > 1
-        for file in sharing
+        for file, other in shared
     ]
+
+
+def _is_cohort_of(file: DatasetFile, other: DatasetFile) -> bool:
+    """Says whether a private dataset has the name of a cohort of a partitioned one."""
+    rule = getattr(other.spec, "cohorts", None)
+    key = file.spec.name.removeprefix(f"{other.spec.name}_")
+    private = isinstance(file.spec, type(other.spec))
+    return rule is not None and private and key != file.spec.name and rule.has_key(key)
 
 
 def _other(file: DatasetFile, sharing: Sequence[DatasetFile]) -> DatasetFile:

@@ -50,7 +50,8 @@ class PrivateDatasetSpec(Declaration):
     )
     cohorts: CohortsSpec | None = Field(
         default=None,
-        description="How the source is partitioned into disjoint cohorts; none: it is one cohort.",
+        description="How the source is partitioned into disjoint cohorts, each a partition of the "
+        "dataset's assets with a ledger account of its own; none: it is one cohort.",
     )
     columns: ColumnsSpec = Field(default_factory=ColumnsSpec, description="Columns that are read.")
     structured: StructuredSpec | None = Field(

@@ -1,4 +1,4 @@
-"""Sensors that belong to no dataset: follow releases, audit hourly, free killed runs, purge."""
+"""Sensors that belong to no dataset: follow releases, register cohorts, audit, free runs, purge."""
 
 import json
 import time
@@ -15,7 +15,13 @@ SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 
 def sensors() -> dg.Definitions:
     """The sensors of the installation."""
     return dg.Definitions(
-        sensors=[_follow_releases(), _audit_hourly(), killed_runs_sensor(), _purge_finished()]
+        sensors=[
+            _follow_releases(),
+            cohorts_sensor(),
+            _audit_hourly(),
+            killed_runs_sensor(),
+            _purge_finished(),
+        ]
     )
 
 
@@ -24,13 +30,38 @@ def _follow_releases() -> dg.AutomationConditionSensorDefinition:
     return dg.AutomationConditionSensorDefinition(
         "follow_releases",
         target=dg.AssetSelection.all(),
-        minimum_interval_seconds=120,  # A tick over hundreds of cohorts takes a while.
+        minimum_interval_seconds=120,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=(
             "Publishes, scores and states what new releases lead to. Never asks for an "
             "asset that charges the ledger."
         ),
     )
+
+
+def cohorts_sensor() -> dg.SensorDefinition:
+    """A sensor that runs wherever the daemon does: it reads no record and launches nothing."""
+
+    @dg.sensor(
+        name="register_cohorts",
+        minimum_interval_seconds=SECONDS_BETWEEN_TICKS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            "Adds a partition to the assets of a dataset for each file or window that has become "
+            "complete. Reads dataset files, the calendar and names of files; launches no run and "
+            "charges nothing."
+        ),
+    )
+    @public_section("Registering cohorts")
+    def register_cohorts(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        from dpsynth_assets.assets.partitions import register_declared
+
+        added = register_declared(context.instance)
+        return dg.SkipReason(
+            f"Added {', '.join(added)}." if added else "No file or window has become complete."
+        )
+
+    return register_cohorts
 
 
 def _audit_hourly() -> dg.SensorDefinition:

@@ -3,6 +3,7 @@
 from urllib.parse import quote
 
 from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up
+from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
 from dpsynth_assets.report.page_cells import Link
 from dpsynth_assets.report.pages import Cell, TableBlock, to_markdown
@@ -33,7 +34,7 @@ def _row(spend: Spend) -> tuple[Cell, ...]:
     released = spend.state == RELEASED_STATE
     return (
         str(spend.seq),
-        Link(f"{spend.asset} ({spend.release})", f"/assets/{spend.asset}"),
+        Link(f"{spend.asset} ({spend.release})", asset_address(spend.asset)),
         spend.mechanism,
         epsilon_up(spend.epsilon_alone),
         epsilon_up(spend.epsilon_added),
@@ -63,5 +64,5 @@ def spent_in_words(trail: AuditTrail) -> str:
 def corpora_links(trail: AuditTrail) -> str:
     """Links to the assets that wrote released files."""
     assets = sorted({file.asset for file in trail.files if file.asset})
-    links = ", ".join(f"[{asset}]({quote(f'/assets/{asset}')})" for asset in assets)
+    links = ", ".join(f"[{asset}]({quote(asset_address(asset), safe='/?=&')})" for asset in assets)
     return links or "Nothing was published."

@@ -1,6 +1,7 @@
 """All budgets of an installation as one table: a page, Markdown for the web UI, lines of text."""
 
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
+from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.budgets import Budgets, CohortBudget, fewest_left_first
 from dpsynth_assets.report.page_cells import Bar, Link
 from dpsynth_assets.report.pages import (
@@ -113,7 +114,7 @@ def _table(budgets: Budgets) -> TableBlock:
 
 def _row(each: CohortBudget) -> tuple[Cell, ...]:
     return (
-        Link(each.cohort, f"/assets/{each.cohort}"),
+        Link(each.cohort, asset_address(each.cohort)),
         bar_of(each),
         epsilon_up(each.spent),
         declared(each.total),
@@ -124,7 +125,7 @@ def _row(each: CohortBudget) -> tuple[Cell, ...]:
         until(each),
         each.guarantee,
         each.unit or "—",
-        Link(disagreements(each), f"/assets/{each.cohort}/audit/audit_trail"),
+        Link(disagreements(each), asset_address(f"{each.cohort}/audit/audit_trail")),
         Link(each.last_run[:8], f"/runs/{each.last_run}") if each.last_run else "—",
         each.last_charge or "never",
     )

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.declared_terms import budget_terms
@@ -52,7 +52,7 @@ class CohortBudget:
             the whole plan; None where it is not known, where a round costs no ε, or where several
             schedules pay from the account.
         schedule: Cron expression, or several, on which rounds are run, of this cohort and of those
-            that share its account; empty for none.
+            that share its account; empty for none, and for a cohort of a partitioned dataset.
         timezone: Its time zone.
         ends: Month in which the last of these rounds is due, e.g. "2027-03"; empty for none.
         last_run: Run that last asked for a release of the cohort; empty for none.
@@ -191,7 +191,9 @@ def _budget(
     """Tells one account; `paying` are the cohorts whose rounds it pays for."""
     spend = _spend(name, account, spec)
     one = paying[0] if len(paying) == 1 else None  # Of several, rounds have no common number.
-    schedules = [each.schedule for each in paying if each.schedule is not None]
+    # The schedule of a partitioned dataset goes on to the next cohort: it runs no more rounds here.
+    ticking = [each for each in paying if not isinstance(each, CohortSpec)]
+    schedules = [each.schedule for each in ticking if each.schedule is not None]
     charged = account is not None and account.reserved > 0
     return CohortBudget(
         cohort=name,

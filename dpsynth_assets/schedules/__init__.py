@@ -5,12 +5,14 @@ not. What costs nothing follows by itself (`assets/automation.py`).
 """
 
 from dpsynth_assets.schedules.new_cohorts import new_cohort_definitions
+from dpsynth_assets.schedules.newest_cohort import newest_cohort_definitions
 from dpsynth_assets.schedules.refusals import first_run_refusal, pending_refusal, refusal_of
 from dpsynth_assets.schedules.regeneration import regeneration_definitions, row_settings
 
 __all__ = [
     "first_run_refusal",
     "new_cohort_definitions",
+    "newest_cohort_definitions",
     "pending_refusal",
     "refusal_of",
     "regeneration_definitions",

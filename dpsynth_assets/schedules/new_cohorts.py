@@ -1,9 +1,9 @@
-"""New files and new time windows become cohorts: registered first, released once they are loaded.
+"""New files and new time windows become cohorts: registered, shown as partitions, released once.
 
-A tick registers what the calendar or the folder says is complete, and asks for the first run of
-cohorts that the loaded definitions hold and that were never charged. Definitions load from the
-registry, so a cohort that a tick registers is asked for by a tick after the next reload. Where the
-public base they build on was never made, it is asked for first, once for all of them.
+A tick registers what the calendar or the folder says is complete, adds the partition that it is to
+the dataset's assets, and asks for the first run of cohorts that were never charged. Nothing has to
+be loaded again. Where the public base they build on was never made, it is asked for first, once for
+all of them.
 
 **Privacy** Which cohorts exist is read from the calendar or from names of files, never from
 records; an empty window is released like any other. Each cohort pays from an account of its own,
@@ -12,14 +12,14 @@ and since every record is in one of them they compose in parallel.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import dagster as dg
 
 from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.launch import run_tags
-from dpsynth_assets.datasets import PrivateDatasetSpec, known_cohorts, register_complete
+from dpsynth_assets.assets.partitions import register_partitions
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -31,25 +31,22 @@ FIRST_RUNS_A_TICK = 5
 
 SECONDS_BETWEEN_TICKS = 300
 
-Cohorts = Mapping[str, tuple[PrivateDatasetSpec, dg.Definitions]]
-"""Known cohorts by key, each with its definitions."""
 
-
-def new_cohort_definitions(spec: PrivateDatasetSpec, cohorts: Cohorts) -> dg.Definitions:
+def new_cohort_definitions(
+    spec: PrivateDatasetSpec, assets: Sequence[dg.AssetKey]
+) -> dg.Definitions:
     """The sensor of one partitioned dataset.
 
     Args:
         spec: The declaration, with `cohorts`.
-        cohorts: Its known cohorts.
+        assets: Keys of the dataset's assets.
 
     Raises:
         ValueError: The declaration is not partitioned.
     """
-    rule = spec.cohorts
-    if rule is None:
+    if spec.cohorts is None:
         raise ValueError(f"Expected a dataset that declares cohorts, got {spec.name!r}.")
-    keys = {key: _asset_keys(definitions) for key, (_, definitions) in cohorts.items()}
-    target = _target(spec, [asset_key for own in keys.values() for asset_key in own])
+    base = dg.AssetSelection.groups(public_group(spec.public_data))
 
     @dg.sensor(
         name=f"{spec.name}_new_cohorts",
@@ -59,78 +56,60 @@ def new_cohort_definitions(spec: PrivateDatasetSpec, cohorts: Cohorts) -> dg.Def
             f"Registers new cohorts of {spec.name} and asks for the first run of each, and before "
             "that of the public base; every cohort pays from its own budget."
         ),
-        **target,
+        target=dg.AssetSelection.assets(*assets) | base,
     )
     @public_section(f"New cohorts of {spec.name}")
     def new_cohorts(context: dg.SensorEvaluationContext, ledger: PrivacyLedger) -> dg.SensorResult:
-        register_complete(spec.name, rule, spec.source)
+        register_partitions(context.instance, spec)
         asked = set(json.loads(context.cursor or "[]"))
-        waiting = [key for key in known_cohorts(spec.name) if key not in keys]
-        if waiting:
-            context.log.info(_to_load(spec.name, waiting))
         book = ledger.open()
-        candidates = _never_charged(cohorts, asked, book)
-        base = _public_behind(context, keys[candidates[0]]) if candidates else []
+        candidates = _never_charged(spec, asked, book)
+        base = _public_behind(context, assets) if candidates else []
         if missing := [key for key in base if _never_made(context.instance, key)]:
             return _base_first(context, spec, base, missing)
-        chosen, refused = _admitted(cohorts, candidates, book)
-        requests = [
-            dg.RunRequest(
-                run_key=f"{cohorts[key][0].name}:first",
-                asset_selection=keys[key],
-                tags=_tags(cohorts[key][0]),
-            )
-            for key in chosen
-        ]
+        chosen, refused = _admitted(candidates, book)
+        requests = [first_run(cohort, assets) for cohort in chosen]
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else _nothing_to_do(spec.name, waiting, refused),
-            cursor=json.dumps(sorted(asked.union(chosen))),
+            skip_reason=None if requests else _nothing_to_do(spec.name, refused),
+            cursor=json.dumps(sorted(asked.union(cohort.part.key for cohort in chosen))),
         )
 
     return dg.Definitions(sensors=[new_cohorts])
 
 
-def _tags(cohort: PrivateDatasetSpec) -> dict[str, str]:
+def first_run(cohort: CohortSpec, assets: Sequence[dg.AssetKey]) -> dg.RunRequest:
+    """Asks for everything of one cohort.
+
+    Args:
+        cohort: The cohort; its partition is there.
+        assets: Keys of all assets of its dataset.
+    """
     plan = plan_dataset(cohort)
-    return run_tags(cohort.name, "", plan, {each.asset for each in plan.releases})
+    return dg.RunRequest(
+        run_key=f"{cohort.name}:first",
+        asset_selection=list(assets),
+        partition_key=cohort.part.key,
+        tags=run_tags(cohort.name, "", plan, {each.asset for each in plan.releases}),
+    )
 
 
-def _asset_keys(definitions: dg.Definitions) -> list[dg.AssetKey]:
-    assets = [part for part in definitions.assets or () if isinstance(part, dg.AssetsDefinition)]
-    return [key for part in assets for key in part.keys]
+def _never_charged(spec: PrivateDatasetSpec, asked: set[str], book: Ledger) -> list[CohortSpec]:
+    """The cohorts that nobody asked for and that hold no charge, in order."""
+    cohorts = (CohortSpec.of(spec, key) for key in known_cohorts(spec.name) if key not in asked)
+    return [cohort for cohort in cohorts if book.account(cohort.account) is None]
 
 
-def _target(spec: PrivateDatasetSpec, keys: Sequence[dg.AssetKey]) -> dict[str, Any]:
-    """Selects what the sensor may run: cohorts and their public base; nothing without a cohort."""
-    if not keys:
-        return {}
-    base = dg.AssetSelection.groups(public_group(spec.public_data))
-    return {"target": dg.AssetSelection.assets(*keys) | base}
-
-
-def _never_charged(cohorts: Cohorts, asked: set[str], book: Ledger) -> list[str]:
-    """Keys of the cohorts that nobody asked for and that hold no charge, in order."""
-    return [
-        key
-        for key, (cohort, _) in cohorts.items()
-        if key not in asked and not book.spend(cohort.name).dataset
-    ]
-
-
-def _admitted(
-    cohorts: Cohorts, candidates: Sequence[str], book: Ledger
-) -> tuple[list[str], list[str]]:
-    """Keys of as many cohorts as a tick asks for, and why others may not be released."""
-    chosen: list[str] = []
+def _admitted(candidates: Sequence[CohortSpec], book: Ledger) -> tuple[list[CohortSpec], list[str]]:
+    """As many cohorts as a tick asks for, and why others may not be released."""
+    chosen: list[CohortSpec] = []
     refused: list[str] = []
-    for key in candidates:
+    for cohort in candidates:
         if len(chosen) == FIRST_RUNS_A_TICK:
             break
-        cohort = cohorts[key][0]
         refusal = first_run_refusal(cohort, plan_dataset(cohort), book)
         if refusal is None:
-            chosen.append(key)
+            chosen.append(cohort)
         else:
             refused.append(refusal)
     return chosen, refused
@@ -139,7 +118,7 @@ def _admitted(
 def _public_behind(
     context: dg.SensorEvaluationContext, keys: Sequence[dg.AssetKey]
 ) -> list[dg.AssetKey]:
-    """Public assets that one cohort builds on, as all of its dataset do; in order."""
+    """Public assets that the cohorts build on; in order."""
     if context.repository_def is None:
         return []
     graph = context.repository_def.asset_graph
@@ -173,19 +152,7 @@ def _base_first(
     return dg.SensorResult(run_requests=[request], cursor=context.cursor)
 
 
-def _to_load(dataset: str, waiting: Sequence[str]) -> str:
-    shown = ", ".join(f"{dataset}_{key}" for key in waiting[:3])
-    more = ", …" if len(waiting) > len(waiting[:3]) else ""
-    return (
-        f"{len(waiting)} new cohorts are registered ({shown}{more}): reload the code location "
-        "to load their assets (button Reload definitions of the asset graph, or `dpsynth datasets "
-        "cohorts --reload http://127.0.0.1:3000`)."
-    )
-
-
-def _nothing_to_do(dataset: str, waiting: Sequence[str], refused: Sequence[str]) -> str:
+def _nothing_to_do(dataset: str, refused: Sequence[str]) -> str:
     if refused:
         return f"{len(refused)} cohorts are refused: {refused[0]}"
-    if waiting:
-        return _to_load(dataset, waiting)
     return f"No new cohort of {dataset}: the next window has not ended, or there is no new file."

@@ -1,13 +1,17 @@
 """Laws of automation: what costs nothing follows new releases, and nothing else ever does."""
 
+import uuid
 from collections.abc import Iterable
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
+from dagster._core.events import DagsterEvent, DagsterEventType
 
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.cohort_registry import register_cohorts
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
@@ -30,10 +34,10 @@ def graph(loaded):
     return loaded.resolve_asset_graph()
 
 
-def partitioned(home, monkeypatch):
-    """Two windows of a partitioned dataset, as their definitions load."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(home))
-    register_cohorts("letters", ["2026_01", "2026_02"])
+@pytest.fixture
+def windows(tmp_path, monkeypatch):
+    """A dataset with windows, as its definitions load."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     by_month = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
     return definitions_of(letters(cohorts=by_month))
 
@@ -78,14 +82,60 @@ def test_everything_free_that_follows_from_a_paid_release_is_automated(graph):
         assert free_descendants(graph, mechanism) <= automated(graph), mechanism
 
 
-def test_cohorts_of_a_parted_dataset_keep_the_same_laws(tmp_path, monkeypatch):
-    graph = partitioned(tmp_path, monkeypatch).resolve_asset_graph()
+def test_windows_of_a_dataset_keep_the_same_laws(windows):
+    graph = windows.resolve_asset_graph()
     keys = automated(graph)
-    assert {key.path[0] for key in keys} == {"letters_2026_01", "letters_2026_02"}
+    assert {key.path[0] for key in keys} == {"letters"}
     for key in sorted(graph.get_all_asset_keys()):
         if MECHANISM in graph.get(key).tags:
             assert key not in keys
             assert free_descendants(graph, key) <= keys
+
+
+def test_a_paid_release_of_a_window_is_followed_in_that_window_alone(windows):
+    graph = windows.resolve_asset_graph()
+    house = House(windows, graph)
+    house.instance.add_dynamic_partitions("letters_cohorts", ["2026_01", "2026_02"])
+    house.tick()
+    for key in ("2026_01", "2026_02"):
+        house.make(graph.get_all_asset_keys(), key)
+    while house.asked():
+        pass
+    paid = dg.AssetKey(["letters", "mean_uniform", "candidate_corpus"])
+    house.make([paid], "2026_02")
+    followed: set[dg.AssetKey] = set()
+    while asked := house.asked():
+        assert {partition for _, partition in asked} == {"2026_02"}
+        followed |= {key for key, _ in asked}
+        house.make({key for key, _ in asked}, "2026_02")
+    assert followed == free_descendants(graph, paid)
+
+
+def test_a_corpus_of_a_window_waits_for_the_checks_of_its_candidate(windows):
+    graph = windows.resolve_asset_graph()
+    house = House(windows, graph)
+    house.instance.add_dynamic_partitions("letters_cohorts", ["2026_01"])
+    house.make(graph.get_all_asset_keys(), "2026_01")
+    while house.asked():
+        pass
+    candidate = dg.AssetKey(["letters", "mean_uniform", "candidate_corpus"])
+    house.instance.report_runless_asset_event(
+        dg.AssetMaterialization(candidate, partition="2026_01")
+    )
+    house.pass_checks(candidate, "2026_01", passed=False)
+    corpus = dg.AssetKey(["letters", "mean_uniform", "corpus"])
+    assert corpus not in {key for key, _ in house.asked()}
+
+
+def test_a_new_window_asks_for_nothing_before_it_was_paid_for(windows):
+    graph = windows.resolve_asset_graph()
+    house = House(windows, graph)
+    house.instance.add_dynamic_partitions("letters_cohorts", ["2026_01"])
+    house.make(graph.get_all_asset_keys(), "2026_01")
+    while house.asked():
+        pass
+    house.instance.add_dynamic_partitions("letters_cohorts", ["2026_02"])
+    assert house.asked() == set()
 
 
 def test_the_sensor_covers_every_automated_asset_and_starts_switched_off(loaded, graph):
@@ -106,18 +156,58 @@ class House:
         self.loaded, self.graph = loaded, graph
         self.instance, self.cursor = dg.DagsterInstance.ephemeral(), None
 
-    def make(self, keys: Iterable[dg.AssetKey]) -> None:
+    def make(self, keys: Iterable[dg.AssetKey], partition: str | None = None) -> None:
         """Reports assets as made, each with its checks passed."""
         wanted = set(keys)
         for key in self.graph.toposorted_asset_keys:
             if key in wanted:
-                self.instance.report_runless_asset_event(dg.AssetMaterialization(key))
+                own = partition if self.graph.get(key).is_partitioned else None
+                self.instance.report_runless_asset_event(
+                    dg.AssetMaterialization(key, partition=own)
+                )
+                if own is not None:
+                    self.pass_checks(key, own)
+                    continue
                 for check in self.graph.get(key).check_keys:
                     self.instance.report_runless_asset_event(
                         dg.AssetCheckEvaluation(
                             asset_key=key, check_name=check.name, passed=True, metadata={}
                         )
                     )
+
+    def pass_checks(self, key: dg.AssetKey, partition: str, *, passed: bool = True) -> None:
+        """As a run does: a result is of the partition's last materialisation."""
+        asked = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition])
+        (made,) = self.instance.fetch_materializations(asked, limit=1).records
+        target = AssetCheckEvaluationTargetMaterializationData(
+            storage_id=made.storage_id, run_id="", timestamp=made.timestamp
+        )
+        for check in self.graph.get(key).check_keys:
+            evaluation = dg.AssetCheckEvaluation(
+                asset_key=key,
+                check_name=check.name,
+                passed=passed,
+                metadata={},
+                partition=partition,
+                target_materialization_data=target,
+            )
+            kind = DagsterEventType.ASSET_CHECK_EVALUATION.value
+            event = DagsterEvent(
+                event_type_value=kind, job_name="made", event_specific_data=evaluation
+            )
+            self.instance.report_dagster_event(event, run_id=str(uuid.uuid4()))
+
+    def asked(self) -> set[tuple[dg.AssetKey, str | None]]:
+        """What the sensor asks for now, with partitions."""
+        result = dg.evaluate_automation_conditions(
+            defs=self.loaded, instance=self.instance, cursor=self.cursor
+        )
+        self.cursor = result.cursor
+        return {
+            (key, partition)
+            for key in automated(self.graph)
+            for partition in result.get_requested_partitions(key)
+        }
 
     def tick(self) -> set[dg.AssetKey]:
         """What the sensor asks for now."""

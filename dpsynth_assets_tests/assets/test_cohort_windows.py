@@ -4,12 +4,15 @@ import json
 import os
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import dagster as dg
 import polars as pl
 import pytest
+import typer
 from pydantic import ValidationError
 
+from dpsynth_assets.assets.partitions import partitions_of
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (
@@ -18,14 +21,21 @@ from dpsynth_assets.datasets import (
     cohort_registry,
     cohorts_of,
     known_cohorts,
+    parse_dataset_file,
+    registered_part,
 )
 from dpsynth_assets.datasets.cohort_registry import complete_cohorts, register_cohorts
+from dpsynth_assets.datasets.files import repeated_names
+from dpsynth_assets.defs.sensors import cohorts_sensor
+from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file, read_private_records
+from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules.new_cohorts import FIRST_RUNS_A_TICK
+from dpsynth_assets.tags import COHORT, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 
 BY_MONTH = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
@@ -251,16 +261,104 @@ def test_the_registry_only_grows_and_is_read_once_a_key():
     assert known_cohorts("others") == []
 
 
-def test_definitions_hold_the_known_cohorts_and_none_of_the_whole():
+def test_all_cohorts_are_partitions_of_one_set_of_assets_and_checks():
+    alone = definitions_of(letters()).resolve_asset_graph()
     register_cohorts("letters", ["2026_01", "2026_02"])
     loaded = definitions_of(letters(cohorts=BY_MONTH, schedule={"cron": "0 3 1 * *"}))
     dg.Definitions.validate_loadable(loaded)
+    verify_privacy_lineage(loaded)
     graph = loaded.resolve_asset_graph()
-    assert {key.path[0] for key in graph.get_all_asset_keys()} == {
-        "public",
-        "letters_2026_01",
-        "letters_2026_02",
+    assert graph.get_all_asset_keys() == alone.get_all_asset_keys()
+    assert graph.asset_check_keys == alone.asset_check_keys
+    partitions = partitions_of("letters")
+    for key in graph.get_all_asset_keys():
+        own = partitions if key.path[0] == "letters" else None
+        assert graph.get(key).partitions_def == own
+        assert graph.get(key).parent_keys == alone.get(key).parent_keys
+        assert graph.get(key).description == alone.get(key).description
+        assert graph.get(key).tags == alone.get(key).tags
+        assert graph.get(key).pools == alone.get(key).pools
+    for key in graph.asset_check_keys:
+        own, bare = graph.get_check_spec(key), alone.get_check_spec(key)
+        assert (own.description, own.blocking) == (bare.description, bare.blocking)
+        assert own.partitions_def == graph.get(key.asset_key).partitions_def
+
+
+def test_accounts_and_releases_are_called_as_they_always_were():
+    """A ledger of an earlier version names these: another name would pay again."""
+    cohort = CohortSpec.of(letters(cohorts=BY_MONTH), "2026_01")
+    plan = plan_dataset(cohort)
+    requests = [
+        stage_request(cohort, part, stage, release="1")
+        for part in plan.parts
+        for stage in part.plan.stages
+    ]
+    assert [(each.cohort, each.dataset, each.asset) for each in requests] == [
+        ("letters_2026_01", "letters", "letters_2026_01/shared/cluster_histogram"),
+        ("letters_2026_01", "letters", "letters_2026_01/mean_uniform/candidate_corpus"),
+    ]
+    assert {each.asset for each in plan.releases} == {each.asset for each in requests}
+
+
+@pytest.mark.parametrize(
+    ("rule_of", "known", "unknown"),
+    [
+        (BY_MONTH, ["2026_01", "2031_12"], ["2025_12", "2026_1", "2026_13", "2026", "x", ""]),
+        (
+            {**BY_MONTH, "period": "week", "first": "2026-01-05"},
+            ["2026_w02", "2026_w53"],
+            ["2026_w01", "2026_w54", "2026_02", "2026_wxx"],
+        ),
+        (BY_FILE, ["2026_01", "1999_99"], ["2026", "2026_01_01", "a_b", "../2026_01"]),
+    ],
+)
+def test_a_rule_knows_its_keys(rule_of, known, unknown):
+    rule_ = rule(**rule_of)
+    assert all(rule_.has_key(key) for key in known)
+    assert not any(rule_.has_key(key) for key in unknown)
+
+
+def test_a_window_that_is_not_complete_is_refused_in_one_line(tmp_path, monkeypatch, today):
+    today("2026-02-01")
+    write_file(tmp_path / "files", "letters.jsonl")
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
+    with pytest.raises(typer.BadParameter) as raised:
+        find_cohort("letters_2026_01")
+    assert "complete on 2026-02-02" in raised.value.message
+    assert "\n" not in raised.value.message
+    assert known_cohorts("letters") == []
+    today("2026-02-02")
+    assert find_cohort("letters_2026_01").name == "letters_2026_01"
+    assert known_cohorts("letters") == ["2026_01"]
+
+
+def test_no_dataset_may_have_the_name_of_a_cohort_of_another(tmp_path):
+    """Both would pay from one account."""
+    write_file(tmp_path / "files", "letters.jsonl")
+    text = (tmp_path / "files" / "letters.yaml").read_text().replace("name: letters", "name: {}")
+    text = "".join(line for line in text.splitlines(True) if "cohorts" not in line)
+    (tmp_path / "files" / "taken.yaml").write_text(text.replace("{}", "letters_2027_05"))
+    (tmp_path / "files" / "free.yaml").write_text(text.replace("{}", "letters_2025_05"))
+    files = [
+        each for path in (tmp_path / "files").iterdir() for each in parse_dataset_file(path)[0]
+    ]
+    assert {(Path(p.file).name, p.got.split(",")[0]) for p in repeated_names(files)} == {
+        ("taken.yaml", "'letters_2027_05'"),
+        ("letters.yaml", "'letters'"),
     }
+
+
+def test_a_name_leads_to_its_dataset_and_partition():
+    register_cohorts("letters", ["2026_01"])
+    register_cohorts("letters_of_2026", ["01"])
+    assert registered_part("letters_2026_01") == ("letters", "2026_01")
+    assert registered_part("letters_of_2026_01") == ("letters_of_2026", "01")
+    assert registered_part("letters_2026_02") == ("letters_2026_02", None)
+    assert asset_address("letters_2026_01/m/corpus") == (
+        "/assets/letters/m/corpus?view=partitions&partition=2026_01"
+    )
+    assert asset_address("letters_2026_01") == "/assets/letters"
+    assert asset_address("other/m/corpus") == "/assets/other/m/corpus"
 
 
 def test_commands_find_a_cohort_by_its_name(tmp_path, monkeypatch):
@@ -302,9 +400,6 @@ def test_checking_a_file_tells_when_the_date_column_is_missing(tmp_path):
     assert problem.field == "cohorts.column"
 
 
-# The sensor
-
-
 PUBLIC_ASSETS = (
     "public_corpus",
     "text_embedder",
@@ -315,28 +410,51 @@ PUBLIC_ASSETS = (
 
 
 class Sensor:
-    """The sensor of `letters` over the cohorts known when its definitions loaded."""
+    """The sensor and the schedule of `letters`, loaded once, in one instance of Dagster."""
 
-    def __init__(self, **changes) -> None:
+    def __init__(self, instance: dg.DagsterInstance, **changes) -> None:
         self.spec = letters(**{"cohorts": {**BY_MONTH, "first": "2026-01-01"}, **changes})
         self.definitions = definitions_of(self.spec)
         self.cursor: str | None = None
+        self.instance = instance
+
+    @property
+    def partitions(self):
+        return list(self.instance.get_dynamic_partitions(partitions_of("letters").name))
 
     def tick(self, made=PUBLIC_ASSETS):
-        with dg.DagsterInstance.ephemeral() as instance:
-            for name in made:
-                key = dg.AssetKey(["public", "demo", name])
-                instance.report_runless_asset_event(dg.AssetMaterialization(key))
-            context = dg.build_sensor_context(
-                instance=instance,
-                cursor=self.cursor,
-                resources={"ledger": PrivacyLedger()},
-                definitions=self.definitions,
-            )
-            sensor = self.definitions.resolve_sensor_def("letters_new_cohorts")
-            data = sensor.evaluate_tick(context)
+        for name in made:
+            key = dg.AssetKey(["public", "demo", name])
+            self.instance.report_runless_asset_event(dg.AssetMaterialization(key))
+        context = dg.build_sensor_context(
+            instance=self.instance,
+            instance_ref=self.instance.get_ref(),  # As the daemon: Dagster looks keys up with it.
+            cursor=self.cursor,
+            resources={"ledger": PrivacyLedger()},
+            definitions=self.definitions,
+        )
+        sensor = self.definitions.resolve_sensor_def("letters_new_cohorts")
+        data = sensor.evaluate_tick(context)
         self.cursor = data.cursor
         return data
+
+    def on_schedule(self, hour=3):
+        with dg.build_schedule_context(
+            instance=self.instance,
+            scheduled_execution_time=datetime(2030, 1, 1, hour, tzinfo=UTC),
+            resources={"ledger": PrivacyLedger()},
+            repository_def=self.definitions.get_repository_def(),
+        ) as context:
+            schedule = self.definitions.resolve_schedule_def("regenerate_letters_schedule")
+            return schedule.evaluate_tick(context)
+
+
+@pytest.fixture
+def instance(tmp_path):
+    """One with a place: Dagster resolves dynamic partitions in no other."""
+    (tmp_path / "instance").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "instance")) as kept:
+        yield kept
 
 
 @pytest.fixture
@@ -350,9 +468,11 @@ def today(monkeypatch):
     return set_day
 
 
-def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_cohort(today):
+def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_cohort(
+    today, instance
+):
     today("2026-01-20")
-    sensor = Sensor()
+    sensor = Sensor(instance)
     assert sensor.definitions.resolve_sensor_def("letters_new_cohorts").default_status is (
         dg.DefaultSensorStatus.STOPPED
     )
@@ -360,24 +480,81 @@ def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_
     assert known_cohorts("letters") == []
 
 
-def test_a_new_window_is_registered_first_and_released_after_the_reload(today):
+def test_a_new_window_is_a_partition_and_released_without_a_reload(today, instance):
     today("2026-02-02")
-    data = Sensor().tick()
-    assert not data.run_requests
-    assert "letters_2026_01" in data.skip_message
-    assert "reload the code location" in data.skip_message
-    assert "dpsynth datasets cohorts --reload http" in data.skip_message
-    assert "Reload definitions" in data.skip_message
-    (request,) = Sensor().tick().run_requests
-    assert request.run_key == "letters_2026_01:first"
-    assert {key.path[0] for key in request.asset_selection} == {"letters_2026_01"}
+    sensor = Sensor(instance)
+    (request,) = sensor.tick().run_requests
+    assert sensor.partitions == ["2026_01"]
+    assert (request.run_key, request.partition_key) == ("letters_2026_01:first", "2026_01")
+    assert {key.path[0] for key in request.asset_selection} == {"letters"}
     assert {key.path[1] for key in request.asset_selection} >= {"shared", "mean_uniform", "audit"}
+    assert request.tags[COHORT] == "letters_2026_01"
+    today("2026-03-02")
+    (request,) = sensor.tick().run_requests
+    assert request.partition_key == "2026_02"
+    assert sensor.partitions == ["2026_01", "2026_02"]
 
 
-def test_a_base_that_was_never_made_is_asked_for_first_and_once(today):
+def test_a_sensor_that_always_runs_adds_partitions_and_asks_for_nothing(
+    tmp_path, monkeypatch, today
+):
+    today("2026-03-02")
+    write_file(tmp_path / "files", "letters.jsonl")
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
+    sensor = cohorts_sensor()
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    with dg.DagsterInstance.ephemeral() as instance:
+        ticks = [sensor.evaluate_tick(dg.build_sensor_context(instance=instance)) for _ in range(2)]
+        assert list(instance.get_dynamic_partitions("letters_cohorts")) == ["2026_01", "2026_02"]
+    assert not any(tick.run_requests for tick in ticks)
+    assert ticks[0].skip_message == "Added letters_2026_01, letters_2026_02."
+    assert "No file or window" in ticks[1].skip_message
+
+
+# The schedule
+
+
+def test_a_tick_makes_the_newest_complete_window_and_then_regenerates_it(today, instance):
+    today("2026-01-20")
+    sensor = Sensor(instance, schedule={"cron": "0 3 1 * *"})
+    assert "complete yet" in sensor.on_schedule().skip_message
+    today("2026-03-02")
+    (first,) = sensor.on_schedule().run_requests
+    assert (first.run_key, first.partition_key) == ("letters_2026_02:first", "2026_02")
+    assert sensor.partitions == ["2026_01", "2026_02"]
+    charge(cohorts_of(sensor.spec)[1])
+    (again,) = sensor.on_schedule().run_requests
+    assert again.run_key == "letters_2026_02:2030-01-01T03:00"
+    assert again.partition_key == "2026_02"
+    assert again.tags[RELEASE] == "2030-01-01T03:00"
+    assert "shared" not in {key.path[1] for key in again.asset_selection}
+    today("2026-04-02")
+    (newer,) = sensor.on_schedule().run_requests
+    assert newer.run_key == "letters_2026_03:first"
+
+
+def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, instance):
+    today("2026-02-02")
+    sensor = Sensor(
+        instance,
+        schedule={"cron": "0 3 1 * *"},
+        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 1},
+    )
+    register_cohorts("letters", ["2026_01"])
+    (cohort,) = cohorts_of(sensor.spec)
+    charge(cohort)
+    said = sensor.on_schedule().skip_message
+    assert said.startswith("letters_2026_01: ")
+    assert "budget.rounds is 1" in said
+
+
+# The sensor for first runs
+
+
+def test_a_base_that_was_never_made_is_asked_for_first_and_once(today, instance):
     today("2026-02-02")
     register_cohorts("letters", ["2026_01"])
-    sensor = Sensor()
+    sensor = Sensor(instance)
     (first,) = sensor.tick(made=()).run_requests
     assert {key.path[-1] for key in first.asset_selection} == set(PUBLIC_ASSETS)
     (again,) = sensor.tick(made=PUBLIC_ASSETS[:3]).run_requests
@@ -386,23 +563,25 @@ def test_a_base_that_was_never_made_is_asked_for_first_and_once(today):
     assert cohort.run_key == "letters_2026_01:first"
 
 
-def test_a_base_is_not_asked_for_where_no_cohort_waits_for_it(today):
+def test_a_base_is_not_asked_for_where_no_cohort_waits_for_it(today, instance):
     today("2026-01-20")
-    assert not Sensor().tick(made=()).run_requests
+    assert not Sensor(instance).tick(made=()).run_requests
 
 
-def test_a_cohort_is_asked_for_once(today):
+def test_a_cohort_is_asked_for_once(today, instance):
     today("2026-02-02")
     register_cohorts("letters", ["2026_01"])
-    sensor = Sensor()
+    sensor = Sensor(instance)
     assert sensor.tick().run_requests
     assert not sensor.tick().run_requests
 
 
-def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(today):
+def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(
+    today, instance
+):
     today("2026-02-02")
     register_cohorts("letters", ["2026_01"])
-    sensor = Sensor()
+    sensor = Sensor(instance)
     charge(cohorts_of(sensor.spec)[0])
     assert not sensor.tick().run_requests
 
@@ -414,20 +593,21 @@ def charge(cohort, release="1") -> None:
         PrivacyLedger().open().reserve(request, plan.budget, plan.releases)
 
 
-def test_many_windows_are_worked_off_little_by_little(today):
+def test_many_windows_are_worked_off_little_by_little(today, instance):
     today("2026-08-02")
     register_cohorts("letters", [f"2026_{month:02d}" for month in range(1, 8)])
-    sensor = Sensor()
+    sensor = Sensor(instance)
     rounds = [len(sensor.tick().run_requests or ()) for _ in range(3)]
     assert rounds == [FIRST_RUNS_A_TICK, 2, 0]
 
 
-def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(today):
+def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(today, instance):
     today("2026-02-02")
     register_cohorts("letters", ["2026_01"])
     short = {"epsilon": 60.0, "delta": 1e-6, "monthly_epsilon": 0.5}
     assert (
-        "monthly allowance of cohort 'letters_2026_01'" in Sensor(budget=short).tick().skip_message
+        "monthly allowance of cohort 'letters_2026_01'"
+        in Sensor(instance, budget=short).tick().skip_message
     )
 
 
@@ -462,8 +642,11 @@ def test_the_command_registers_what_is_complete_and_lists_it(tmp_path, monkeypat
     today("2026-03-02")
     write_file(tmp_path / "files", "letters.jsonl")
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     cohorts_command(as_json=True)
     assert json.loads(capsys.readouterr().out) == {
         "letters": ["letters_2026_01", "letters_2026_02"]
     }
     assert known_cohorts("letters") == ["2026_01", "2026_02"]
+    with dg.DagsterInstance.get() as instance:
+        assert list(instance.get_dynamic_partitions("letters_cohorts")) == ["2026_01", "2026_02"]

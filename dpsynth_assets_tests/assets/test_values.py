@@ -106,3 +106,47 @@ def test_without_an_event_log_what_is_stored_is_read(instance):
         stored(FIRST, elsewhere)
     (seen,), _ = read(instance)
     assert seen.equals(FIRST)
+
+
+def test_partitions_have_values_of_their_own_and_what_they_are_built_on_has_one(home, instance):
+    """One run of a partition makes an asset without partitions, too."""
+    windows = dg.DynamicPartitionsDefinition(name="windows")
+    instance.add_dynamic_partitions("windows", ["2026_01", "2026_02"])
+    seen = {}
+
+    @dg.asset(key=["public", "base"])
+    def base():
+        return {"of": "all"}
+
+    @dg.asset(key=["letters", "rows"], partitions_def=windows, ins={"base": dg.AssetIn(base.key)})
+    def rows(context, base):
+        return {"of": context.partition_key, "base": base["of"]}
+
+    @dg.asset(partitions_def=windows, ins={"rows": dg.AssetIn(rows.key)})
+    def reader(context, rows):
+        seen[context.partition_key] = rows
+        return rows
+
+    def run(key, *assets):
+        return dg.materialize(
+            [base, rows, reader],
+            selection=list(assets),
+            partition_key=key,
+            instance=instance,
+            resources={"io_manager": ArtifactIOManager()},
+            raise_on_error=False,
+        )
+
+    assert run("2026_01", base, rows, reader).success
+    assert run("2026_02", rows, reader).success
+    assert run("2026_01", reader).success
+    instance.add_dynamic_partitions("windows", ["x/../../public"])
+    assert "no '/'" in refused(run("x/../../public", reader))
+    assert seen == {key: {"of": key, "base": "all"} for key in ("2026_01", "2026_02")}
+    places = {str(path.relative_to(home / "artifacts")) for path in home.rglob("*.json")}
+    assert {"public/base.json", "letters_2026_01/rows.json", "letters_2026_02/rows.json"} <= places
+    (forged,) = home.rglob("letters_2026_02/rows.json")
+    forged.write_text("{}")
+    failed = run("2026_02", reader)
+    assert "Materialise letters_2026_02/rows again" in refused(failed)
+    assert run("2026_01", reader).success

@@ -1,0 +1,124 @@
+"""Partitions of a dataset that declares cohorts: one for each file or window that is complete.
+
+The partitions are dynamic: their keys stand in Dagster's instance, where a running web server and
+daemon read them, so a new one needs no reload. The registry says which there are.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
+
+from dpsynth_assets.datasets import (
+    CohortSpec,
+    PrivateDatasetSpec,
+    cohort_name,
+    dataset_folders,
+    known_cohorts,
+    register_complete,
+    registered_part,
+    standing,
+)
+
+_RECENT = 20
+"""Materialisations that are looked through for one of a run; others were reported by hand."""
+
+
+def partitions_of(dataset: str) -> dg.DynamicPartitionsDefinition:
+    """The partitions of a dataset's assets, whose keys are those of its cohorts."""
+    return dg.DynamicPartitionsDefinition(name=f"{dataset}_cohorts")
+
+
+def register_partitions(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) -> list[str]:
+    """Registers every cohort that is complete by now, and shows all known ones as partitions.
+
+    Returns:
+        Keys that had no partition before, in order. None where the dataset declares no cohorts.
+    """
+    if spec.cohorts is None:
+        return []
+    register_complete(spec.name, spec.cohorts, spec.source)
+    return show_partitions(instance, spec.name, known_cohorts(spec.name))
+
+
+def register_declared(instance: dg.DagsterInstance) -> list[str]:
+    """Registers the complete cohorts of every declared dataset; returns names of new ones."""
+    return [
+        cohort_name(file.spec.name, key)
+        for file in standing(dataset_folders()).usable
+        if isinstance(file.spec, PrivateDatasetSpec)
+        for key in register_partitions(instance, file.spec)
+    ]
+
+
+def show_partitions(instance: dg.DagsterInstance, dataset: str, keys: Sequence[str]) -> list[str]:
+    """Adds the partitions that are not there yet; returns their keys."""
+    name = partitions_of(dataset).name or ""
+    there = set(instance.get_dynamic_partitions(name))
+    if new := [key for key in keys if key not in there]:
+        instance.add_dynamic_partitions(name, new)
+    return new
+
+
+def shown_partition(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) -> str | None:
+    """The partition that a cohort is, added where it was not there; None: it is a whole dataset."""
+    if not isinstance(spec, CohortSpec):
+        return None
+    show_partitions(instance, spec.part.dataset, [spec.part.key])
+    return spec.part.key
+
+
+def cohort_of_event(key: dg.AssetKey, partition: str | None) -> str:
+    """Name of the cohort that an event in the log is about."""
+    return cohort_name(key.path[0], partition)
+
+
+def asset_of_cohort(cohort: str, folder: str, artifact: str) -> tuple[dg.AssetKey, str | None]:
+    """Key and partition of a cohort's asset in the event log; None: it has no partitions."""
+    dataset, partition = registered_part(cohort)
+    return dg.AssetKey([dataset, folder, artifact]), partition
+
+
+def report_check(
+    instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluation, partition: str | None
+) -> None:
+    """Shows the result of a check that was taken outside of a run.
+
+    Dagster keeps one result without a run for a check and partition, and fails at the second. So
+    the result of a partition is shown as that of the run that made the asset, brought up to date;
+    nothing is shown before the first.
+
+    Args:
+        instance: Learns the result.
+        evaluation: The result, without partition.
+        partition: The partition; None: the asset has none.
+    """
+    from dagster._core.events import DagsterEvent, DagsterEventType
+
+    if partition is None:
+        instance.report_runless_asset_event(evaluation)
+        return
+    asked = dg.AssetRecordsFilter(asset_key=evaluation.asset_key, asset_partitions=[partition])
+    made = instance.fetch_materializations(asked, limit=_RECENT).records
+    last = next((record for record in made if record.run_id), None)
+    run = None if last is None else instance.get_run_by_id(last.run_id)
+    if last is None or run is None:
+        return
+    event = DagsterEvent(
+        event_type_value=DagsterEventType.ASSET_CHECK_EVALUATION.value,
+        job_name=run.job_name,
+        event_specific_data=dg.AssetCheckEvaluation(
+            asset_key=evaluation.asset_key,
+            check_name=evaluation.check_name,
+            passed=evaluation.passed,
+            metadata=evaluation.metadata,
+            severity=evaluation.severity,
+            partition=partition,
+            target_materialization_data=AssetCheckEvaluationTargetMaterializationData(
+                storage_id=last.storage_id, run_id=last.run_id, timestamp=last.timestamp
+            ),
+        ),
+    )
+    instance.report_dagster_event(event, run_id=last.run_id)

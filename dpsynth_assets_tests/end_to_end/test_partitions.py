@@ -1,0 +1,238 @@
+"""Laws of windows as partitions: an account each, nothing paid twice, none before its time."""
+
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dpsynth_assets.assets.audit_trail import audit_trail, audited_cohorts, report_agreement
+from dpsynth_assets.assets.partitions import partitions_of, register_partitions
+from dpsynth_assets.assets.privacy_budgets import last_findings
+from dpsynth_assets.assets.public import public_definitions
+from dpsynth_assets.assets.purge_after_run import finished_datasets
+from dpsynth_assets.components.cohort import cohort_definitions, declared_definitions
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, cohort_registry, known_cohorts
+from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets_tests.end_to_end.conftest import (
+    documents,
+    private_spec,
+    public_spec,
+    write_sources,
+)
+
+pytestmark = pytest.mark.slow
+
+KEYS = ["2026_01", "2026_02", "2026_03"]
+NAMES = [f"letters_{key}" for key in KEYS]
+WHOLE = 'key:"letters/*"'
+QUICK = f'{WHOLE} and not (key:"letters/evaluation/*" or key:"*_test" or key:"*/mechanism_audits")'
+"""All but what takes long and charges nothing: one window is made whole."""
+
+METHOD = {
+    "method": "mean_uniform",
+    "budget_share": 0.4,
+    "settings": {
+        "expected_batch_size": 24,
+        "max_batches": 2,
+        "max_document_tokens": 40,
+        "max_example_tokens": 40,
+        "min_tokens_for_new_document": 8,
+        "temperature": 1.2,
+    },
+}
+
+
+def write_windows(folder: Path) -> None:
+    """The tiny sources, with 400 private records dated evenly over January to April 2026."""
+    write_sources(folder)
+    draw = random.Random(3)
+    rows = [
+        {**row, "id": f"T{number}", "created": f"2026-{draw.randrange(1, 5):02d}-05"}
+        for number, row in enumerate(documents(400, seed=2, tone="I am upset that ").to_dicts())
+    ]
+    (folder / "private.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+
+
+def windowed(folder: Path, **changes: Any) -> PrivateDatasetSpec:
+    by_month = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
+    return private_spec(
+        folder,
+        **{
+            "cohorts": by_month,
+            "methods": [METHOD],
+            "evaluation": {"rows": 20, "references": False},
+            "budget": {"epsilon": 60.0, "delta": 1e-5, "rounds": 2},
+            **changes,
+        },
+    )
+
+
+class Windows:
+    """A house of one dataset with windows, and the calendar of its machine."""
+
+    def __init__(self, folder: Path, instance: dg.DagsterInstance, patch: Any) -> None:
+        self.folder, self.instance, self.patch = folder, instance, patch
+        self.spec = windowed(folder)
+        self.definitions = dg.Definitions.merge(
+            public_definitions(public_spec(folder)), declared_definitions(self.spec), resources()
+        )
+
+    def on(self, day: str) -> None:
+        """Sets the calendar."""
+        moment = datetime.fromisoformat(day).replace(tzinfo=UTC)
+        self.patch.setattr(cohort_registry, "_now", lambda: moment)
+
+    def run(self, selection: str, key: str | None = None, definitions: Any = None) -> Any:
+        """Runs a selection, of one partition."""
+        loaded = definitions or self.definitions
+        keys = list(dg.AssetSelection.from_string(selection).resolve(loaded.resolve_asset_graph()))
+        return loaded.resolve_implicit_global_asset_job_def().execute_in_process(
+            instance=self.instance, asset_selection=keys, partition_key=key, raise_on_error=False
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        return PrivacyLedger().open()
+
+    def spent(self) -> dict[str, float]:
+        """Account -> ε of its charges."""
+        accounts = sorted({entry.cohort for entry in self.ledger.entries()})
+        return {name: self.ledger.spend(name).epsilon for name in accounts}
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("windows")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("DPSYNTH_HOME", str(folder / "home"))
+    patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    patch.setenv("HF_HUB_OFFLINE", "1")
+    write_windows(folder)
+    (folder / "home" / "dagster").mkdir(parents=True)
+    with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
+        house = Windows(folder, instance, patch)
+        house.on("2026-04-02")
+        assert house.run('key:"public/*"').success
+        yield house
+    patch.undo()
+
+
+def failures(result: Any) -> list[str]:
+    return [
+        event.event_specific_data.user_failure_data.description
+        for event in result.all_events
+        if event.is_step_failure
+    ]
+
+
+def test_windows_that_are_complete_become_partitions(windows):
+    assert register_partitions(windows.instance, windows.spec) == KEYS
+    assert register_partitions(windows.instance, windows.spec) == []
+    assert list(windows.instance.get_dynamic_partitions(partitions_of("letters").name)) == KEYS
+
+
+def test_what_a_window_paid_for_as_a_cohort_of_its_own_is_not_paid_again(windows):
+    """As ledgers were written before windows were partitions: same accounts, same releases."""
+    alone = dg.Definitions.merge(
+        public_definitions(public_spec(windows.folder)),
+        cohort_definitions(CohortSpec.of(windows.spec, "2026_01")),
+        resources(),
+    )
+    names = 'key:"letters_2026_01/shared/*" or key:"letters_2026_01/mean_uniform/*"'
+    assert windows.run(names, definitions=alone).success
+    before = windows.ledger.entries()
+    charges = windows.ledger.count_charges()
+    assert {entry.cohort for entry in before} == {"letters_2026_01"}
+    result = windows.run(WHOLE, "2026_01")
+    assert result.success, failures(result)
+    assert windows.ledger.count_charges() == charges
+    assert {entry.asset for entry in windows.ledger.entries()} == {e.asset for e in before}
+
+
+def test_a_backfill_pays_each_window_once_and_again_nothing(windows):
+    for key in KEYS:
+        assert windows.run(QUICK, key).success
+    spent = windows.spent()
+    assert sorted(spent) == NAMES
+    assert all(epsilon > 0 for epsilon in spent.values())
+    charges = windows.ledger.count_charges()
+    for key in KEYS:
+        assert windows.run(QUICK, key).success
+    assert windows.spent() == spent
+    assert windows.ledger.count_charges() == charges
+
+
+def test_every_window_has_values_records_and_files_of_its_own(windows):
+    home = windows.folder / "home"
+    for name in NAMES:
+        assert (home / "released" / name / "mean_uniform").is_dir()
+        assert (home / "artifacts" / name / "mean_uniform" / "candidate_corpus.parquet").exists()
+    assert not (home / "artifacts" / "letters").exists()
+    assert not (home / "released" / "letters").exists()
+
+
+def test_the_grid_shows_what_is_made_and_each_check_of_each_window(windows):
+    corpus = dg.AssetKey(["letters", "mean_uniform", "corpus"])
+    assert windows.instance.get_materialized_partitions(corpus) == set(KEYS)
+    checks = windows.definitions.resolve_asset_graph().get(corpus).check_keys
+    assert checks
+    for key in checks:
+        history = windows.instance.event_log_storage.get_asset_check_execution_history(key, 50)
+        passed = {each.partition for each in history if each.status.value == "SUCCEEDED"}
+        assert passed == set(KEYS), key
+
+
+def test_ledger_and_event_log_agree_about_every_window(windows):
+    assert set(NAMES) <= set(audited_cohorts(windows.instance))
+    for name in NAMES:
+        trail = audit_trail(name, windows.ledger, ReleaseStore(), windows.instance)
+        assert trail.findings == ()
+        assert trail.spends
+        assert trail.files
+        report_agreement(name, windows.ledger, ReleaseStore(), windows.instance)
+    assert last_findings(NAMES, windows.instance) == dict.fromkeys(NAMES, 0)
+
+
+def test_a_finished_window_is_told_by_its_name(windows):
+    result = windows.run('key:"letters/audit/privacy_statement"', "2026_02")
+    assert finished_datasets(windows.instance, result.run_id) == ["letters_2026_02"]
+
+
+def test_a_new_window_appears_and_is_made_without_loading_anything_again(windows):
+    before = windows.spent()
+    windows.on("2026-05-02")
+    assert register_partitions(windows.instance, windows.spec) == ["2026_04"]
+    assert windows.run(QUICK, "2026_04").success
+    spent = windows.spent()
+    assert spent.pop("letters_2026_04") > 0
+    assert spent == before
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("2026_05", "complete on 2026-06-02"),
+        ("2025_12", "which is none"),
+        ("2026_13", "which is none"),
+        ("../other", "which is none"),
+    ],
+)
+def test_a_window_that_is_not_complete_is_refused_in_one_line_before_a_charge(windows, key, words):
+    """A person may add any partition in the web UI."""
+    windows.on("2026-05-02")
+    windows.instance.add_dynamic_partitions(partitions_of("letters").name, [key])
+    charges = windows.ledger.count_charges()
+    result = windows.run(QUICK, key)
+    assert not result.success
+    for line in failures(result):
+        assert words in line
+        assert "\n" not in line
+    assert windows.ledger.count_charges() == charges
+    assert key not in known_cohorts("letters")
