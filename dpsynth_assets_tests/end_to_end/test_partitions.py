@@ -200,6 +200,18 @@ def test_ledger_and_event_log_agree_about_every_window(windows):
     assert last_findings(NAMES, windows.instance) == dict.fromkeys(NAMES, 0)
 
 
+def test_records_in_parts_change_no_release_of_a_window(windows):
+    in_parts = dg.Definitions.merge(
+        public_definitions(public_spec(windows.folder)),
+        declared_definitions(windowed(windows.folder, parts=3)),
+        resources(),
+    )
+    charges = windows.ledger.count_charges()
+    result = windows.run(QUICK, "2026_03", definitions=in_parts)
+    assert result.success, failures(result)
+    assert windows.ledger.count_charges() == charges
+
+
 def test_a_finished_window_is_told_by_its_name(windows):
     result = windows.run('key:"letters/audit/privacy_statement"', "2026_02")
     assert finished_datasets(windows.instance, result.run_id) == ["letters_2026_02"]
