@@ -54,8 +54,11 @@ def test_the_mean_draws_from_the_floor_as_often_as_stated(clip, temperature):
 
 
 def test_contexts_that_disagree_leave_more_to_the_floor():
-    """Each context has a token of its own 0.4 c above the common one, whose mean is 0.6 c."""
-    clip, lower = 4.0, 0.4
+    """Each context has a token of its own 0.8 c above the common one, whose mean is 0.2 c.
+
+    Then the share and what is stated lie six standard deviations of DRAWS apart.
+    """
+    clip, lower = 3.0, 0.8
     contexts = np.stack([leading_by(50.0)] * S)
     contexts[np.arange(S), 1 + np.arange(S)] = lower * clip
     rows = torch.tensor(contexts, dtype=torch.float32).repeat(G, 1)

@@ -11,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from packaging.version import Version
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, parse_dataset_file
 from dpsynth_assets.datasets.files import SecretVariableError, render_environment
@@ -228,17 +230,24 @@ MERGES = "m0: &m0 {k: 1}\n" + "".join(
     [
         ("a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
         (LAUGHS, "aliases that stand for too many values"),
-        (MERGES, "merged keys without end"),
         ("a: &a [*a]", "aliases that stand for too many values"),
         ("[" * 700, "nested too deeply"),
         (b"#" * ((1 << 20) + 1), "more than 1 MiB"),
         ("a: \x00", "text that is not YAML"),
     ],
-    ids=["python object", "billion laughs", "merges", "cycle", "depth", "size", "control"],
+    ids=["python object", "billion laughs", "cycle", "depth", "size", "control"],
 )
 def test_a_hostile_dataset_file_is_one_line(tmp_path, content, words):
     problem = yaml_problem(tmp_path / "a.yaml", content)
     assert words in problem.got
+
+
+def test_merges_of_merges_do_not_multiply(tmp_path):
+    """PyYAML merges a key once from 6.0.4 on: the file is then small, and no dataset file."""
+    problem = yaml_problem(tmp_path / "a.yaml", MERGES)
+    once = Version(yaml.__version__) >= Version("6.0.4")
+    assert problem.got == ("none" if once else "merged keys without end")
+    assert problem.field == ("type" if once else "")
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "A", "x\x00", "", "." * 3])
