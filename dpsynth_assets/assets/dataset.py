@@ -9,7 +9,7 @@ import dagster as dg
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
 from dpsynth_assets.assets.model_steps import embedding_step
-from dpsynth_assets.assets.parted_records import parted_assets
+from dpsynth_assets.assets.parted_records import declared_of_records, parted_assets
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
@@ -81,15 +81,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         sensitive_store.write_records(spec.name, "source", private.records)
         sensitive_store.write_records(spec.name, "held_out", private.held_out)
         sensitive_store.read_records.note_read(spec.name, state, digest)
-        return dg.MaterializeResult(
-            metadata={
-                "dpsynth/privacy_unit": spec.unit.describe(),
-                "dpsynth/neighboring_relation": str(spec.neighboring_relation),
-                "dpsynth/source_version": spec.source.version,
-                "dpsynth/held_out_fraction": spec.held_out_fraction,
-                "dpsynth/set_aside": "counts: `dpsynth datasets check` on the steward's terminal",
-            }
-        )
+        return dg.MaterializeResult(metadata=declared_of_records(spec))
 
     return private_records
 

@@ -29,6 +29,17 @@ def parted_assets(spec: PrivateDatasetSpec) -> list[dg.AssetsDefinition]:
     return [_private_records(spec), _private_embeddings(spec)]
 
 
+def declared_of_records(spec: PrivateDatasetSpec) -> dict[str, Any]:
+    """Metadata of private records: what is declared about them, and no count."""
+    return {
+        "dpsynth/privacy_unit": spec.unit.describe(),
+        "dpsynth/neighboring_relation": str(spec.neighboring_relation),
+        "dpsynth/source_version": spec.source.version,
+        "dpsynth/held_out_fraction": spec.held_out_fraction,
+        "dpsynth/set_aside": "counts: `dpsynth datasets check` on the steward's terminal",
+    }
+
+
 def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Workers) -> None:
     """Reads a source into parts and makes them the dataset's, or refuses and keeps what was there.
 
@@ -108,14 +119,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult:
         store_in_parts(spec, sensitive_store, workers.open())
         return dg.MaterializeResult(
-            metadata={
-                "dpsynth/privacy_unit": spec.unit.describe(),
-                "dpsynth/neighboring_relation": str(spec.neighboring_relation),
-                "dpsynth/source_version": spec.source.version,
-                "dpsynth/held_out_fraction": spec.held_out_fraction,
-                "dpsynth/parts": spec.parts,
-                "dpsynth/set_aside": "counts: `dpsynth datasets check` on the steward's terminal",
-            }
+            metadata={**declared_of_records(spec), "dpsynth/parts": spec.parts}
         )
 
     return private_records

@@ -22,7 +22,12 @@ from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.schedules.new_cohorts import first_run
 from dpsynth_assets.schedules.refusals import first_run_refusal, refusal_of
-from dpsynth_assets.schedules.regeneration import rounds_in_words, row_settings, what_decides
+from dpsynth_assets.schedules.regeneration import (
+    declared_schedule,
+    rounds_in_words,
+    row_settings,
+    what_decides,
+)
 from dpsynth_assets.tags import ROUNDS
 
 
@@ -53,16 +58,12 @@ def newest_cohort_definitions(
         tags={"dagster/max_retries": "0"},
     )
 
-    @dg.schedule(
-        name=f"regenerate_{spec.name}_schedule",
-        job=job,
-        cron_schedule=declared.cron,
-        execution_timezone=declared.timezone,
-        default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=(
-            f"Materialises the newest complete cohort of {spec.name}; where that was released "
-            "before, regenerates it while its budget allows, and otherwise says why not."
-        ),
+    @declared_schedule(
+        spec,
+        declared,
+        job,
+        f"Materialises the newest complete cohort of {spec.name}; where that was released "
+        "before, regenerates it while its budget allows, and otherwise says why not.",
     )
     @public_section(f"The schedule of {spec.name}")
     def regenerate(

@@ -1,6 +1,6 @@
 """Scheduled regeneration: new releases by name, or a skip that says why the budget refuses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dagster as dg
@@ -32,16 +32,12 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
     job = _regeneration_job(spec, chosen)
     paid = {f"{spec.name}/{p.folder}/{stage}" for p in chosen for stage in p.plan.charges}
 
-    @dg.schedule(
-        name=f"regenerate_{spec.name}_schedule",
-        job=job,
-        cron_schedule=declared.cron,
-        execution_timezone=declared.timezone,
-        default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=(
-            f"Regenerates {spec.name} while its budget allows; otherwise says why not. Declared "
-            f"rounds: {spec.budget.rounds}. Each tick says how many are left."
-        ),
+    @declared_schedule(
+        spec,
+        declared,
+        job,
+        f"Regenerates {spec.name} while its budget allows; otherwise says why not. Declared "
+        f"rounds: {spec.budget.rounds}. Each tick says how many are left.",
     )
     @public_section(f"The schedule of {spec.name}")
     def regenerate(
@@ -61,6 +57,20 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
         )
 
     return dg.Definitions(jobs=[job], schedules=[regenerate])
+
+
+def declared_schedule(
+    spec: PrivateDatasetSpec, declared: ScheduleSpec, job: Any, description: str
+) -> Callable[[Callable[..., Any]], dg.ScheduleDefinition]:
+    """The decorator of the schedule that a dataset file declares; a person switches it on."""
+    return dg.schedule(
+        name=f"regenerate_{spec.name}_schedule",
+        job=job,
+        cron_schedule=declared.cron,
+        execution_timezone=declared.timezone,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=description,
+    )
 
 
 def rounds_in_words(
