@@ -268,6 +268,8 @@ def asked(options: argparse.Namespace) -> Table:
         size = replace(size, records=options.records)
     if options.batches is not None:
         size = replace(size, batches=options.batches)
+    if options.contexts is not None:
+        size = replace(size, contexts=options.contexts)
     given = {"cohorts": options.cohorts, "epsilons": options.epsilons, "delta": options.delta}
     preset = replace(preset, **{name: tuple(value) if isinstance(value, list) else value
                                 for name, value in given.items() if value is not None})  # fmt: skip
@@ -305,6 +307,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sizes", choices=list(SIZES), default="small")
     parser.add_argument("--records", type=int, help="most source records")
     parser.add_argument("--batches", type=int, help="most batches of private prediction")
+    parser.add_argument("--contexts", type=int, help="contexts of a batch at ε = 10, s")
     parser.add_argument(
         "--score-rows",
         type=int,
