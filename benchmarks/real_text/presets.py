@@ -31,6 +31,7 @@ class Size:
         clusters: Public centres.
         next_word: The next-word model that is trained on every corpus.
         training, evolution, vectors: Settings of the methods of each family.
+        downstream_steps: Steps of models that are trained on records directly; None: as `training`.
         contexts: Contexts of a batch in private prediction at ε = 10, and how many more at ε = 3.
         batches: Most batches of private prediction.
         words: Secret words of the secret-protection table.
@@ -50,6 +51,7 @@ class Size:
     training: Mapping[str, Any] = field(default_factory=dict)
     evolution: Mapping[str, Any] = field(default_factory=dict)
     vectors: Mapping[str, Any] = field(default_factory=dict)
+    downstream_steps: int | None = None
     contexts: int = 64
     batches: int = 8
     words: int = 300
@@ -91,7 +93,11 @@ SIZES = {
     ),
     "english": Size(  # For --language-model smollm2 on two cores.
         records=4_000, held_out=1_000, rows=400, documents=1_500, invented=True,
-        training={"steps": 40, "expected_batch_size": 256, "max_document_tokens": 72},
+        training={
+            "steps": 4, "expected_batch_size": 256, "learning_rate": 0.01,
+            "max_document_tokens": 72,
+        },
+        downstream_steps=40,
         evolution={"population": 400, "variations": 2, "iterations": 3, "max_new_tokens": 72},
         vectors={
             "candidates": 100, "negatives": 100, "clip_documents": 200, "max_document_tokens": 72,
@@ -157,6 +163,7 @@ def fine_tuning(size: Size, _epsilon: float) -> Iterable[Entry]:
     training, twice = dict(size.training), {"rows": 2 * size.rows}
     vanilla = {"method": "dp_fine_tuning", "settings": {**training, **twice}}
     trained = {name: value for name, value in training.items() if name != "max_document_tokens"}
+    trained["steps"] = size.downstream_steps or training["steps"]
     yield Entry(title="ctcl", method="ctcl", settings=training)
     yield Entry(title="vanilla", method="dp_fine_tuning", settings=training)
     yield Entry(
