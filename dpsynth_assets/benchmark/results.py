@@ -33,7 +33,7 @@ def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Lea
     seconds = sum(scores.get("seconds", 0.0) for _, scores in found)
     facts = {
         "δ": declared(spec.delta),
-        "rows scored": spec.scored_rows,
+        "rows scored": _rows_scored(spec),
         "most held-out records": max(each.held_out for each in spec.datasets.values()),
         "finished cells": len(found),
         "hours of all timed cells": f"{seconds / 3600:.1f}",
@@ -41,6 +41,12 @@ def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Lea
     }
     domains = {name: each.domain for name, each in spec.datasets.items()}
     return leaderboard(spec.name, found, missing=missing, facts=facts, domains=domains)
+
+
+def _rows_scored(spec: BenchmarkSpec) -> str:
+    """The number of rows, and which datasets have another one."""
+    own = (f"{each.scored_rows} on {n}" for n, each in spec.datasets.items() if each.scored_rows)
+    return ", ".join([str(spec.scored_rows), *own])
 
 
 def kept_cells(

@@ -106,6 +106,11 @@ class DatasetBench:
         """Its declaration."""
         return self.spec.datasets[self.name]
 
+    @property
+    def scored_rows(self) -> int:
+        """Rows that every corpus is scored on."""
+        return self.spec.scored_rows_of(self.name)
+
     @cached_property
     def cohort(self) -> Cohort:
         """Its records at the largest size.
@@ -150,7 +155,7 @@ class DatasetBench:
 
     def found(self, place: Place) -> dict[str, Any] | None:
         """A finished cell with its scores; None if it is not there."""
-        return found_cell(self.folder, self.cell(place), self.spec.scored_rows)
+        return found_cell(self.folder, self.cell(place), self.scored_rows)
 
     def is_made(self, place: Place) -> bool:
         """Whether the corpus is there, scored or not."""
@@ -159,7 +164,7 @@ class DatasetBench:
     def run(self, place: Place) -> dict[str, Any]:
         """Makes and scores a cell, or reads back what an earlier run has finished."""
         cell = self.cell(place)
-        found = found_cell(self.folder, cell, self.spec.scored_rows)
+        found = found_cell(self.folder, cell, self.scored_rows)
         if found is not None:
             return found
         bench = self._bench(place.records)
@@ -174,7 +179,7 @@ class DatasetBench:
                 folder=self.folder,
                 cohort=self.cohort_of(records),
                 public=self.public,
-                scored_rows=self.spec.scored_rows,
+                scored_rows=self.scored_rows,
                 rows=self.spec.rows,
                 next_word=NextWordSettings(score_texts=SCORE_TEXTS)
                 if self.spec.next_word

@@ -35,6 +35,12 @@ class BenchmarkDataset(Declaration):
     held_out: int = Field(
         default=1_000, ge=100, description="Records that score, a fifth of all at most (records)."
     )
+    scored_rows: int | None = Field(
+        default=None,
+        ge=1,
+        description="Rows that every corpus of this dataset is scored on, for lines whose budget "
+        "buys fewer rows than the benchmark asks for; none: those of the benchmark (rows).",
+    )
     max_characters: int | None = Field(
         default=None,
         ge=20,
@@ -146,6 +152,10 @@ class BenchmarkSpec(Declaration):
                 for pair in _pairs([each]):
                     runs[pair] = max(runs.get(pair, 0), each.seeds or self.seeds)
         return runs
+
+    def scored_rows_of(self, dataset: str) -> int:
+        """Rows that every corpus of a dataset is scored on."""
+        return self.datasets[dataset].scored_rows or self.scored_rows
 
     def lines(self, dataset: str) -> Iterator[BenchmarkMethod]:
         """Lines that run on a dataset and have a cell there."""
