@@ -19,9 +19,11 @@ from dpsynth_assets.datasets.benchmark_files import read_benchmark
 from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets_tests.benchmark.conftest import AUG_PE, write
+from dpsynth_assets_tests.benchmark.conftest import AUG_PE, attributes, write
 
 pytestmark = pytest.mark.slow
+
+EVOLVED = [{"name": "evolved", "method": "aug_pe", "settings": AUG_PE}]
 
 
 @pytest.fixture
@@ -110,6 +112,24 @@ def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, spec, tmp_path):
     assert import_cells(kept, elsewhere) == 4
     assert import_cells(kept, elsewhere) == 0
     assert standing_leaderboard(spec, elsewhere).to_json()["lines"] == content["lines"]
+
+
+def test_a_dataset_may_be_scored_on_fewer_rows(letters, home):
+    own = attributes(letters)["datasets"]["letters"]
+    few = {**own, "scored_rows": 12}
+    changes = {"datasets": {"letters": own, "few": few}, "methods": EVOLVED, "references": []}
+    spec = read_benchmark(write(letters, grid=[{"epsilons": [8], "records": [300]}], **changes))
+    scored = {
+        place.dataset: DatasetBench(spec, place.dataset, benchmark_folder("tiny")).run(place)
+        for place in places(spec)
+    }
+    assert {name: found["scored_rows"] for name, found in scored.items()} == {
+        "letters": 20,
+        "few": 12,
+    }
+    board = standing_leaderboard(spec)
+    assert board.missing == 0
+    assert board.facts["rows scored"] == "20, 12 on few"
 
 
 def test_a_wrong_line_is_refused_before_anything_is_made(letters, home):
