@@ -73,6 +73,11 @@ class Measured:
     margin: float = 0.0
 
     @property
+    def texts(self) -> str:
+        """What its texts are: datasets of one domain are one, scored on other numbers of rows."""
+        return self.domain or self.dataset
+
+    @property
     def place(self) -> float:
         """ln(ε times records)."""
         return math.log(self.epsilon * self.records)
@@ -171,8 +176,8 @@ def expected(
         return None
     asked = math.log(epsilon * (records or min(cell.records for cell in own)))
     means, gains, gain_weights, levels, level_weights = [], [0.0], [SHRINKAGE], [], []
-    for dataset in dict.fromkeys(cell.dataset for cell in cells):
-        there = [cell for cell in cells if cell.dataset == dataset]
+    for texts in dict.fromkeys(cell.texts for cell in cells):
+        there = [cell for cell in cells if cell.texts == texts]
         weight = math.exp(LIKENESS * likeness(domain, there[0].domain))
         levels.append(_mean_near(asked, there))
         level_weights.append(weight)

@@ -81,6 +81,16 @@ def test_datasets_of_a_domain_worded_alike_count_more():
     assert likeness("", "reviews") == 0
 
 
+def test_a_corpus_that_is_scored_on_fewer_rows_too_is_one_corpus():
+    cells = [
+        cell("aug_pe", 0.6, dataset="news", domain="News"),
+        cell("mean_uniform", 0.8, dataset="news_few_rows", domain="News"),
+        cell("aug_pe", 0.6, dataset="reviews", domain="Reviews"),
+    ]
+    shares = {line: expected(line, 3.0, 4000, cells).share for line in ("aug_pe", "mean_uniform")}
+    assert shares["mean_uniform"] > shares["aug_pe"]
+
+
 def test_an_undeclared_number_of_records_counts_as_the_smallest_cell():
     cells = [cell("aug_pe", 0.9, records=4000), cell("aug_pe", 0.3, records=500)]
     assert expected("aug_pe", 3.0, None, cells) == expected("aug_pe", 3.0, 500, cells)
