@@ -270,7 +270,8 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
         yield (
             f"Expected shares of the gap are of {len(cells)} lines over {', '.join(datasets)} "
             "(docs/leaderboard.md), SmolLM2-135M, at most 400 rows. For texts unlike these the "
-            "order says little: try two methods on public text like yours first (`dpsynth benchmark`)."
+            "order says little: try two methods on public text like yours first (`dpsynth "
+            "benchmark`)."
         )
     else:
         yield "The leaderboard has no line: nothing is expected of any method."
