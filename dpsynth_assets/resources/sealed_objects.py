@@ -2,7 +2,8 @@
 
 Every object is sealed on this machine before it leaves, under its place in the store
 (`sealing.py`): who reads the bucket sees ciphertext, who alters, cuts or moves an object makes it
-unreadable. He still sees names, sizes and times, and may delete an object or put back an older one.
+unreadable. He still sees names and times, sizes to one part in eight (an exact size would tell the
+number of records), and may delete an object or put back an older one.
 
 An object store has no folders, no rename and no locks. A folder is there once something lies below
 it, or, where it has to be found empty, by an object of its own. A folder of files is whole once the
@@ -14,7 +15,6 @@ store checks in the same step. The lock is that of the ledger, which all machine
 import io
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -33,10 +33,14 @@ from dpsynth_assets.resources.sealing import (
     SensitiveKeyError,
     sealing_key,
 )
-from dpsynth_assets.storage.whole_folders import MARKER, file_names, upload
+from dpsynth_assets.storage.whole_folders import MARKER, file_names
 
 _BEGUN = ".begun"
 _PROBE = ".probe"
+
+_LENGTH_BYTES = 8
+_LEAST_BYTES = 1 << 12
+"""Objects of less than this have one size."""
 
 _proven: set[str] = set()
 """Prefixes whose store was seen, by this process, to refuse a write that is not the first."""
@@ -59,13 +63,12 @@ class SealedObjects:
         """Writes a sealed object by one request, after which it is there whole, or not at all."""
         plain = io.BytesIO()
         write(plain)
-        content = self._sealed(plain, path)
-        if not only_if_absent:
-            with self._reachable("written"):
-                self._fs.pipe_file(path.path, content)
-            return
-        self._require_conditions()
-        self._create(path, content)
+        content = self._sealed(plain.getbuffer(), path)
+        if only_if_absent:
+            self._require_conditions()
+            self._create(path, content)
+        else:
+            self._put(path, content)
 
     def read(self, path: UPath) -> bytes:
         """Reads and opens an object.
@@ -77,7 +80,7 @@ class SealedObjects:
         """
         with self._reachable("read"):
             content = self._fs.cat_file(path.path)
-        return self._key.open(io.BytesIO(content), self._name(path))
+        return _unpadded(self._key.open(io.BytesIO(content), self._name(path)))
 
     def read_array(self, path: UPath) -> np.ndarray:
         """Reads a NumPy file into memory."""
@@ -134,18 +137,12 @@ class SealedObjects:
         """Does nothing: the store has answered that it keeps the object."""
 
     def store_folder(self, plain: Path, target: UPath) -> None:
-        """Seals a folder's files into a temporary one and copies that, the list of files last."""
+        """Seals a folder's files one by one, and writes the list of them last."""
         names = file_names(plain)
-        with tempfile.TemporaryDirectory(prefix="dpsynth-sealed-") as scratch:
-            for name in names:
-                sealed = Path(scratch, name)
-                sealed.parent.mkdir(parents=True, exist_ok=True)
-                with (plain / name).open("rb") as source, sealed.open("wb") as file:
-                    self._key.seal(source, file, self._name(target / name))
-            listed = io.BytesIO(json.dumps(names).encode())
-            Path(scratch, MARKER).write_bytes(self._sealed(listed, target / MARKER))
-            with self._reachable("written"):
-                upload(Path(scratch), target, last=MARKER)
+        for name in names:
+            self._put(target / name, self._sealed((plain / name).read_bytes(), target / name))
+        listed = json.dumps(names).encode()
+        self._put(target / MARKER, self._sealed(listed, target / MARKER))
         shutil.rmtree(plain, ignore_errors=True)
 
     def open_folder(self, stored: UPath, plain: Path) -> Path:
@@ -198,13 +195,17 @@ class SealedObjects:
         return {each.rstrip("/").rpartition("/")[2] for each in found if each.rstrip("/") != own}
 
     def _name(self, path: UPath) -> str:
-        return str(path.path.removeprefix(self._root.path.rstrip("/") + "/"))
+        """What an object is sealed under: a file of a folder does not open as one."""
+        return f"object {path.path.removeprefix(self._root.path.rstrip('/') + '/')}"
 
-    def _sealed(self, plain: BinaryIO, path: UPath) -> bytes:
-        plain.seek(0)
+    def _sealed(self, plain: bytes | memoryview, path: UPath) -> bytes:
         sealed = io.BytesIO()
-        self._key.seal(plain, sealed, self._name(path))
+        self._key.seal(io.BytesIO(_padded(plain)), sealed, self._name(path))
         return sealed.getvalue()
+
+    def _put(self, path: UPath, content: bytes) -> None:
+        with self._reachable("written"):
+            self._fs.pipe_file(path.path, content)
 
     def _create(self, path: UPath, content: bytes) -> bool:
         """Writes an object where there is none; says whether this process was the first."""
@@ -228,8 +229,8 @@ class SealedObjects:
         if str(self._root) in _proven:
             return
         probe = self._root / _PROBE
-        self._create(probe, self._sealed(io.BytesIO(), probe))
-        if self._create(probe, self._sealed(io.BytesIO(), probe)):
+        self._create(probe, self._sealed(b"", probe))
+        if self._create(probe, self._sealed(b"", probe)):
             raise StoreUnavailableError(
                 f"{SENSITIVE_VARIABLE}: expected an object store that refuses to write over an "
                 f"object where it is asked to (If-None-Match), got one at {self._root} that does "
@@ -256,6 +257,18 @@ class SealedObjects:
             f"The sensitive store at {self._root} cannot be {done} ({reason}). Check the address, "
             "the credentials and the network, and run again: what was stored is used."
         )
+
+
+def _padded(content: bytes | memoryview) -> bytes:
+    """The content behind its length, with zeros up to a size of four significant bits."""
+    length = _LENGTH_BYTES + len(content)
+    step = max(_LEAST_BYTES, 1 << max(0, length.bit_length() - 4))
+    return b"".join((len(content).to_bytes(_LENGTH_BYTES), content, bytes(-length % step)))
+
+
+def _unpadded(content: bytes) -> bytes:
+    length = int.from_bytes(content[:_LENGTH_BYTES])
+    return content[_LENGTH_BYTES : _LENGTH_BYTES + length]
 
 
 def _required_key() -> SealingKey:

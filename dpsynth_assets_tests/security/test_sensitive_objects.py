@@ -1,6 +1,7 @@
 """The sensitive store in an object store: one contract with the local one, and ciphertext alone."""
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from dpsynth_assets.resources.purging import PurgeRule, kept_datasets, purge
 from dpsynth_assets.resources.sealed_objects import SealedObjects
 from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.whole_folders import MARKER
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.security.conftest import EMBEDDINGS, RECORDS, TEXTS, fill, key
 
@@ -205,6 +207,34 @@ def test_no_body_and_no_name_of_an_object_holds_a_private_byte(remote, place):
         assert not [needle for needle in needles if needle in name.encode() + content], name
 
 
+@pytest.mark.parametrize("rows", [1, 100, 5_000, 70_000])
+def test_the_size_of_an_object_tells_its_content_to_one_part_in_eight(place, rows):
+    """All that is as long, to one part in eight, has one size; one row more shows nowhere."""
+    files, sizes = files_below(place), []
+    for more in (0, 1):
+        plain = bytes(16 * (rows + more))
+        files.write(place / "rows", saying(plain))
+        assert files.read(place / "rows") == plain
+        sizes.append(place.fs.info((place / "rows").path)["size"])
+    assert sizes[0] == sizes[1]
+    assert sizes[0] <= max(4096, 16 * rows * 1.125) + 200
+
+
+@pytest.mark.parametrize("length", [0, 1, 4087, 4088, 4089, 1 << 16])
+def test_contents_of_every_length_come_back(place, length):
+    files, plain = files_below(place), bytes(range(256)) * (length // 256) + b"x" * (length % 256)
+    files.write(place / "file", saying(plain))
+    assert files.read(place / "file") == plain
+
+
+def test_a_sealed_file_of_a_folder_is_no_object(place, tmp_path):
+    folder = files_below(tmp_path)
+    folder.write(tmp_path / "rows", saying(b"12345678 of a folder"))
+    place.fs.pipe_file((place / "rows").path, (tmp_path / "rows").read_bytes())
+    with pytest.raises(SensitiveKeyError, match="was altered"):
+        files_below(place).read(place / "rows")
+
+
 def test_a_store_without_a_key_is_refused_in_one_line(remote, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE)
     for refused in (lambda: read(remote), lambda: remote.write_records("x", "source", RECORDS)):
@@ -344,20 +374,20 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(remote, place, monkeypatch
     assert remote.checkpoint("letters", OPEN).begun
     assert kept.saved is None
     kept.save(kept.filled(lambda folder: (folder / "state.json").write_text(TEXTS[0])))
-    real = sealed_objects.upload
+    put = SealedObjects._put
 
-    def cut(local, final, *, last):
-        (local / last).unlink()
-        real(local, final, last="state.json")
-        raise KeyboardInterrupt
+    def cut(self, path, content):
+        if path.name == MARKER:
+            raise KeyboardInterrupt
+        put(self, path, content)
 
-    monkeypatch.setattr(sealed_objects, "upload", cut)
+    monkeypatch.setattr(SealedObjects, "_put", cut)
     with pytest.raises(KeyboardInterrupt):
         kept.save(kept.filled(lambda folder: (folder / "state.json").write_text("half")))
     assert "letters/passes/r1/2/state.json" in objects(place)
     again = remote.checkpoint("letters", OPEN)
     assert (again.saved / "state.json").read_text() == TEXTS[0]
-    monkeypatch.setattr(sealed_objects, "upload", real)
+    monkeypatch.setattr(SealedObjects, "_put", put)
     again.save(again.filled(lambda folder: (folder / "state.json").write_text("whole")))
     assert (remote.checkpoint("letters", OPEN).saved / "state.json").read_text() == "whole"
     assert not [name for name in objects(place) if "/r1/1/" in name]
@@ -387,7 +417,7 @@ def test_a_pass_waits_until_the_store_is_in_reach(remote, monkeypatch):
 # Purging and the leak scan.
 
 
-def test_purge_keeps_there_what_it_keeps_on_a_disk(remote, place):
+def test_purge_keeps_there_what_it_keeps_on_a_disk(remote, place, monkeypatch):
     other = SimpleNamespace(id="done")
     for reservation in (OPEN, other):
         remote.passes("letters", reservation).begin()
@@ -396,6 +426,7 @@ def test_purge_keeps_there_what_it_keeps_on_a_disk(remote, place):
     remote.write_records("memos", "source", RECORDS)
     assert kept_datasets(remote) == ["letters", "memos"]
     assert purge(remote, PurgeRule(older_than_seconds=3600), LEDGER.is_open) == []
+    monkeypatch.setattr(SealedObjects, "last_written", lambda *_: time.time() + 3600)
     listed = purge(remote, PurgeRule(dataset="letters"), LEDGER.is_open, dry_run=True)
     assert "letters/source.parquet" in objects(place)
     assert purge(remote, PurgeRule(dataset="letters"), LEDGER.is_open) == listed
