@@ -7,8 +7,8 @@ may ask after the data is gone). Fingerprints of records that a paid release has
 without them a second file over the same records would have a second budget; so do their digests, by
 which replaced records are told. Ledger, stored releases and reports are not in this store.
 
-Removal unlinks files. On disks that keep old blocks, encrypt the store (`sealing.py`): without the
-key what is left there cannot be read.
+Removal unlinks files, or deletes objects. On disks that keep old blocks, encrypt the store
+(`sealing.py`): without the key what is left there cannot be read. A bucket may keep old versions.
 """
 
 import os

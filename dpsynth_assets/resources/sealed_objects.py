@@ -111,8 +111,11 @@ class SealedObjects:
         self.write(folder / _BEGUN, lambda _: None)
 
     def has_begun(self, folder: UPath) -> bool:
-        """Says whether that object is there."""
-        return self.exists(folder / _BEGUN)
+        """Says whether that object is there; one that somebody else put there does not open."""
+        if not self.exists(folder / _BEGUN):
+            return False
+        self.read(folder / _BEGUN)
+        return True
 
     def remove(self, place: UPath) -> None:
         """Removes an object, or all below a folder; a stored folder is not whole from the first."""

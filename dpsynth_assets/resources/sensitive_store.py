@@ -4,7 +4,8 @@ A mechanism reads with an open reservation in the ledger; internal stages (embed
 scoring against held-out text) read for a stated purpose and may not release what they derive.
 
 With DPSYNTH_SENSITIVE_KEY in the environment every file is encrypted (`sealing.py`) and decrypted
-in memory; nothing is memory-mapped, so records and embeddings have to fit there.
+in memory; nothing is memory-mapped, so records and embeddings have to fit there. With
+DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), never without a key.
 """
 
 import io
@@ -42,9 +43,10 @@ SECRETS = "secrets.parquet"
 class SensitiveStore(dg.ConfigurableResource):
     """Private records and embeddings of each dataset: folders 0700, files 0600.
 
-    Its place is `sensitive` under DPSYNTH_HOME. It has no field, hence no run config: a run cannot
-    write private records elsewhere. The key of an encrypted store is read from the environment
-    where it is used: Dagster shows and records the fields of resources.
+    Its place is `sensitive` under DPSYNTH_HOME, or what DPSYNTH_SENSITIVE_URL names. It has no
+    field, hence no run config: a run cannot write private records elsewhere. The key of an
+    encrypted store is read from the environment where it is used: Dagster shows and records the
+    fields of resources.
     """
 
     opens_private_data: ClassVar[bool] = True

@@ -396,6 +396,19 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(remote, place, monkeypatch
     assert not [name for name in objects(place) if "/passes/" in name]
 
 
+def test_a_mark_that_somebody_else_made_is_refused(remote, place):
+    """A draw under a charge whose first draw is lost would be a second release."""
+    passes = remote.passes("letters", OPEN)
+    passes.begin()
+    marks = {name: content for name, content in objects(place).items() if "/passes/" in name}
+    ((name, content),) = marks.items()
+    forged = name.replace("/r1/", "/r2/")
+    place.fs.pipe_file((place / forged).path, content)
+    with pytest.raises(SensitiveKeyError, match="was altered"):
+        _ = remote.passes("letters", SimpleNamespace(id="r2")).begun
+    assert passes.begun
+
+
 def test_a_pass_waits_until_the_store_is_in_reach(remote, monkeypatch):
     passes, calls = remote.passes("letters", OPEN), []
     passes.begin()
