@@ -111,19 +111,16 @@ class StoredReleases:
         it takes the place of, once more.
         """
         temporary = Path(tempfile.gettempdir())
-        needs = [
+        places: list[tuple[str, Folder | None, int]] = [
             ("releases", self.base if isinstance(self.base, Path) else temporary, room.release),
+            ("unfinished draws", self.unfinished, room.release + 2 * room.kept),
             ("runs", Path(os.environ.get("DAGSTER_HOME") or home().dagster), 0),
             ("temporary files", temporary, 0),
             ("released corpora", home().released, room.corpus),
-        ]
-        for name, place, size in (
-            ("unfinished draws", self.unfinished, room.release + 2 * room.kept),
             ("candidates", home().values, room.corpus),
             ("published", home().published, room.corpus),
-        ):
-            if isinstance(place, Path):
-                needs.append((name, place, size))
+        ]
+        needs = [(name, place, size) for name, place, size in places if isinstance(place, Path)]
         if self.plain is not None:
             needs.append(("plain files", self.plain, room.release + 2 * room.kept))
         return needs if ledger is None else [*needs, ("ledger", ledger, 0)]
