@@ -152,7 +152,8 @@ def located(address: str) -> Folder:
 def _located_apart(address: str) -> Folder:
     """The prefix of the sensitive store, which shares none with what may be read by others."""
     parts = urlsplit(address)
-    if parts.scheme not in _CONDITIONAL or not parts.netloc or "@" in parts.netloc:
+    unusual = "@" in parts.netloc or parts.query or parts.fragment
+    if parts.scheme not in _CONDITIONAL or not parts.netloc or unusual:
         raise PrivacyError(
             f"{SENSITIVE_VARIABLE}: expected s3://bucket/prefix or gs://bucket/prefix without "
             "credentials, got another address (not shown). For another folder, set DPSYNTH_HOME."
@@ -164,7 +165,7 @@ def _located_apart(address: str) -> Folder:
                 f"{SENSITIVE_VARIABLE}: expected a prefix apart from {name}, got one that is the "
                 "same, inside it or around it. Name another prefix, best in another bucket."
             )
-    return located(address)
+    return located(address.rstrip("/"))
 
 
 def _overlap(first: str, second: str) -> bool:

@@ -42,8 +42,8 @@ _LENGTH_BYTES = 8
 _LEAST_BYTES = 1 << 12
 """Objects of less than this have one size."""
 
-_proven: set[str] = set()
-"""Prefixes whose store was seen, by this process, to refuse a write that is not the first."""
+_proven: set[tuple[str, SealingKey]] = set()
+"""Prefixes, and keys, that this process has seen to be fit to be written to."""
 
 
 class SealedObjects:
@@ -64,8 +64,8 @@ class SealedObjects:
         plain = io.BytesIO()
         write(plain)
         content = self._sealed(plain.getbuffer(), path)
+        self._require_fitness()
         if only_if_absent:
-            self._require_conditions()
             self._create(path, content)
         else:
             self._put(path, content)
@@ -141,6 +141,7 @@ class SealedObjects:
 
     def store_folder(self, plain: Path, target: UPath) -> None:
         """Seals a folder's files one by one, and writes the list of them last."""
+        self._require_fitness()
         names = file_names(plain)
         for name in names:
             self._put(target / name, self._sealed((plain / name).read_bytes(), target / name))
@@ -223,13 +224,17 @@ class SealedObjects:
                 return False
         return True
 
-    def _require_conditions(self) -> None:
-        """Refuses a store that takes no notice of conditions: the last writer would win, unseen.
+    def _require_fitness(self) -> None:
+        """Refuses, once in a process and before it writes, what would spoil the store.
+
+        A draw marks its charge here before it charges, so this is said before anything is paid.
 
         Raises:
-            StoreUnavailableError: It wrote a second object where there was one.
+            SensitiveKeyError: The store was begun with another key: it would hold objects of two.
+            StoreUnavailableError: It wrote a second object where there was one: without conditions
+                the last writer would win, unseen.
         """
-        if str(self._root) in _proven:
+        if (str(self._root), self._key) in _proven:
             return
         probe = self._root / _PROBE
         self._create(probe, self._sealed(b"", probe))
@@ -239,7 +244,20 @@ class SealedObjects:
                 f"object where it is asked to (If-None-Match), got one at {self._root} that does "
                 "not. Two machines could overwrite each other's keys: name another store."
             )
-        _proven.add(str(self._root))
+        if not self._opens(probe):
+            raise SensitiveKeyError(
+                f"Expected {KEY_VARIABLE} to be the key that the sensitive store at {self._root} "
+                "was begun with, got another one. Export that key, or delete every object below "
+                "the prefix and materialise private_records again."
+            )
+        _proven.add((str(self._root), self._key))
+
+    def _opens(self, path: UPath) -> bool:
+        try:
+            self.read(path)
+        except SensitiveKeyError:
+            return False
+        return True
 
     @contextmanager
     def _reachable(self, done: str) -> Iterator[None]:

@@ -33,11 +33,11 @@ class Unfinished:
 
     @property
     def begun(self) -> bool:
-        """Says whether this machine made the charge, and nothing of it is released yet."""
+        """Says whether the charge was made with this store, and nothing of it is released yet."""
         return self._files.has_begun(self._folder)
 
     def begin(self) -> None:
-        """Marks, on disk, that this machine makes the charge; before the charge is on disk."""
+        """Marks, on disk, that a charge is made with this store; before the charge itself is."""
         self._files.begin_folder(self._folder)
 
     def keep_cost(self, value: str, epsilon: float) -> None:

@@ -18,6 +18,7 @@ from dpsynth_assets.resources import owner_only, sealed_objects
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.purging import PurgeRule, kept_datasets, purge
+from dpsynth_assets.resources.record_parts import files_of
 from dpsynth_assets.resources.sealed_objects import SealedObjects
 from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -32,13 +33,18 @@ LEDGER = SimpleNamespace(is_open=lambda reservation: reservation == "r1")
 
 
 @pytest.fixture
-def place(bucket, tmp_path, monkeypatch):
-    """A prefix that the installation keeps private files in."""
+def installation(tmp_path, monkeypatch):
+    """A home with a key."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     for name in ("DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL", "DPSYNTH_LEDGER_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", f"{bucket}/private")
     monkeypatch.setenv(KEY_VARIABLE, key(1))
+
+
+@pytest.fixture
+def place(bucket, installation, monkeypatch):
+    """A prefix that the installation keeps private files in."""
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", f"{bucket}/private")
     return located(f"{bucket}/private")
 
 
@@ -47,11 +53,12 @@ def remote(place):
     return fill(SensitiveStore())
 
 
-@pytest.fixture(params=["folder", "sealed folder", "objects"])
+@pytest.fixture(params=["folder", "sealed folder", "objects", "a whole bucket"])
 def root(request, tmp_path, monkeypatch):
     """The root of each kind of store."""
-    if request.param == "objects":
-        return request.getfixturevalue("place")
+    if request.param in ("objects", "a whole bucket"):
+        place = request.getfixturevalue("place")
+        return place if request.param == "objects" else located(f"s3://{place.path.split('/')[0]}")
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     if request.param == "sealed folder":
         monkeypatch.setenv(KEY_VARIABLE, key(1))
@@ -104,6 +111,14 @@ def test_files_are_written_found_and_removed(root):
     assert not files.exists(two)
     with pytest.raises(FileNotFoundError):
         files.read(one)
+
+
+def test_a_part_is_the_same_by_its_path_alone(root):
+    """Workers are given the path, and find the store by it."""
+    part = root / "letters" / "parts-1" / "00000-of-00001"
+    files_below(root).make_folder(part)
+    files_of(part).write(part / "rows", saying(b"counted"))
+    assert files_below(root).read(part / "rows") == b"counted"
 
 
 def test_removing_a_folder_spares_one_whose_name_begins_alike(root):
@@ -250,6 +265,22 @@ def test_another_key_opens_nothing(remote, monkeypatch):
     assert not [secret for secret in (key(1), key(2)) if secret in str(told.value)]
 
 
+def test_a_store_begun_with_another_key_is_neither_written_nor_paid_for(remote, place, monkeypatch):
+    before = objects(place)
+    monkeypatch.setenv(KEY_VARIABLE, key(2))
+    for refused in (
+        lambda: remote.passes("letters", OPEN).begin(),
+        lambda: remote.write_records("letters", "source", RECORDS),
+        lambda: files_below(place).write(place / "key", saying(b""), only_if_absent=True),
+    ):
+        with pytest.raises(SensitiveKeyError, match="begun with, got another one") as told:
+            refused()
+        assert "\n" not in str(told.value)
+    assert objects(place) == before
+    monkeypatch.setenv(KEY_VARIABLE, key(1))
+    remote.passes("letters", OPEN).begin()
+
+
 def test_plain_altered_and_moved_objects_are_refused(remote, place):
     place.fs.pipe_file((place / "letters" / "source_embeddings.version").path, b"v1")
     with pytest.raises(SensitiveKeyError, match="a file that is not"):
@@ -322,7 +353,7 @@ def test_a_store_that_takes_no_notice_of_conditions_is_refused(place, monkeypatc
 
 def test_a_conflict_of_two_writers_is_a_lost_race_and_not_an_error(place, monkeypatch):
     files = SealedObjects(place)
-    files._require_conditions()
+    files._require_fitness()
     files.write(place / "key", saying(b"the first"))
 
     def conflicting(*arguments, **options):
@@ -474,9 +505,19 @@ def test_the_leak_scan_says_that_it_looks_at_folders_alone(remote, tmp_path):
 
 @pytest.mark.parametrize(
     "address",
-    ["/mnt/private", "file:///mnt/private", "memory://x", "az://box/x", "s3://", "s3://k:s@b/x"],
+    [
+        "/mnt/private",
+        "file:///mnt/private",
+        "memory://x",
+        "az://box/x",
+        "s3://",
+        "s3://k:s@b/x",
+        "s3://b/x?y",
+    ],
 )
-def test_an_address_that_is_no_object_store_is_refused_and_not_shown(place, monkeypatch, address):
+def test_an_address_that_is_no_object_store_is_refused_and_not_shown(
+    installation, monkeypatch, address
+):
     monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", address)
     with pytest.raises(PrivacyError, match="expected s3://bucket/prefix or gs://") as told:
         read(SensitiveStore())
@@ -498,7 +539,7 @@ def test_an_address_that_is_no_object_store_is_refused_and_not_shown(place, monk
     ],
 )
 def test_the_prefix_lies_apart_from_what_others_read(
-    place, monkeypatch, variable, private, shared, apart
+    installation, monkeypatch, variable, private, shared, apart
 ):
     monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", private)
     monkeypatch.setenv(variable, shared)
