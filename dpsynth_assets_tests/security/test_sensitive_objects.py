@@ -1,5 +1,6 @@
 """The sensitive store in an object store: one contract with the local one, and ciphertext alone."""
 
+import importlib.util
 import threading
 import time
 from pathlib import Path
@@ -19,9 +20,11 @@ from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.purging import PurgeRule, kept_datasets, purge
 from dpsynth_assets.resources.record_parts import files_of
+from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sealed_objects import SealedObjects
 from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.storage.disk_room import Room
 from dpsynth_assets.storage.whole_folders import MARKER
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.security.conftest import EMBEDDINGS, RECORDS, TEXTS, fill, key
@@ -548,3 +551,24 @@ def test_the_prefix_lies_apart_from_what_others_read(
         return
     with pytest.raises(PrivacyError, match=f"a prefix apart from {variable}"):
         _ = home().sensitive
+
+
+def test_google_storage_without_its_library_is_one_line(installation, monkeypatch):
+    if importlib.util.find_spec("gcsfs") is not None:
+        pytest.skip("gcsfs is installed here")
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", "gs://box/private")
+    for refused in (lambda: read(SensitiveStore()), lambda: fill(SensitiveStore())):
+        with pytest.raises(StoreUnavailableError, match="install the extra `s3` or `gcs`") as told:
+            refused()
+        assert "\n" not in str(told.value)
+
+
+def test_unfinished_work_in_an_object_store_asks_for_no_disk(installation, monkeypatch):
+    asked = {}
+    for address in ("", "s3://box/private"):
+        monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", address)
+        needs = ReleaseStore()._needs(Room(release=100, kept=10, corpus=1), None)
+        asked[address] = {name: size for name, _, size in needs}
+    assert asked[""].pop("unfinished draws") == 120
+    assert asked["s3://box/private"] == asked[""]
+    assert asked[""]["plain files"] == 120
