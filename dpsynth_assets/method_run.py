@@ -50,7 +50,7 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
 from dpsynth_assets.resources.opened_ledger import opened_ledger
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.read_records import ReadRecords
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.storage.disk_room import Room
@@ -327,10 +327,11 @@ class _Run:
         self, stage: Stage, reservation: Reservation
     ) -> StoredCheckpoint | StoredPasses:
         """Opens what a killed run of a stage left under its charge."""
+        files = files_below(self.store.unfinished)
         folder = self.store.unfinished / self.spec.name / "passes" / reservation.id
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.make_folder(folder.parent)
         kind = StoredPasses if stage.resumes_by == "passes" else StoredCheckpoint
-        return kind(OwnerOnlyFiles(self.store.unfinished), folder)
+        return kind(files, folder)
 
     def _drawn(
         self,
@@ -373,12 +374,12 @@ class _Run:
     @property
     def _fingerprints(self) -> Fingerprints:
         """Those of this installation, wherever the values of this run go."""
-        return Fingerprints(OwnerOnlyFiles(home().sensitive), home().sensitive)
+        return Fingerprints(files_below(home().sensitive), home().sensitive)
 
     @property
     def _read_records(self) -> ReadRecords:
         """Digests of the records that each cohort of this installation was read with."""
-        return ReadRecords(OwnerOnlyFiles(home().sensitive), home().sensitive)
+        return ReadRecords(files_below(home().sensitive), home().sensitive)
 
     def _refuse_shared_records(self) -> None:
         """Keeps fingerprints of the records, as the assets do, or refuses another account's."""

@@ -5,13 +5,24 @@
 `released/` and `exports/` (the only folders meant to leave the machine). `DPSYNTH_STORE_URL` moves
 stored releases and public values to an object store, `DPSYNTH_PUBLISH_URL` receives a copy of every
 published corpus; what is private or internal stays under `DPSYNTH_HOME` whatever they say.
+`DPSYNTH_SENSITIVE_URL` alone moves the sensitive store, encrypted, to a prefix of its own.
 """
 
 import os
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from upath import UPath
+
+from dpsynth_assets.privacy.errors import PrivacyError
+
+SENSITIVE_VARIABLE = "DPSYNTH_SENSITIVE_URL"
+"""Environment variable: where the sensitive store lies in an object store."""
+
+_CONDITIONAL = ("s3", "gs")
+"""Object stores that write only where nothing is, in one step; of others that is not known."""
 
 Folder = Path | UPath
 """A folder on a disk, or a prefix of an object store."""
@@ -35,8 +46,18 @@ class Home:
         return self.root / "witness"
 
     @property
-    def sensitive(self) -> Path:
-        """Owner-only store of private intermediates."""
+    def sensitive(self) -> Folder:
+        """Owner-only store of private intermediates: `sensitive`, or DPSYNTH_SENSITIVE_URL.
+
+        Raises:
+            PrivacyError: The variable names no prefix of its own in an object store.
+        """
+        address = os.environ.get(SENSITIVE_VARIABLE, "").strip()
+        return _located_apart(address) if address else self.local_sensitive
+
+    @property
+    def local_sensitive(self) -> Path:
+        """Sensitive store of this machine, whether or not another place is named."""
         return self.root / "sensitive"
 
     @property
@@ -126,6 +147,35 @@ def located(address: str) -> Folder:
     if address.startswith("file://"):
         return Path(address.removeprefix("file://"))
     return UPath(address, use_listings_cache=False)
+
+
+def _located_apart(address: str) -> Folder:
+    """The prefix of the sensitive store, which shares none with what may be read by others."""
+    parts = urlsplit(address)
+    unusual = "@" in parts.netloc or parts.query or parts.fragment
+    if parts.scheme not in _CONDITIONAL or not parts.netloc or unusual:
+        raise PrivacyError(
+            f"{SENSITIVE_VARIABLE}: expected s3://bucket/prefix or gs://bucket/prefix without "
+            "credentials, got another address (not shown). For another folder, set DPSYNTH_HOME."
+        )
+    for name in ("DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL"):
+        other = os.environ.get(name, "")
+        if "://" in other and _overlap(address, other):
+            raise PrivacyError(
+                f"{SENSITIVE_VARIABLE}: expected a prefix apart from {name}, got one that is the "
+                "same, inside it or around it. Name another prefix, best in another bucket."
+            )
+    return located(address.rstrip("/"))
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Says whether one of two prefixes of object stores lies in the other."""
+    keys = [_key(urlsplit(address)) for address in (first, second)]
+    return keys[0].startswith(keys[1]) or keys[1].startswith(keys[0])
+
+
+def _key(parts: SplitResult) -> str:
+    return posixpath.normpath(f"{parts.netloc.rpartition('@')[2]}/{parts.path}") + "/"
 
 
 def project_root() -> Path:

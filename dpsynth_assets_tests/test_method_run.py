@@ -13,7 +13,10 @@ from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods import registry
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+
+__all__ = ["bucket", "s3_address"]
 
 OUTSIDE = Path(__file__).parent / "methods" / "outside"
 LABELS = ("good", "bad")
@@ -75,6 +78,34 @@ def test_another_store_does_not_hide_that_records_are_shared(tmp_path):
     run(notes("sun"), "notes")
     with pytest.raises(PrivacyError, match="'notes' has read"):
         run(notes("sun"), "notes_again", store=tmp_path / "elsewhere")
+
+
+def test_what_a_call_keeps_lies_where_the_sensitive_store_is(method, monkeypatch, bucket):
+    """In an object store: fingerprints, and unfinished work that the same call resumes."""
+    from dpsynth_assets.paths import home
+    from dpsynth_assets_tests.security.conftest import key
+
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", f"{bucket}/private")
+    monkeypatch.delenv("DPSYNTH_SENSITIVE_KEY", raising=False)
+    with pytest.raises(PrivacyError, match="nothing private leaves this machine unencrypted"):
+        run(notes("sun"), "notes")
+    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", key(1))
+    release = method.release
+    monkeypatch.setattr(method, "release", lambda *_: 1 / 0)
+    with pytest.raises(PrivacyError, match="withheld"):
+        run(notes("sun"), "notes")
+    place = home().sensitive
+    kept = [name.removeprefix(place.path) for name in place.fs.find(place.path)]
+    assert [name for name in kept if name.endswith("/.begun")]
+    assert "/.fingerprints/notes.npy" in kept
+    monkeypatch.setattr(method, "release", release)
+    made = run(notes("sun"), "notes")
+    paid = [e for e in made.entries if e.kind == "reserve" and e.asset.endswith("label_counts")]
+    assert len(paid) == 1
+    with pytest.raises(PrivacyError, match="'notes' has read"):
+        run(notes("sun"), "notes_again")
+    assert not home().local_sensitive.exists()
 
 
 def test_another_frame_under_a_release_that_was_paid_for_is_refused(monkeypatch):

@@ -73,12 +73,12 @@ def version_with_records(version: str, records: pl.DataFrame) -> str:
 
 def ceiling_is_kept(store: SensitiveStore, cohort: str, version: str) -> bool:
     """Says whether the stored ceiling is of this version."""
-    stored = (store.folder(cohort) / f"{CEILING}.parquet").exists()
+    stored = store.holds_internal(cohort, f"{CEILING}.parquet")
     return stored and store.read_internal_text(cohort, _VERSION) == version
 
 
 def keep_ceiling(store: SensitiveStore, cohort: str, version: str, rows: pl.DataFrame) -> None:
     """Stores the ceiling, its version last: an interrupted write has none."""
-    (store.folder(cohort) / _VERSION).unlink(missing_ok=True)
+    store.remove_internal(cohort, _VERSION)
     store.write_internal_table(cohort, CEILING, rows)
     store.write_internal(cohort, _VERSION, version)

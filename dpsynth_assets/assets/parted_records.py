@@ -1,7 +1,6 @@
 """Records and embeddings of a dataset that lies in parts: the same two assets, made by workers."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -12,6 +11,7 @@ from dpsynth_assets.assets.model_steps import embedding_step
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.models import Models
@@ -66,7 +66,7 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
         parts.drop(places)
 
 
-def require_parts(spec: PrivateDatasetSpec, store: SensitiveStore) -> tuple[Path, ...]:
+def require_parts(spec: PrivateDatasetSpec, store: SensitiveStore) -> tuple[Folder, ...]:
     """The parts of a dataset, as many as it declares.
 
     Raises:

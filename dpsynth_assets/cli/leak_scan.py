@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 
 
 def leak_scan(
@@ -24,7 +24,14 @@ def leak_scan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Search every byte outside the sensitive store for canaries; exit code 1 if one is found."""
-    report = scan_folders(folders or _written(), _listed(canaries), exclude=[home().sensitive])
+    exclude = [home().local_sensitive]
+    report = scan_folders(folders or _written(), _listed(canaries), exclude=exclude)
+    if os.environ.get(SENSITIVE_VARIABLE):
+        typer.echo(
+            f"{SENSITIVE_VARIABLE} is set: its objects are sealed and were not searched, only "
+            "folders of this machine were.",
+            err=True,
+        )
     _show(report, as_json=as_json)
     if not report.clean:
         raise typer.Exit(1)

@@ -369,6 +369,8 @@ def _marked(
                 f"The sensitive store cannot be written ({problem.strerror}). Nothing was charged: "
                 "free space there, or check the rights of the folder, and run again."
             ) from None
+        except StoreUnavailableError as problem:
+            raise StoreUnavailableError(f"{problem} Nothing was charged.") from None
 
     return mark
 

@@ -35,7 +35,7 @@ __all__ = ["StoreUnavailableError", "StoredReleases"]
 class StoredReleases:
     """Content of releases: one folder per reservation, JSON facts and Parquet rows."""
 
-    def __init__(self, base: Folder, unfinished: Path | None = None) -> None:
+    def __init__(self, base: Folder, unfinished: Folder | None = None) -> None:
         """Names the folder; it is made when the first release is stored.
 
         Args:
@@ -51,8 +51,8 @@ class StoredReleases:
         return self._base_folder
 
     @property
-    def unfinished(self) -> Path:
-        """Folder where draws keep what is not released yet, on a local disk."""
+    def unfinished(self) -> Folder:
+        """Folder or prefix where draws keep what is not released yet."""
         return self._unfinished or home().sensitive
 
     @property
@@ -111,16 +111,16 @@ class StoredReleases:
         it takes the place of, once more.
         """
         temporary = Path(tempfile.gettempdir())
-        needs = [
+        places: list[tuple[str, Folder | None, int]] = [
             ("releases", self.base if isinstance(self.base, Path) else temporary, room.release),
             ("unfinished draws", self.unfinished, room.release + 2 * room.kept),
             ("runs", Path(os.environ.get("DAGSTER_HOME") or home().dagster), 0),
             ("temporary files", temporary, 0),
             ("released corpora", home().released, room.corpus),
+            ("candidates", home().values, room.corpus),
+            ("published", home().published, room.corpus),
         ]
-        for name, place in (("candidates", home().values), ("published", home().published)):
-            if isinstance(place, Path):
-                needs.append((name, place, room.corpus))
+        needs = [(name, place, size) for name, place, size in places if isinstance(place, Path)]
         if self.plain is not None:
             needs.append(("plain files", self.plain, room.release + 2 * room.kept))
         return needs if ledger is None else [*needs, ("ledger", ledger, 0)]

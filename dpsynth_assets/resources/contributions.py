@@ -13,12 +13,12 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 import polars as pl
 
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.paths import Folder
+from dpsynth_assets.resources.private_files import PrivateFiles
 
 Kind = Literal["record", "unit"]
 
@@ -45,7 +45,7 @@ class Read:
 class Contributions:
     """The table of one dataset."""
 
-    def __init__(self, files: OwnerOnlyFiles, folder: Path) -> None:
+    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
         """Names the folder; it is made at the first read."""
         self._files, self._folder = files, folder
 
@@ -56,8 +56,7 @@ class Contributions:
             reservation: The charge in the ledger.
             records: Canonical records, with `record_id` and `unit_id`.
         """
-        for folder in (self._folder, self._folder / _READS):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        self._files.make_folder(self._folder, self._folder / _READS)
         table = pl.DataFrame(
             {
                 kind: self._hashes(kind, records[f"{kind}_id"].to_list())
@@ -67,7 +66,7 @@ class Contributions:
         ).sort("record", "unit")
         population = _version(table)
         path = self._table(population)
-        if not path.exists():
+        if not self._files.exists(path):
             self._files.write(path, lambda file: table.write_parquet(file))
         content = json.dumps(vars(_now(reservation, population))).encode()
         place = self._folder / _READS / f"{reservation}-{secrets.token_hex(4)}.json"
@@ -75,7 +74,7 @@ class Contributions:
 
     def reads(self) -> list[Read]:
         """Every read that was noted, oldest first; a release that was resumed has several."""
-        notes = (self._folder / _READS).glob("[!.]*.json")
+        notes = self._files.matching(self._folder / _READS, "[!.]*.json")
         reads = [Read(**json.loads(self._files.read(path))) for path in notes]
         return sorted(reads, key=lambda read: read.read_at)
 
@@ -100,7 +99,7 @@ class Contributions:
         content = self._files.read(self._table(population))
         return wanted in pl.read_parquet(io.BytesIO(content), columns=[str(kind)])[kind].to_list()
 
-    def _table(self, population: str) -> Path:
+    def _table(self, population: str) -> Folder:
         return self._folder / f"{population}.parquet"
 
     def _hashes(self, kind: Kind, names: Sequence[str]) -> list[bytes]:
@@ -112,7 +111,7 @@ class Contributions:
 
     def _key(self) -> bytes:
         path = self._folder / _KEY
-        if not path.exists():
+        if not self._files.exists(path):
             made = secrets.token_bytes(32)
             self._files.write(path, lambda file: file.write(made), only_if_absent=True)
         return self._files.read(path)

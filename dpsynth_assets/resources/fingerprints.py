@@ -18,24 +18,20 @@ is another text: this finds an oversight. It does not stop whoever edits all tex
 said follows from private records; it is no release, and no file that is shared holds it.
 """
 
-import fcntl
 import hashlib
 import io
 import json
-import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 
 FOLDER = ".fingerprints"
 """Name of the folder below the sensitive store; no dataset is called so."""
@@ -74,7 +70,7 @@ class Reader:
 class Fingerprints:
     """The fingerprints of all cohorts of one store."""
 
-    def __init__(self, files: OwnerOnlyFiles, base: Path) -> None:
+    def __init__(self, files: PrivateFiles, base: Folder) -> None:
         """Names the store's folder; their own is made when the first cohort is read."""
         self._files, self._folder = files, base / FOLDER
 
@@ -85,9 +81,9 @@ class Fingerprints:
         tables alone: MANY_PUBLIC texts, and the share PUBLIC_SHARE of the table, must be shared, so
         that it says nothing of a record to who does not know that many others already.
         """
-        if not self._folder.is_dir():
+        if not self._files.is_folder(self._folder):
             return False
-        with self._locked():
+        with self._files.alone(self._folder / _LOCK):
             readers = self._readers()
             mine = self._prints(texts) if readers else np.empty(0, dtype=np.uint64)
             if len(mine) < MANY_PUBLIC:
@@ -111,8 +107,9 @@ class Fingerprints:
 
     def admit_prints(self, reader: Reader, prints: Callable[[], np.ndarray]) -> str | None:
         """Does as `admit` with the fingerprints of a cohort, which `prints` returns."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._locked():
+        self._files.make_folder(self._folder)
+        # One cohort at a time is compared and kept: two that share records never both are.
+        with self._files.alone(self._folder / _LOCK):
             mine = prints()
             for other in self._readers():
                 if not reader.is_apart(other):
@@ -120,25 +117,27 @@ class Fingerprints:
                 same_place = set(reader.places) & set(other.places)
                 if same_place or shares_records(mine, self._read(other.cohort)):
                     return other.cohort
-            if self._paid(reader.cohort).exists() and self._place(reader.cohort).exists():
+            if all(
+                map(self._files.exists, (self._paid(reader.cohort), self._place(reader.cohort)))
+            ):
                 mine = np.union1d(mine, self._read(reader.cohort))
             self._write(reader, mine)
         return None
 
     def note_paid(self, cohort: str) -> None:
         """Notes that a paid release read the records of a cohort: its fingerprints then stay."""
-        if self._place(cohort).exists():
+        if self._files.exists(self._place(cohort)):
             self._files.write(self._paid(cohort), lambda _: None)
 
-    def removable(self, cohort: str | None) -> list[Path]:
+    def removable(self, cohort: str | None) -> list[Folder]:
         """Files of one cohort, or of all, on whose records no paid release rests."""
         names = [reader.cohort for reader in self._readers()] if cohort is None else [cohort]
         return [
             path
             for name in names
-            if not self._paid(name).exists()
+            if not self._files.exists(self._paid(name))
             for path in (self._place(name), self._described(name), self._folder / f"{name}.read")
-            if path.exists()
+            if self._files.exists(path)
         ]
 
     def _prints(self, texts: Iterable[str]) -> np.ndarray:
@@ -165,26 +164,16 @@ class Fingerprints:
         return np.asarray(np.load(content, allow_pickle=False), dtype=np.uint64)
 
     def _readers(self) -> list[Reader]:
-        described = sorted(self._folder.glob("[!.]*.json"))
+        described = self._files.matching(self._folder, "[!.]*.json")
         return [Reader(**json.loads(self._files.read(path))) for path in described]
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One cohort at a time is compared and kept: two that share records never both are."""
-        descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _place(self, cohort: str) -> Path:
+    def _place(self, cohort: str) -> Folder:
         return self._folder / f"{cohort}.npy"
 
-    def _described(self, cohort: str) -> Path:
+    def _described(self, cohort: str) -> Folder:
         return self._folder / f"{cohort}.json"
 
-    def _paid(self, cohort: str) -> Path:
+    def _paid(self, cohort: str) -> Folder:
         return self._folder / f"{cohort}.paid"
 
 
@@ -217,7 +206,7 @@ def refuse_private_table(texts: Iterable[str], field: str) -> None:
         PrivacyError: A large part of it was read; the message names no cohort.
     """
     private = home().sensitive
-    if Fingerprints(OwnerOnlyFiles(private), private).holds_most_of(texts):
+    if Fingerprints(files_below(private), private).holds_most_of(texts):
         raise PrivacyError(
             f"{field}: expected text that anyone may read, got a table of which a cohort of this "
             "installation has read a large part. What is computed from it is shown without noise: "
@@ -225,11 +214,11 @@ def refuse_private_table(texts: Iterable[str], field: str) -> None:
         )
 
 
-def store_key(files: OwnerOnlyFiles, base: Path) -> bytes:
+def store_key(files: PrivateFiles, base: Folder) -> bytes:
     """Reads the random key, 32 bytes, of the store below `base`; makes it where there is none."""
     path = base / FOLDER / _KEY
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not files.exists(path):
+        files.make_folder(base / FOLDER)
         made = secrets.token_bytes(32)
         files.write(path, lambda file: file.write(made), only_if_absent=True)
     return files.read(path)

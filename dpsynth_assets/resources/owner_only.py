@@ -1,12 +1,12 @@
-"""Files for their owner alone: mode 0600, whole or absent, encrypted where a key is set."""
+"""Local files for their owner alone: mode 0600, whole or absent, encrypted where a key is set."""
 
 import fcntl
 import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +25,7 @@ _locks: dict[Path, int] = {}
 
 
 class OwnerOnlyFiles:
-    """Files below one root; the place below the root is part of what encryption seals."""
+    """Files below a local folder; see `private_files.PrivateFiles`."""
 
     def __init__(self, root: Path) -> None:
         """Names the root; it has to exist once something is written."""
@@ -34,13 +34,7 @@ class OwnerOnlyFiles:
     def write(
         self, path: Path, write: Callable[[BinaryIO], object], *, only_if_absent: bool = False
     ) -> None:
-        """Calls `write` on an open file of mode 0600, which becomes `path` once it is whole.
-
-        Args:
-            path: Place below the root.
-            write: Writes the content.
-            only_if_absent: Leave a file that is already there, also when another process was first.
-        """
+        """Writes a file of mode 0600, which becomes `path` by one rename or link."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -86,6 +80,72 @@ class OwnerOnlyFiles:
             if plain:
                 return np.load(path, mmap_mode="c", allow_pickle=False)
         return np.load(io.BytesIO(self.read(path)), allow_pickle=False)
+
+    def exists(self, path: Path) -> bool:
+        """Says whether there is a file."""
+        return path.exists()
+
+    def matching(self, folder: Path, pattern: str) -> list[Path]:
+        """Files and folders directly in a folder, by a pattern of their names; sorted."""
+        return sorted(folder.glob(pattern))
+
+    def is_folder(self, place: Path) -> bool:
+        """Says whether there is a folder."""
+        return place.is_dir()
+
+    def make_folder(self, *folders: Path) -> None:
+        """Makes folders of mode 0700, each with those above it."""
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+
+    def begin_folder(self, folder: Path) -> None:
+        """Makes a folder, on disk, in one that may have to be made."""
+        for made in (folder.parent, folder):
+            made.mkdir(exist_ok=True, mode=0o700)
+            flush(made.parent)
+
+    def has_begun(self, folder: Path) -> bool:
+        """Says whether there is a folder."""
+        return folder.is_dir()
+
+    def remove(self, place: Path) -> None:
+        """Removes a file, or a folder with all in it, if it is there."""
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+
+    def discard(self, folder: Path) -> None:
+        """Removes a folder as far as it can be removed."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def last_written(self, place: Path) -> float:
+        """When a file, or the newest one in a folder, was written: seconds since 1970."""
+        return max(each.lstat().st_mtime for each in (place, *place.rglob("*")))
+
+    def keep(self, path: Path) -> None:
+        """Waits until a file and its name are on disk."""
+        flush(path)
+        flush(path.parent)
+
+    @contextmanager
+    def alone(self, place: Path) -> Iterator[None]:
+        """Holds a lock of the kernel on a file, which a kill releases."""
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def hidden_name(self, text: str) -> str:
+        """The text itself: names of files here are for their owner alone, too."""
+        return text
+
+    def is_whole(self, stored: Path) -> bool:
+        """Says whether there is a folder: it came by one rename."""
+        return stored.is_dir()
 
     def store_folder(self, plain: Path, target: Path) -> None:
         """Makes `target` hold the files of folder `plain`, whole and on disk; removes `plain`.

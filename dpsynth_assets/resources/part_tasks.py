@@ -5,7 +5,6 @@ Each reads the records itself, from the sensitive store. None opens the ledger o
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records.batches import empty_rows
 from dpsynth_assets.records.memory import keep_out_of_core_dumps
@@ -51,10 +51,11 @@ class Canonical:
 
     spec: PrivateDatasetSpec
 
-    def __call__(self, part: Path) -> None:
+    def __call__(self, part: Folder) -> None:
         """Sets records aside, bounds units and splits held-out ones off, within the part."""
         keep_out_of_core_dumps()
-        files, pieces = files_of(part), sorted(part.glob(f"{PIECE}-*.parquet"))
+        files = files_of(part)
+        pieces = files.matching(part, f"{PIECE}-*.parquet")
         empty = empty_rows(column_names(self.spec))
         raw = pl.concat([empty, *(read_table(part, piece.name) for piece in pieces)])
         key = store_key(files, part.parents[2])
@@ -66,7 +67,7 @@ class Canonical:
         texts = [*private.records["text"], *private.held_out["text"]]
         write_array(part, PRINTS, all_prints(texts, key))
         for piece in pieces:
-            piece.unlink()
+            files.remove(piece)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Embed:
 
     manifest: Mapping[str, Any]
 
-    def __call__(self, part: Path) -> dict[str, str]:
+    def __call__(self, part: Folder) -> dict[str, str]:
         """Writes both splits' embeddings; returns what made them, which is public."""
         keep_out_of_core_dumps()
         embedder = OpenedModels().text_embedder(self.manifest)
@@ -105,7 +106,7 @@ class Count:
     count: Callable[[PrivateInputs], np.ndarray]
     with_embeddings: bool = True
 
-    def __call__(self, part: Path) -> np.ndarray:
+    def __call__(self, part: Folder) -> np.ndarray:
         """Returns counts without noise: private."""
         keep_out_of_core_dumps()
         return self.count(read_part(part, "source", with_embeddings=self.with_embeddings))
@@ -121,7 +122,7 @@ class NoteRead:
 
     reservation: str
 
-    def __call__(self, part: Path) -> None:
+    def __call__(self, part: Folder) -> None:
         """Notes the source split."""
         keep_out_of_core_dumps()
         table = Contributions(files_of(part), part.parents[1] / "contributions")

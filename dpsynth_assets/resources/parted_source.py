@@ -7,13 +7,13 @@ workers return. It never holds the records of more than a few batches.
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.parts import PIECE_BYTES, pieces_of_source
 from dpsynth_assets.records.source_digest import joined_digest
@@ -25,7 +25,7 @@ from dpsynth_assets.workers import Workers
 
 def write_parts(
     spec: PrivateDatasetSpec,
-    places: Sequence[Path],
+    places: Sequence[Folder],
     workers: Workers,
     piece_bytes: int = PIECE_BYTES,
 ) -> None:
@@ -49,27 +49,27 @@ def write_parts(
         pass
 
 
-def digest_of_parts(places: Iterable[Path]) -> str:
+def digest_of_parts(places: Iterable[Folder]) -> str:
     """The digest of all rows, as `source_digest` makes it of a source that is read whole."""
     return joined_digest(read_text(place, ROWS) or "0" for place in places)
 
 
-def prints_of_parts(places: Iterable[Path]) -> np.ndarray:
+def prints_of_parts(places: Iterable[Folder]) -> np.ndarray:
     """Fingerprints of the texts that occur once in the cohort, uint64 (n,), sorted."""
     each = (io.BytesIO(files_of(place).read(place / PRINTS)) for place in places)
     return single_prints(np.load(content, allow_pickle=False) for content in each)
 
 
-def remove_notes(places: Iterable[Path]) -> None:
+def remove_notes(places: Iterable[Folder]) -> None:
     """Removes what the workers left for the driver alone."""
     for place in places:
         for name in (PRINTS, ROWS):
-            (place / name).unlink(missing_ok=True)
+            files_of(place).remove(place / name)
 
 
 def embed_parts(
     manifest: Mapping[str, Any],
-    places: Sequence[Path],
+    places: Sequence[Folder],
     workers: Workers,
     report: ProgressCallback,
     *,
@@ -105,7 +105,7 @@ class StoredParts:
         with_embeddings: Whether what is counted reads embeddings.
     """
 
-    places: tuple[Path, ...]
+    places: tuple[Folder, ...]
     workers: Workers
     with_embeddings: bool = True
 

@@ -7,8 +7,8 @@ may ask after the data is gone). Fingerprints of records that a paid release has
 without them a second file over the same records would have a second budget; so do their digests, by
 which replaced records are told. Ledger, stored releases and reports are not in this store.
 
-Removal unlinks files. On disks that keep old blocks, encrypt the store (`sealing.py`): without the
-key what is left there cannot be read.
+Removal unlinks files, or deletes objects. On disks that keep old blocks, encrypt the store
+(`sealing.py`): without the key what is left there cannot be read. A bucket may keep old versions.
 """
 
 import os
@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.resources.fingerprints import Fingerprints
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, abandoned_plain_folders
+from dpsynth_assets.resources.owner_only import abandoned_plain_folders
+from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 AFTER_SUCCESS_VARIABLE = "DPSYNTH_PURGE_AFTER_SUCCESS"
@@ -63,7 +65,7 @@ def purge(
     is_open: Callable[[str], bool],
     *,
     dry_run: bool = False,
-) -> list[Path]:
+) -> list[Folder]:
     """Removes what the rule names and returns it.
 
     Args:
@@ -72,20 +74,23 @@ def purge(
         is_open: Whether a reservation is charged and not committed.
         dry_run: Only say what would be removed.
     """
-    prints = Fingerprints(OwnerOnlyFiles(store.base), store.base)
-    candidates = [*_candidates(store.base, rule, is_open), *prints.removable(rule.dataset)]
-    chosen = [path for path in candidates if _is_due(path, rule)]
-    if rule.dataset is None:
-        chosen += abandoned_plain_folders()
+    files, base = files_below(store.base), store.base
+    prints = Fingerprints(files, base)
+    candidates = [*_candidates(files, base, rule, is_open), *prints.removable(rule.dataset)]
+    chosen = [place for place in candidates if _is_due(files, place, rule)]
+    plain = abandoned_plain_folders() if rule.dataset is None else []
     if not dry_run:
-        for path in chosen:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    return chosen
+        for place in chosen:
+            files.remove(place)
+        for folder in plain:  # Of this machine, wherever the store is.
+            shutil.rmtree(folder)
+    return [*chosen, *plain]
 
 
 def kept_datasets(store: SensitiveStore) -> list[str]:
     """Names of the datasets that have a folder in the store."""
-    return sorted(path.name for path in store.base.glob("[!.]*") if path.is_dir())
+    files = files_below(store.base)
+    return [each.name for each in files.matching(store.base, "[!.]*") if files.is_folder(each)]
 
 
 def purges_after_success() -> bool:
@@ -93,21 +98,24 @@ def purges_after_success() -> bool:
     return os.environ.get(AFTER_SUCCESS_VARIABLE, "") == "1"
 
 
-def _candidates(base: Path, rule: PurgeRule, is_open: Callable[[str], bool]) -> Iterator[Path]:
-    datasets = [base / rule.dataset] if rule.dataset is not None else sorted(base.glob("[!.]*"))
-    for folder in filter(Path.is_dir, datasets):
-        for path in sorted(folder.iterdir()):
-            if path.name == _UNFINISHED:
+def _candidates(
+    files: PrivateFiles, base: Folder, rule: PurgeRule, is_open: Callable[[str], bool]
+) -> Iterator[Folder]:
+    named = [] if rule.dataset is None else [base / rule.dataset]
+    for folder in filter(files.is_folder, named or files.matching(base, "[!.]*")):
+        for place in files.matching(folder, "*"):
+            if place.name == _UNFINISHED:
                 yield from (
                     kept
-                    for kept in sorted(path.iterdir())
+                    for kept in files.matching(place, "*")
                     if rule.unfinished or not is_open(kept.name)
                 )
-            elif path.name != _CONTRIBUTIONS or rule.contributions:
-                yield path
+            elif place.name != _CONTRIBUTIONS or rule.contributions:
+                yield place
 
 
-def _is_due(path: Path, rule: PurgeRule) -> bool:
-    """Says whether the newest file in it is old enough."""
-    newest = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
-    return time.time() - newest >= rule.older_than_seconds
+def _is_due(files: PrivateFiles, place: Folder, rule: PurgeRule) -> bool:
+    """Says whether the newest file in it is old enough; no clock is asked where any age is."""
+    if rule.older_than_seconds <= 0:
+        return True
+    return time.time() - files.last_written(place) >= rule.older_than_seconds

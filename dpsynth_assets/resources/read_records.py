@@ -14,16 +14,16 @@ both, and the next reading is the first.
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.resources.fingerprints import FOLDER, store_key
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.private_files import PrivateFiles
 
 
 class ReadRecords:
     """Digests of the records that each cohort of a store was read with."""
 
-    def __init__(self, files: OwnerOnlyFiles, base: Path) -> None:
+    def __init__(self, files: PrivateFiles, base: Folder) -> None:
         """Names the sensitive store's folder."""
         self._files, self._base = files, base
 
@@ -36,7 +36,7 @@ class ReadRecords:
             digest: Computes their digest from the key; not called where nothing was paid for.
         """
         paid = self._paid(cohort, state)
-        if not paid.exists():
+        if not self._files.exists(paid):
             return False
         return self._files.read(paid).decode() != digest(self._key())
 
@@ -47,11 +47,11 @@ class ReadRecords:
 
     def forget_read(self, cohort: str) -> None:
         """Forgets the last reading, before other records take the place of what it stored."""
-        self._last(cohort).unlink(missing_ok=True)
+        self._files.remove(self._last(cohort))
 
     def note_paid(self, cohort: str) -> None:
         """Keeps the digest of the last reading for good: a paid release reads those records."""
-        if not self._last(cohort).exists():
+        if not self._files.exists(self._last(cohort)):
             return  # They were read before digests were kept.
         state, digest = json.loads(self._files.read(self._last(cohort)))
         self._files.write(
@@ -63,8 +63,8 @@ class ReadRecords:
     def _key(self) -> bytes:
         return store_key(self._files, self._base)
 
-    def _last(self, cohort: str) -> Path:
+    def _last(self, cohort: str) -> Folder:
         return self._base / FOLDER / f"{cohort}.read"
 
-    def _paid(self, cohort: str, state: str) -> Path:
+    def _paid(self, cohort: str, state: str) -> Folder:
         return self._base / FOLDER / f"{cohort}.{state}.rows"

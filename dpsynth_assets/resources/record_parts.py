@@ -14,17 +14,16 @@ import hashlib
 import io
 import json
 import secrets
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 import numpy as np
 import polars as pl
 
 from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.records.record_filters import CANONICAL
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 
 Split = Literal["source", "held_out"]
 SPLITS: Final[tuple[Split, ...]] = ("source", "held_out")
@@ -36,27 +35,26 @@ _NAMED, _PREFIX = "parts.json", "parts-"
 class RecordParts:
     """The parts of one dataset; it has none where the records lie whole."""
 
-    def __init__(self, files: OwnerOnlyFiles, folder: Path) -> None:
+    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
         """Names the store and the dataset's folder in it."""
         self._files, self._folder = files, folder
 
     @property
-    def places(self) -> tuple[Path, ...]:
+    def places(self) -> tuple[Folder, ...]:
         """The parts, in their order; empty where the records lie whole."""
         path = self._folder / _NAMED
-        if not path.exists():
+        if not self._files.exists(path):
             return ()
         named = json.loads(self._files.read(path))
         return _places(self._folder / named["folder"], named["count"])
 
-    def begin(self, count: int) -> tuple[Path, ...]:
+    def begin(self, count: int) -> tuple[Folder, ...]:
         """Makes the empty folders of new parts, which nobody reads yet."""
         places = _places(self._folder / f"{_PREFIX}{secrets.token_hex(8)}", count)
-        for folder in (places[0].parent, *places):
-            folder.mkdir(mode=0o700)
+        self._files.make_folder(places[0].parent, *places)
         return places
 
-    def keep(self, places: Sequence[Path]) -> None:
+    def keep(self, places: Sequence[Folder]) -> None:
         """Makes finished parts those of the dataset, and removes what they replace.
 
         Where they hold what the present parts hold, these stay, with their embeddings.
@@ -68,15 +66,15 @@ class RecordParts:
 
     def forget(self) -> None:
         """Removes all parts: the records lie whole from here on."""
-        (self._folder / _NAMED).unlink(missing_ok=True)
+        self._files.remove(self._folder / _NAMED)
         self._remove_others()
 
-    def drop(self, places: Sequence[Path]) -> None:
+    def drop(self, places: Sequence[Folder]) -> None:
         """Removes parts that were begun and did not become the dataset's."""
         if places and places != self.places:
-            shutil.rmtree(places[0].parent, ignore_errors=True)
+            self._files.discard(places[0].parent)
 
-    def _same(self, places: Sequence[Path]) -> bool:
+    def _same(self, places: Sequence[Folder]) -> bool:
         present = self.places
         return len(present) == len(places) and all(
             content_of(old) == content_of(new) for old, new in zip(present, places, strict=True)
@@ -84,17 +82,17 @@ class RecordParts:
 
     def _remove_others(self) -> None:
         kept = {place.parent for place in self.places}
-        for folder in self._folder.glob(f"{_PREFIX}*"):
+        for folder in self._files.matching(self._folder, f"{_PREFIX}*"):
             if folder not in kept:
-                shutil.rmtree(folder, ignore_errors=True)
+                self._files.discard(folder)
 
 
-def files_of(part: Path) -> OwnerOnlyFiles:
+def files_of(part: Folder) -> PrivateFiles:
     """The store that a part lies in, by its path: store / dataset / parts-… / part."""
-    return OwnerOnlyFiles(part.parents[2])
+    return files_below(part.parents[2])
 
 
-def write_canonical(part: Path, split: Split, records: pl.DataFrame) -> None:
+def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
     """Writes the canonical records of a part, and a digest of their content beside them."""
     content = io.BytesIO()
     records.write_parquet(content)
@@ -104,23 +102,23 @@ def write_canonical(part: Path, split: Split, records: pl.DataFrame) -> None:
     files.write(part / f"{split}.digest", lambda file: file.write(digest.encode()))
 
 
-def read_table(part: Path, name: str) -> pl.DataFrame:
+def read_table(part: Folder, name: str) -> pl.DataFrame:
     """Reads one Parquet file of a part."""
     return pl.read_parquet(io.BytesIO(files_of(part).read(part / name)))
 
 
-def read_text(part: Path, name: str) -> str | None:
+def read_text(part: Folder, name: str) -> str | None:
     """Reads a short file of a part; None where there is none."""
-    path = part / name
-    return files_of(part).read(path).decode() if path.exists() else None
+    files, path = files_of(part), part / name
+    return files.read(path).decode() if files.exists(path) else None
 
 
-def write_text(part: Path, name: str, content: str) -> None:
+def write_text(part: Folder, name: str, content: str) -> None:
     """Writes a short file of a part."""
     files_of(part).write(part / name, lambda file: file.write(content.encode()))
 
 
-def write_array(part: Path, name: str, values: np.ndarray) -> None:
+def write_array(part: Folder, name: str, values: np.ndarray) -> None:
     """Writes an array of a part."""
 
     def save(file: BinaryIO) -> None:
@@ -129,12 +127,12 @@ def write_array(part: Path, name: str, values: np.ndarray) -> None:
     files_of(part).write(part / name, save)
 
 
-def content_of(part: Path) -> tuple[str | None, ...]:
+def content_of(part: Folder) -> tuple[str | None, ...]:
     """Digests of the records of a part, those held out included."""
     return tuple(read_text(part, f"{split}.digest") for split in SPLITS)
 
 
-def read_part(part: Path, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateInputs:
     """Reads one part; embeddings are mapped from the file where the store is not encrypted.
 
     Raises:
@@ -144,16 +142,16 @@ def read_part(part: Path, split: Split, *, with_embeddings: bool) -> PrivateInpu
     records = read_table(part, f"{split}.parquet")
     if not with_embeddings:
         return PrivateInputs(records=records)
-    path = part / f"{split}_embeddings.npy"
-    if not path.exists():
+    files, path = files_of(part), part / f"{split}_embeddings.npy"
+    if not files.exists(path):
         raise FileNotFoundError("Expected embeddings of every part. Materialise them first.")
-    embeddings = files_of(part).read_array(path)
+    embeddings = files.read_array(path)
     if len(embeddings) != records.height:
         raise ValueError("Expected one embedding per record of a part, got another number.")
     return PrivateInputs(records=records, embeddings=embeddings)
 
 
-def read_whole(parts: Sequence[Path], split: Split, *, with_embeddings: bool) -> PrivateInputs:
+def read_whole(parts: Sequence[Folder], split: Split, *, with_embeddings: bool) -> PrivateInputs:
     """Reads all parts into memory, in the order of records that lie whole.
 
     For stages that are not split. Rows that are equal in every column are interchangeable, and so
@@ -169,5 +167,5 @@ def read_whole(parts: Sequence[Path], split: Split, *, with_embeddings: bool) ->
     return PrivateInputs(records=records, embeddings=stacked[ordered[_PLACE].to_numpy()])
 
 
-def _places(folder: Path, count: int) -> tuple[Path, ...]:
+def _places(folder: Folder, count: int) -> tuple[Folder, ...]:
     return tuple(folder / f"{number:05d}-of-{count:05d}" for number in range(count))

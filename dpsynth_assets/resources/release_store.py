@@ -31,7 +31,7 @@ class ReleaseStore(dg.ConfigurableResource, StoredReleases):
         return store
 
     @property
-    def unfinished(self) -> Path:
+    def unfinished(self) -> Folder:
         """Folder where draws keep what is not released yet: the sensitive store."""
         return home().sensitive
 

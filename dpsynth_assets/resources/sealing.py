@@ -8,6 +8,7 @@ nonce (the construction STREAM, as in Tink and age), so that chunks cannot be mo
 
 import base64
 import binascii
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -87,6 +88,12 @@ class SealingKey:
             "the file was altered. Export the key it was stored with, or run `dpsynth purge` and "
             "materialise private_records again."
         )
+
+    def hidden_name(self, text: str) -> str:
+        """A keyed hash of a text, in hexadecimal, that names it where others see names."""
+        return hashlib.blake2b(
+            text.encode(), digest_size=16, key=self.secret, person=b"dpsynth-name"
+        ).hexdigest()
 
     def _cipher(self, salt: bytes, name: str) -> "AESGCM":
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM

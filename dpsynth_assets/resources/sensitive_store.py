@@ -4,14 +4,14 @@ A mechanism reads with an open reservation in the ledger; internal stages (embed
 scoring against held-out text) read for a stated purpose and may not release what they derive.
 
 With DPSYNTH_SENSITIVE_KEY in the environment every file is encrypted (`sealing.py`) and decrypted
-in memory; nothing is memory-mapped, so records and embeddings have to fit there.
+in memory; nothing is memory-mapped, so records and embeddings have to fit there. With
+DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), never without a key.
 """
 
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
 
 import dagster as dg
@@ -20,16 +20,16 @@ import polars as pl
 from pydantic import PrivateAttr
 
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import Folder, home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.resources.contributions import Contributions
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.part_tasks import NoteRead
 from dpsynth_assets.resources.parted_source import StoredParts
+from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 from dpsynth_assets.resources.read_records import ReadRecords
 from dpsynth_assets.resources.record_parts import SPLITS, RecordParts, Split, read_whole
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
@@ -43,9 +43,10 @@ SECRETS = "secrets.parquet"
 class SensitiveStore(dg.ConfigurableResource):
     """Private records and embeddings of each dataset: folders 0700, files 0600.
 
-    Its place is `sensitive` under DPSYNTH_HOME. It has no field, hence no run config: a run cannot
-    write private records elsewhere. The key of an encrypted store is read from the environment
-    where it is used: Dagster shows and records the fields of resources.
+    Its place is `sensitive` under DPSYNTH_HOME, or what DPSYNTH_SENSITIVE_URL names. It has no
+    field, hence no run config: a run cannot write private records elsewhere. The key of an
+    encrypted store is read from the environment where it is used: Dagster shows and records the
+    fields of resources.
     """
 
     opens_private_data: ClassVar[bool] = True
@@ -54,24 +55,22 @@ class SensitiveStore(dg.ConfigurableResource):
 
     @classmethod
     def at(cls, root: str) -> Self:
-        """The store of another folder, for tools and tests."""
+        """The store of another folder or prefix, for tools and tests."""
         store = cls()
         store._root = root
         return store
 
-    def folder(self, dataset: str) -> Path:
+    def folder(self, dataset: str) -> Folder:
         """Folder of one dataset, created for the owner alone."""
         base = self.base
         folder = base / dataset
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in (base, folder):
-            path.chmod(0o700)
+        files_below(base).make_folder(base, folder)
         return folder
 
     @property
-    def base(self) -> Path:
+    def base(self) -> Folder:
         """Folder of all datasets."""
-        return Path(self._root) if self._root else home().sensitive
+        return located(self._root) if self._root else home().sensitive
 
     def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
         """Stores canonical records (`record_id`, `unit_id`, `text`, `label`), whole."""
@@ -82,15 +81,15 @@ class SensitiveStore(dg.ConfigurableResource):
         """The parts that a dataset's records lie in, if they do not lie whole."""
         return RecordParts(self._files, self.folder(dataset))
 
-    def keep_parts(self, dataset: str, places: Sequence[Path]) -> None:
+    def keep_parts(self, dataset: str, places: Sequence[Folder]) -> None:
         """Makes finished parts the records of a dataset, in the place of those it had."""
         before = self.parts(dataset).places
         self.parts(dataset).keep(places)
         if before != self.parts(dataset).places:
-            for path in self.folder(dataset).glob("*_embeddings.*"):
-                path.unlink()
+            for path in self._files.matching(self.folder(dataset), "*_embeddings.*"):
+                self._files.remove(path)
         for split in SPLITS:
-            (self.folder(dataset) / f"{split}.parquet").unlink(missing_ok=True)
+            self.remove_internal(dataset, f"{split}.parquet")
 
     def note_embedded(self, dataset: str, made_by: Mapping[str, str]) -> None:
         """Notes what made the embeddings of all parts of a dataset."""
@@ -166,7 +165,7 @@ class SensitiveStore(dg.ConfigurableResource):
     ) -> None:
         """Stores embeddings, float32 (N, d), rows aligned with the records of the split."""
         for kept in ("version", "made_by"):
-            (self.folder(dataset) / f"{split}_embeddings.{kept}").unlink(missing_ok=True)
+            self.remove_internal(dataset, f"{split}_embeddings.{kept}")
 
         def write(file: BinaryIO) -> None:
             np.save(file, embeddings, allow_pickle=False)
@@ -176,7 +175,7 @@ class SensitiveStore(dg.ConfigurableResource):
             self.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
         self.write_internal(dataset, f"{split}_embeddings.version", version)
 
-    def write_internal(self, dataset: str, name: str, content: str) -> Path:
+    def write_internal(self, dataset: str, name: str, content: str) -> Folder:
         """Stores text that depends on private data without noise; returns its path."""
         path = self.folder(dataset) / name
         self._files.write(path, lambda file: file.write(content.encode()))
@@ -185,9 +184,17 @@ class SensitiveStore(dg.ConfigurableResource):
     def read_internal_text(self, dataset: str, name: str) -> str | None:
         """Reads what `write_internal` stored, for an internal stage; None if absent."""
         path = self.folder(dataset) / name
-        return self._files.read(path).decode() if path.exists() else None
+        return self._files.read(path).decode() if self._files.exists(path) else None
 
-    def write_internal_table(self, dataset: str, name: str, table: pl.DataFrame) -> Path:
+    def holds_internal(self, dataset: str, name: str) -> bool:
+        """Says whether a file of a dataset is stored."""
+        return self._files.exists(self.folder(dataset) / name)
+
+    def remove_internal(self, dataset: str, name: str) -> None:
+        """Removes a file of a dataset, if it is there."""
+        self._files.remove(self.folder(dataset) / name)
+
+    def write_internal_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
         """Stores a table that depends on private data without noise; returns its path."""
         return self._write_table(dataset, f"{name}.parquet", table)
 
@@ -304,10 +311,10 @@ class SensitiveStore(dg.ConfigurableResource):
         return PrivateInputs(records=records, embeddings=embeddings)
 
     @property
-    def _files(self) -> OwnerOnlyFiles:
-        return OwnerOnlyFiles(self.base)
+    def _files(self) -> PrivateFiles:
+        return files_below(self.base)
 
-    def _write_table(self, dataset: str, name: str, table: pl.DataFrame) -> Path:
+    def _write_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
         path = self.folder(dataset) / name
         self._files.write(path, lambda file: table.write_parquet(file))
         return path
@@ -315,9 +322,9 @@ class SensitiveStore(dg.ConfigurableResource):
     def _read_table(self, dataset: str, name: str) -> pl.DataFrame:
         return pl.read_parquet(io.BytesIO(self._files.read(self._existing(dataset, name))))
 
-    def _existing(self, dataset: str, name: str) -> Path:
+    def _existing(self, dataset: str, name: str) -> Folder:
         path = self.folder(dataset) / name
-        if not path.exists():
+        if not self._files.exists(path):
             raise FileNotFoundError(
                 f"Expected {name} of dataset {dataset!r} in the sensitive store, got nothing. "
                 f"Materialise {dataset}/shared/private_records and private_embeddings first."

@@ -9,56 +9,55 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.releases.waiting import once_there_is_room
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, forget_plain_folder, plain_folder
+from dpsynth_assets.resources.owner_only import forget_plain_folder, plain_folder
+from dpsynth_assets.resources.private_files import PrivateFiles
 from dpsynth_assets.resources.sealing import sealing_key
-from dpsynth_assets.storage.whole_folders import flush
 
 _LEAST_ROOM = 1 << 20
 """A disk with fewer bytes than this is full."""
 
 _PAID = "A checkpoint of a release that is paid for cannot be kept."
 
-_plain_folders: dict[Path, Path] = {}
+_plain_folders: dict[Folder, Path] = {}
 """Where this process keeps the plain files of an encrypted checkpoint: folder -> plain folder."""
 
 
 class Unfinished:
     """State of one unfinished reservation, in a folder of its own."""
 
-    def __init__(self, files: OwnerOnlyFiles, folder: Path) -> None:
+    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
         """Names the folder; it is made when the first pass begins."""
         self._files, self._folder = files, folder
 
     @property
     def begun(self) -> bool:
-        """Says whether this machine made the charge, and nothing of it is released yet."""
-        return self._folder.is_dir()
+        """Says whether the charge was made with this store, and nothing of it is released yet."""
+        return self._files.has_begun(self._folder)
 
     def begin(self) -> None:
-        """Marks, on disk, that this machine makes the charge; before the charge is on disk."""
-        for folder in (self._folder.parent, self._folder):
-            folder.mkdir(exist_ok=True, mode=0o700)
-            flush(folder.parent)
+        """Marks, on disk, that a charge is made with this store; before the charge itself is."""
+        self._files.begin_folder(self._folder)
 
     def keep_cost(self, value: str, epsilon: float) -> None:
         """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""
         content = json.dumps(epsilon).encode()
         self._files.write(self._cost(value), lambda file: file.write(content))
-        for path in (self._cost(value), self._folder):
-            flush(path)
+        self._files.keep(self._cost(value))
 
     def cost(self, value: str) -> float | None:
         """Reads the realised cost that was kept for a value; None where none was."""
         path = self._cost(value)
-        return float(json.loads(self._files.read(path))) if path.exists() else None
+        return float(json.loads(self._files.read(path))) if self._files.exists(path) else None
 
-    def _cost(self, value: str) -> Path:
-        return self._folder / f"cost of {value}.json"
+    def _cost(self, value: str) -> Folder:
+        """A value that is not stored may be drawn anew: nobody else may learn which it was."""
+        return self._folder / f"cost of {self._files.hidden_name(value)}.json"
 
     def remove(self) -> None:
         """Forgets what was kept, once the release is committed."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._files.discard(self._folder)
         _forget_plain(self._folder)
 
 
@@ -68,7 +67,7 @@ class StoredPasses(Unfinished):
     def load(self, number: int) -> dict[str, Any] | None:
         """Reads a finished pass; None where it has to be run."""
         path = self._folder / f"{number}.json"
-        if not path.exists():
+        if not self._files.exists(path):
             return None
         values: dict[str, Any] = json.loads(self._files.read(path))
         return values
@@ -112,7 +111,7 @@ class StoredCheckpoint(Unfinished):
         target = self._folder / f"{earlier[-1] + 1 if earlier else 1}"
         once_there_is_room(lambda: self._files.store_folder(folder, target), _PAID)
         for number in earlier:
-            shutil.rmtree(self._folder / f"{number}", ignore_errors=True)
+            self._files.discard(self._folder / f"{number}")
 
     def _filled(self, write: Callable[[Path], object]) -> Path:
         folder = self._emptied("scratch")
@@ -128,13 +127,14 @@ class StoredCheckpoint(Unfinished):
         return folder
 
     def _numbers(self) -> list[int]:
-        if not self._folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdigit())
+        kept = self._files.matching(self._folder, "[0-9]*")
+        return sorted(
+            int(each.name) for each in kept if each.name.isdigit() and self._files.is_whole(each)
+        )
 
     def _emptied(self, name: str) -> Path:
         base = self._folder
-        if sealing_key() is not None:
+        if sealing_key() is not None or not isinstance(base, Path):
             if self._folder not in _plain_folders:
                 _plain_folders[self._folder] = plain_folder()
             base = _plain_folders[self._folder]
@@ -155,6 +155,6 @@ def _forget_all_plain() -> None:
         _forget_plain(folder)
 
 
-def _forget_plain(folder: Path) -> None:
+def _forget_plain(folder: Folder) -> None:
     if folder in _plain_folders:
         forget_plain_folder(_plain_folders.pop(folder))

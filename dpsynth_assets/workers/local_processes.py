@@ -11,9 +11,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, TypeVar
 
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
 
 R = TypeVar("R")
@@ -43,8 +43,8 @@ class LocalWorkers:
 
     def map_parts(
         self,
-        function: Callable[[Path], R],
-        parts: Sequence[Path],
+        function: Callable[[Folder], R],
+        parts: Sequence[Folder],
         *,
         gpus: float = 0,
         memory: int = 0,
@@ -58,14 +58,16 @@ class LocalWorkers:
             return
         yield from self._in_processes(function, parts)
 
-    def _in_processes(self, function: Callable[[Path], R], parts: Sequence[Path]) -> Iterator[R]:
+    def _in_processes(
+        self, function: Callable[[Folder], R], parts: Sequence[Folder]
+    ) -> Iterator[R]:
         """Keeps each worker busy and one part waiting; results of more would pile up."""
         threads = max(1, (os.cpu_count() or 1) // self.count)
         # A forked child would inherit the locks of the threads of polars and PyTorch.
         pool = ProcessPoolExecutor(
             min(self.count, len(parts)), get_context("spawn"), _begin, (threads,)
         )
-        waiting: deque[tuple[Path, Future[Outcome]]] = deque()
+        waiting: deque[tuple[Folder, Future[Outcome]]] = deque()
         try:
             for part in parts:
                 waiting.append((part, pool.submit(attempt, function, part)))
@@ -80,7 +82,7 @@ class LocalWorkers:
             pool.shutdown(cancel_futures=True)
 
 
-def _awaited(part: Path, future: "Future[Outcome]") -> Any:
+def _awaited(part: Folder, future: "Future[Outcome]") -> Any:
     """Waits for a result.
 
     Raises:

@@ -15,9 +15,9 @@ often. `docs/privacy.md` says who may see it on a cluster.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 
 R = TypeVar("R")
@@ -36,8 +36,8 @@ class Workers(Protocol):
 
     def map_parts(
         self,
-        function: Callable[[Path], R],
-        parts: Sequence[Path],
+        function: Callable[[Folder], R],
+        parts: Sequence[Folder],
         *,
         gpus: float = 0,
         memory: int = 0,
@@ -75,7 +75,7 @@ class Outcome:
     refusal: str = ""
 
 
-def attempt(function: Callable[[Path], Any], part: Path) -> Outcome:
+def attempt(function: Callable[[Folder], Any], part: Folder) -> Outcome:
     """Calls a function in a worker; an error leaves its message behind."""
     try:
         return Outcome(result=function(part))
@@ -85,7 +85,7 @@ def attempt(function: Callable[[Path], Any], part: Path) -> Outcome:
         return Outcome(error=type(error).__name__)
 
 
-def result_of(outcome: Outcome, part: Path) -> Any:
+def result_of(outcome: Outcome, part: Folder) -> Any:
     """Takes a result out.
 
     Raises:
@@ -98,7 +98,7 @@ def result_of(outcome: Outcome, part: Path) -> Any:
     raise failed(part, outcome.error)
 
 
-def failed(part: Path, error: str) -> WorkerError:
+def failed(part: Folder, error: str) -> WorkerError:
     """The error of a part that a worker did not finish."""
     return WorkerError(
         f"Part {part.name} failed in a worker with {error}. Its message is withheld because it may "
@@ -106,14 +106,14 @@ def failed(part: Path, error: str) -> WorkerError:
     )
 
 
-def check_paths(parts: Sequence[Path]) -> None:
+def check_paths(parts: Sequence[Folder]) -> None:
     """Refuses records in the place of paths.
 
     Raises:
         TypeError: A part is no path; it is not shown.
     """
     for part in parts:
-        if not isinstance(part, Path):
+        if not isinstance(part, Folder):
             raise TypeError(
                 f"Expected the path of a part, got {type(part).__name__}. Store it first."
             )

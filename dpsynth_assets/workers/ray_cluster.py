@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
 
@@ -39,8 +40,8 @@ class RayWorkers:
 
     def map_parts(
         self,
-        function: Callable[[Path], R],
-        parts: Sequence[Path],
+        function: Callable[[Folder], R],
+        parts: Sequence[Folder],
         *,
         gpus: float = 0,
         memory: int = 0,
@@ -52,10 +53,10 @@ class RayWorkers:
             num_cpus=1, num_gpus=gpus, memory=memory or None, max_retries=0, retry_exceptions=False
         )
         given = ray.put(function)
-        waiting: deque[tuple[Path, Any]] = deque()
+        waiting: deque[tuple[Folder, Any]] = deque()
         try:
             for part in parts:
-                waiting.append((part, task.remote(given, part.resolve())))
+                waiting.append((part, task.remote(given, _absolute(part))))
                 if len(waiting) >= self.count:
                     yield _awaited(ray, *waiting.popleft())
             while waiting:
@@ -65,7 +66,12 @@ class RayWorkers:
                 ray.cancel(reference, force=True)
 
 
-def _awaited(ray: Any, part: Path, reference: Any) -> Any:
+def _absolute(part: Folder) -> Folder:
+    """The path as any node finds it; a prefix of an object store is the same everywhere."""
+    return part.resolve() if isinstance(part, Path) else part
+
+
+def _awaited(ray: Any, part: Folder, reference: Any) -> Any:
     """Waits for a result.
 
     Raises:

@@ -256,8 +256,8 @@ def instance(tmp_path_factory):
 
 @pytest.fixture
 def house(tmp_path, forge, instance, monkeypatch):
-    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_SENSITIVE_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("LEDGER_URL", "STORE_URL", "SENSITIVE_KEY", "SENSITIVE_URL"):
+        monkeypatch.delenv(f"DPSYNTH_{name}", raising=False)
     made = House(tmp_path, forge, instance)
     yield made
     made.close()

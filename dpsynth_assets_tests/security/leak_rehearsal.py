@@ -252,6 +252,7 @@ def _installation(home: Path, keys: Mapping[str, str]) -> Iterator[None]:
         "DPSYNTH_LEDGER_URL",
         "DPSYNTH_STORE_URL",
         "DPSYNTH_PUBLISH_URL",
+        "DPSYNTH_SENSITIVE_URL",
         "DPSYNTH_SHOW_PRIVATE_ERRORS",
     )
     before = {name: os.environ.get(name) for name in (*settings, *unset)}

@@ -1,0 +1,96 @@
+"""kill -9 of a run whose unfinished work lies in an object store: one charge, one value."""
+
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from dpsynth_assets.paths import located
+from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets_tests.faults.cohort import (
+    COHORT,
+    DRAWN,
+    MARKED,
+    PAID,
+    PASS,
+    PASSES,
+    RECORDS,
+    STORED,
+    ex_post_epsilon,
+)
+from dpsynth_assets_tests.security.conftest import key
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def remote(house, bucket, monkeypatch):
+    """The sensitive store of a house, in a bucket that its runs reach."""
+    house.variables |= {
+        "DPSYNTH_SENSITIVE_URL": f"{bucket}/private",
+        KEY_VARIABLE: key(1),
+        **{name: os.environ[name] for name in os.environ if name.startswith("AWS_")},
+    }
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", f"{bucket}/private")
+    monkeypatch.setenv(KEY_VARIABLE, key(1))
+    shutil.rmtree(house.home / "sensitive")
+    store = SensitiveStore()
+    store.write_records(COHORT, "source", RECORDS)
+    return store
+
+
+@pytest.mark.parametrize("point", [MARKED, PAID, PASS, DRAWN, STORED])
+def test_a_killed_run_is_continued_under_its_own_charge(house, remote, bucket, point):
+    house.hold(point)
+    run = house.start()
+    run.at(point)
+    run.kill()
+    house.forget_marks()
+    charged = [entry.reservation for entry in house.ledger().entries()]
+    kept = [
+        {number: values for number in range(PASSES) if (values := passes.load(number))}
+        for passes in (remote.passes(COHORT, SimpleNamespace(id=each)) for each in charged)
+    ]
+    assert list(map(len, kept)) == {MARKED: [], PAID: [0], PASS: [2]}.get(point, [PASSES])
+    retried = house.run()
+    assert retried["success"], retried["failures"]
+    house.assert_whole(charges=1, released=1)
+    (reservation,) = {entry.reservation for entry in house.ledger().entries()}
+    drawn = house.store.load(reservation)[0]["dp_counts"]
+    for number, values in [pair for each in kept for pair in each.items()]:
+        assert drawn[number] == values["dp_counts"]
+    assert not (house.home / "sensitive").exists()
+    place = located(f"{bucket}/private")
+    contents = [place.fs.cat_file(name) for name in place.fs.find(place.path)]
+    assert contents
+    assert all(content.startswith(HEADER) for content in contents)
+    assert not [1 for content in contents if b"Ottoline" in content]
+
+
+def test_the_realised_cost_of_a_killed_release_is_found_again(house, remote):
+    house.variables["FAULTS_GUARANTEE"] = "ex_post"
+    house.hold(STORED)
+    run = house.start()
+    run.at(STORED)
+    run.kill()
+    house.forget_marks()
+    retried = house.run()
+    assert retried["success"], retried["failures"]
+    charged, committed = house.ledger().entries()
+    facts = house.store.load(charged.reservation)[0]
+    assert committed.ex_post_epsilon == ex_post_epsilon(facts["dp_counts"])
+
+
+def test_a_store_out_of_reach_charges_nothing(house, remote):
+    house.variables["DPSYNTH_SENSITIVE_URL"] = "s3://no-such-bucket-anywhere/private"
+    refused = house.run()
+    assert not refused["success"]
+    assert "cannot be written" in refused["failures"][0]
+    assert "Nothing was charged." in refused["failures"][0]
+    assert house.charges() == 0
+    house.variables[KEY_VARIABLE] = ""
+    refused = house.run()
+    assert "nothing private leaves this machine unencrypted" in refused["failures"][0]
+    assert house.charges() == 0

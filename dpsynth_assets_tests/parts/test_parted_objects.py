@@ -1,0 +1,127 @@
+"""Parts in an object store: bit for bit those of a folder, by their names, for any workers."""
+
+import pytest
+
+from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.paths import home, located
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.parted_source import StoredParts
+from dpsynth_assets.resources.record_parts import read_whole
+from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets_tests.object_stores import bucket, s3_address
+from dpsynth_assets_tests.parts.conftest import SECRET, declared
+from dpsynth_assets_tests.parts.test_split_stages import (
+    countings,
+    materialised,
+    public,
+    stored,
+)
+from dpsynth_assets_tests.security.conftest import key
+
+__all__ = ["bucket", "public", "s3_address"]
+
+EVERY = {"private_records", "private_embeddings", "cluster_histogram"}
+
+
+@pytest.fixture
+def remote(bucket, store, monkeypatch):
+    """The same installation with its sensitive store in a bucket."""
+    for name in ("DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL", "DPSYNTH_LEDGER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", f"{bucket}/private")
+    monkeypatch.setenv(KEY_VARIABLE, key(1))
+    return SensitiveStore()
+
+
+@pytest.fixture
+def local(tmp_path):
+    return SensitiveStore.at(str(tmp_path / "local"))
+
+
+def objects(store):
+    place = store.base
+    return {name: place.fs.cat_file(name) for name in place.fs.find(place.path)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_parts_are_bit_equal_to_those_of_a_folder(tmp_path, local, remote, public, count):
+    workers = LocalWorkers(count)
+    there = stored(tmp_path, remote, 3, workers)
+    here = stored(tmp_path, local, 3, LocalWorkers(1))
+    for split in ("source", "held_out"):
+        far, near = (read_whole(each, split, with_embeddings=True) for each in (there, here))
+        assert far.records.equals(near.records)
+        assert far.embeddings.tobytes() == near.embeddings.tobytes()
+    every = countings(public)
+    for name in every if count == 1 else ["centres"]:  # Every sum starts processes of its own.
+        far = StoredParts(there, workers).summed(every[name])
+        near = StoredParts(here, LocalWorkers(1)).summed(every[name])
+        assert far.tobytes() == near.tobytes(), name
+        assert far.sum() > 0
+    for name, content in objects(remote).items():
+        assert content.startswith(HEADER), name
+        assert SECRET.encode() not in name.encode() + content
+    assert not home().local_sensitive.exists()
+
+
+def test_other_records_take_the_place_of_all_parts_and_a_refusal_leaves_them(tmp_path, remote):
+    store_in_parts(declared(tmp_path, parts=3), remote, LocalWorkers(1))
+    before = remote.parts("letters").places
+    (tmp_path / "letters.csv").unlink()
+    store_in_parts(declared(tmp_path, rows=90, parts=3), remote, LocalWorkers(1))
+    after = remote.parts("letters").places
+    assert not [name for name in objects(remote) if before[0].parent.name in name]
+    remote.read_records.note_paid("letters")
+    (tmp_path / "letters.csv").unlink()
+    with pytest.raises(PrivacyError, match="expected the records of version '1'"):
+        store_in_parts(declared(tmp_path, rows=63, parts=3), remote, LocalWorkers(1))
+    assert remote.parts("letters").places == after
+    kept = [name for name in objects(remote) if "/parts-" in name]
+    assert kept
+    assert all(after[0].parent.name in name for name in kept)
+    remote.parts("letters").forget()
+    assert not [name for name in objects(remote) if "/parts-" in name]
+
+
+def test_a_worker_with_another_key_fails_the_step_in_one_line(tmp_path, remote, monkeypatch):
+    store_in_parts(declared(tmp_path, parts=2), remote, LocalWorkers(1))
+    places = remote.parts("letters").places
+    monkeypatch.setenv(KEY_VARIABLE, key(2))
+    with pytest.raises(WorkerError, match="another key, or the file was altered"):
+        StoredParts(places, LocalWorkers(2), with_embeddings=False).summed(len)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_cohort_is_read_embedded_and_released_once(tmp_path, remote, bucket, public, parts):
+    spec = declared(tmp_path, rows=120, parts=parts)
+    result = materialised(spec, public, select=EVERY)
+    assert result.success
+    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
+    assert kinds.count("reserve") == kinds.count("commit") == 1
+    assert materialised(spec, public, select=EVERY).success, "the stored release is used again"
+    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
+    assert kinds.count("reserve") == 1
+    reads = remote.contributions("letters").reads()
+    assert len(reads) == parts
+    assert not home().local_sensitive.exists()
+    for name, content in objects(remote).items():
+        assert content.startswith(HEADER), name
+        assert SECRET.encode() not in name.encode() + content
+    everything = located(bucket).fs.find(bucket)
+    assert all("/private/" in name for name in everything)
+
+
+def test_without_a_key_the_step_is_refused_before_anything_is_read(
+    tmp_path, remote, public, monkeypatch
+):
+    monkeypatch.delenv(KEY_VARIABLE)
+    result = materialised(declared(tmp_path, rows=120), public, select={"private_records"})
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data.description
+    assert told.startswith(f"{KEY_VARIABLE}: expected a key")
+    assert objects(remote) == {}
