@@ -4,6 +4,7 @@ import importlib.util
 import os
 import secrets
 import shutil
+import time
 import traceback
 from pathlib import Path
 
@@ -59,6 +60,24 @@ def parts(tmp_path):
 def test_results_come_in_the_order_of_parts(sessions, parts, count):
     made = list(RayWorkers(count).map_parts(tasks.length, parts))
     assert made == [len(tasks.SECRET) + number for number in range(5)]
+
+
+def test_opened_workers_stay_with_what_they_keep_until_the_block_ends(sessions, parts):
+    with RayWorkers(2).opened() as workers:
+        told = [each for _ in range(3) for each in workers.map_parts(tasks.kept_here, parts)]
+        processes = {process for process, _ in told}
+        assert 1 <= len(processes) <= 2
+        assert max(times for _, times in told) >= 15 / 2
+        order = list(workers.map_parts(tasks.slow_for_the_first, parts))
+        assert order == [len(tasks.SECRET) + number for number in range(5)]
+        with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError"):
+            list(workers.map_parts(tasks.quotes_a_record, parts))
+        again = {process for process, _ in workers.map_parts(tasks.kept_here, parts)}
+        assert not again & processes, "a map that failed ends its actors"
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{process}").exists() for process in again | processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_an_error_of_a_worker_quotes_no_record_anywhere(sessions, parts, capfd):
