@@ -94,6 +94,11 @@ def files_of(part: Path) -> OwnerOnlyFiles:
     return OwnerOnlyFiles(part.parents[2])
 
 
+def files_of_exchange(exchange: Path) -> OwnerOnlyFiles:
+    """The store that an exchange lies in: store / dataset / passes / charge / exchange."""
+    return OwnerOnlyFiles(exchange.parents[3])
+
+
 def write_canonical(part: Path, split: Split, records: pl.DataFrame) -> None:
     """Writes the canonical records of a part, and a digest of their content beside them."""
     content = io.BytesIO()
@@ -122,11 +127,34 @@ def write_text(part: Path, name: str, content: str) -> None:
 
 def write_array(part: Path, name: str, values: np.ndarray) -> None:
     """Writes an array of a part."""
+    write_file(files_of(part), part / name, values)
+
+
+def write_file(files: OwnerOnlyFiles, path: Path, values: np.ndarray) -> None:
+    """Writes an array to a file of the store."""
 
     def save(file: BinaryIO) -> None:
         np.save(file, values, allow_pickle=False)
 
-    files_of(part).write(part / name, save)
+    files.write(path, save)
+
+
+def write_arrays(files: OwnerOnlyFiles, path: Path, values: Sequence[np.ndarray]) -> None:
+    """Writes several arrays to one file of the store."""
+
+    def save(file: BinaryIO) -> None:
+        for each in values:
+            np.save(file, each, allow_pickle=False)
+
+    files.write(path, save)
+
+
+def read_arrays(files: OwnerOnlyFiles, path: Path) -> list[np.ndarray]:
+    """Reads what `write_arrays` wrote, in the same order."""
+    content, found = io.BytesIO(files.read(path)), []
+    while content.tell() < content.getbuffer().nbytes:
+        found.append(np.load(content, allow_pickle=False))
+    return found
 
 
 def content_of(part: Path) -> tuple[str | None, ...]:

@@ -9,6 +9,7 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -229,7 +230,7 @@ class SensitiveStore(dg.ConfigurableResource):
         workers: Workers,
         with_embeddings: bool,
     ) -> PrivateInputs:
-        """Gives a mechanism that only counts the parts of the source split (`Stage.in_parts`).
+        """Gives a mechanism of exact sums the parts of the source split (`Stage.in_parts`).
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
@@ -241,7 +242,22 @@ class SensitiveStore(dg.ConfigurableResource):
             pass
         self._note_paid(dataset)
         nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
-        return PrivateInputs(records=nothing, parts=StoredParts(places, workers, with_embeddings))
+        exchange = self._emptied_exchange(dataset, reservation)
+        parts = StoredParts(places, workers, with_embeddings, exchange)
+        return PrivateInputs(records=nothing, parts=parts)
+
+    def _emptied_exchange(self, dataset: str, reservation: Reservation) -> Path:
+        """An empty folder for what driver and workers hand one another under a charge.
+
+        A killed run may have left something: sums without noise, or weights of a step that no
+        checkpoint holds. It is removed before anything is drawn again, and with the rest of the
+        unfinished release.
+        """
+        folder = self.folder(dataset) / "passes" / reservation.id / "exchange"
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in (folder.parent.parent, folder.parent, folder):
+            path.mkdir(exist_ok=True, mode=0o700)
+        return folder
 
     def _note_paid(self, dataset: str) -> None:
         Fingerprints(self._files, self.base).note_paid(dataset)
