@@ -293,7 +293,11 @@ class _StageRun:
             require_parts(self.spec, self._sensitive)
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
-        return self.planned.method.room(self.stage, public)
+        room = self.planned.method.room(self.stage, public)
+        if not self._in_parts:
+            return room
+        # A worker's sums and the weights that it is given are smaller than a checkpoint.
+        return replace(room, kept=room.kept * (1 + self.context.resources.workers.open().count))
 
     def _request(self) -> ReleaseRequest:
         read = (*self.stage.after, *self.stage.shared)
