@@ -8,8 +8,8 @@ resource that could, and is charged nothing.
 import json
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -293,7 +293,11 @@ class _StageRun:
             require_parts(self.spec, self._sensitive)
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
-        return self.planned.method.room(self.stage, public)
+        room = self.planned.method.room(self.stage, public)
+        if not self._in_parts:
+            return room
+        # A worker's sums and the weights that it is given are smaller than a checkpoint.
+        return replace(room, kept=room.kept * (1 + self.context.resources.workers.open().count))
 
     def _request(self) -> ReleaseRequest:
         read = (*self.stage.after, *self.stage.shared)
@@ -328,22 +332,29 @@ class _StageRun:
         self.report(0.0, _budget_line(self.ledger, self.plan))
         with public_section(self.name):  # Where a run resumes, they are opened only here.
             public = self.public
-        private = self._private(reservation)
         checkpoint = self._sensitive.checkpoint(self.spec.name, reservation)
-        started = time.monotonic()
-        made = self.planned.method.release(self.stage, private, public, checkpoint, self.report)
-        self._keep_internal(made, time.monotonic() - started)
+        with self._private(reservation) as private:
+            started = time.monotonic()
+            made = self.planned.method.release(self.stage, private, public, checkpoint, self.report)
+            self._keep_internal(made, time.monotonic() - started)
         return _drawn(made.value, made.cost)
 
-    def _private(self, reservation: Reservation) -> PrivateInputs:
-        if self._in_parts:
-            return self._sensitive.read_parts_for_release(
+    @contextmanager
+    def _private(self, reservation: Reservation) -> Iterator[PrivateInputs]:
+        """All records, or parts with workers that stay until the stage ends."""
+        if not self._in_parts:
+            yield self._whole(reservation)
+            return
+        with self.context.resources.workers.open().opened() as workers:
+            yield self._sensitive.read_parts_for_release(
                 self.spec.name,
                 ledger=self.ledger,
                 reservation=reservation,
-                workers=self.context.resources.workers.open(),
+                workers=workers,
                 with_embeddings=self.stage.needs_embeddings,
             )
+
+    def _whole(self, reservation: Reservation) -> PrivateInputs:
         private = self._sensitive.read_for_release(
             self.spec.name,
             ledger=self.ledger,

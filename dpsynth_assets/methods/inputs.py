@@ -1,6 +1,6 @@
 """Inputs of a stage: private records, public and released values, and its own checkpoints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -57,8 +57,20 @@ class Checkpoint(Protocol):
 class PartedRecords(Protocol):
     """Private records that lie in parts, which no process reads together."""
 
-    def summed(self, count: "Callable[[PrivateInputs], np.ndarray]") -> np.ndarray:
-        """Adds up the whole numbers that `count` returns for each part; private."""
+    def summed(
+        self,
+        count: "Callable[[PrivateInputs], np.ndarray]",
+        state: Sequence[np.ndarray] = (),
+        *,
+        gpus: float = 0,
+    ) -> np.ndarray:
+        """Adds up the whole numbers that `count` returns for each part; private.
+
+        Args:
+            count: See `PrivateInputs.counted`.
+            state: What workers find as `PrivateInputs.state`; it travels by the sensitive store.
+            gpus: GPUs that one part needs.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +85,9 @@ class PrivateInputs:
         passes: Finished passes of this very release, if the caller keeps them.
         parts: Where a stage counts part by part (`Stage.in_parts`) and the records lie in parts:
             these. `records` is then empty and there are no embeddings.
+        state: Arrays of the unfinished release that a count reads beside the records, such as the
+            weights of a step. They follow from what was drawn under its charge, and are nobody's to
+            see before it is committed.
     """
 
     records: "pl.DataFrame" = field(repr=False)
@@ -80,6 +95,7 @@ class PrivateInputs:
     secrets: "pl.DataFrame | None" = field(default=None, repr=False)
     passes: PassStore | None = field(default=None, repr=False)
     parts: PartedRecords | None = field(default=None, repr=False)
+    state: Sequence[np.ndarray] = field(default=(), repr=False)
 
     def counted(self, count: "Callable[[PrivateInputs], np.ndarray]") -> np.ndarray:
         """Counts the records, wherever they lie.
@@ -94,6 +110,11 @@ class PrivateInputs:
             the caller adds noise, once.
         """
         return count(self) if self.parts is None else self.parts.summed(count)
+
+    def rows(self, chosen: np.ndarray) -> "PrivateInputs":
+        """Some of the records by their places, with their embeddings; private."""
+        embeddings = None if self.embeddings is None else np.asarray(self.embeddings[chosen])
+        return PrivateInputs(records=self.records[chosen], embeddings=embeddings)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,8 +66,9 @@ class Stage:
         needs_embeddings: Whether it reads the embeddings of the private records.
         needs_secrets: Whether it reads which private record holds which secret.
         after: Earlier stages of the same method whose releases it reads.
-        in_parts: Whether it only counts records (`PrivateInputs.counted`), so that it may be given
-            parts instead of all records.
+        in_parts: Whether it takes nothing of the records but exact sums over them, counts or
+            clipped gradients (`PrivateInputs.parts`), so that it may be given parts instead of all
+            records.
         shared: Histograms of the dataset that it reads.
         reads_corpora: Whether it reads the published corpora that the method builds on.
         public: Whether it reads public and released values only: it is charged nothing, has no

@@ -37,10 +37,18 @@ def one_thread_each(workers: int) -> Iterator[ThreadPoolExecutor]:
         torch.set_num_threads(threads)
 
 
-def useful_threads(parameters: "Sequence[torch.Tensor]", threads: int) -> int:
-    """Threads that are worth opening for a model: one where it is on a device, or large."""
+def useful_threads(
+    parameters: "Sequence[torch.Tensor]", threads: int, *, one_sum: bool = False
+) -> int:
+    """Threads that are worth opening for a model: one where it is on a device, or large.
+
+    Args:
+        parameters: What is trained.
+        threads: Threads there are.
+        one_sum: Whether threads add to one sum, so that large models need no more memory.
+    """
     on_device = any(each.device.type != "cpu" for each in parameters)
-    large = sum(each.numel() for each in parameters) >= LARGE
+    large = not one_sum and sum(each.numel() for each in parameters) >= LARGE
     return 1 if on_device or large else max(1, threads)
 
 

@@ -4,7 +4,7 @@ Shape letters: n private records, B records of one batch, T steps.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from dpsynth_assets.privacy.gradient_clipping import add_clipped
 from dpsynth_assets.privacy.noise import gaussian_like
 from dpsynth_assets.privacy.per_example.shared_passes import GRADIENT_SLACK
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
+from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -295,6 +296,47 @@ class DpSgdMechanism:
                 return self._release(sums, rows, gradients.parameters, ahead)
         with one_thread_each(gradients.threads) as threads:
             return self._release_on_threads(sums, rows, gradients.parameters, threads)
+
+    def sampled_sum(self) -> SampledSum:
+        """What workers are told of a step, each of which draws and clips records of its own.
+
+        Raises:
+            ValueError: Samples are cut, which needs all of a sample at once, or records may share
+                passes, whose number would have to be that of the whole sample.
+        """
+        if self.max_batch_size is not None or self.most_in_company:
+            raise ValueError(
+                "Expected neither max_batch_size nor most_in_company where workers share a batch, "
+                "got one of them: both need the size of the whole sample. Set exact_sums: true."
+            )
+        return SampledSum(
+            sampling_probability=self.sampling_probability, l2_bound=self.record_bound
+        )
+
+    def private_gradient_of_workers(
+        self,
+        counted: "Callable[[SampledSum], np.ndarray]",
+        parameters: Sequence["torch.Tensor"],
+    ) -> list["torch.Tensor"]:
+        """Draws one batch with workers, and releases its noisy mean gradient.
+
+        Args:
+            counted: Has every worker draw and clip its records (`SampledSum`), each record with one
+                of them and once, and adds up what they return. Private.
+            parameters: As `private_gradient_of_parts`.
+
+        Raises:
+            UnaccountedReleaseError: All T batches were drawn before.
+            ValueError: As `sampled_sum`, or the sums are not of these parameters.
+
+        **Privacy** The batch is counted before workers draw it. Noise is drawn here alone, once a
+        step, for the whole sum.
+        """
+        sampled = self.sampled_sum()
+        self._meter.check()
+        sums, rows = sampled.sums_of(counted(sampled), parameters)
+        self._meter.draw(rows)
+        return self._release(sums, rows, parameters)
 
     def _refusing_shared_passes(
         self, private_parts: Iterable["LossOfPart"]

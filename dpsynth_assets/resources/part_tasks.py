@@ -3,8 +3,8 @@
 Each reads the records itself, from the sensitive store. None opens the ledger or adds noise.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,14 +24,18 @@ from dpsynth_assets.resources.fingerprints import all_prints, store_key
 from dpsynth_assets.resources.record_parts import (
     SPLITS,
     files_of,
+    files_of_exchange,
+    read_arrays,
     read_part,
     read_table,
     read_text,
     write_array,
     write_canonical,
+    write_file,
     write_text,
 )
 from dpsynth_assets.storage.identity import version_of, version_of_texts
+from dpsynth_assets.workers import kept
 
 PIECE: Final = "piece"
 """Beginning of the names of files with rows of a part as the source has them."""
@@ -39,6 +43,9 @@ PIECE: Final = "piece"
 PRINTS: Final = "prints.npy"
 ROWS: Final = "rows.digest"
 """Fingerprints of a part's texts, and the digest of its rows; both for the driver, then removed."""
+
+LARGEST_SENT: Final = 1 << 16
+"""Bytes of counts that a worker sends; more are a file of the store, which Ray moves to no disk."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +108,32 @@ class Count:
     Attributes:
         count: Turns private inputs into whole numbers; it holds public values only.
         with_embeddings: Whether it reads embeddings.
+        exchange: Owner-only folder in the store, for counts that are too many to be sent.
+        state: File in it, of arrays that `count` reads beside the records; None: it reads none.
     """
 
     count: Callable[[PrivateInputs], np.ndarray]
     with_embeddings: bool = True
+    exchange: Folder | None = None
+    state: Folder | None = None
 
-    def __call__(self, part: Folder) -> np.ndarray:
-        """Returns counts without noise: private."""
+    def __call__(self, part: Folder) -> np.ndarray | Folder:
+        """Returns counts without noise, or the file in the store that holds them: private."""
         keep_out_of_core_dumps()
-        return self.count(read_part(part, "source", with_embeddings=self.with_embeddings))
+        inputs = read_part(part, "source", with_embeddings=self.with_embeddings)
+        counts = self.count(replace(inputs, state=self._state()))
+        if self.exchange is None or counts.nbytes <= LARGEST_SENT:
+            return counts
+        path = self.exchange / f"{part.name}.npy"
+        write_file(files_of_exchange(self.exchange), path, counts)
+        return path
+
+    def _state(self) -> Sequence[np.ndarray]:
+        """The arrays, which this process reads once for all parts that it works on."""
+        path = self.state
+        if path is None:
+            return ()
+        return kept("state", str(path), lambda: read_arrays(files_of_exchange(path.parent), path))
 
 
 @dataclass(frozen=True)

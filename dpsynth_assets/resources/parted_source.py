@@ -5,7 +5,9 @@ workers return. It never holds the records of more than a few batches.
 """
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,12 @@ from dpsynth_assets.records.parts import PIECE_BYTES, pieces_of_source
 from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.resources.fingerprints import single_prints
 from dpsynth_assets.resources.part_tasks import PIECE, PRINTS, ROWS, Canonical, Count, Embed
-from dpsynth_assets.resources.record_parts import files_of, read_text
+from dpsynth_assets.resources.record_parts import (
+    files_of,
+    files_of_exchange,
+    read_text,
+    write_arrays,
+)
 from dpsynth_assets.workers import Workers
 
 
@@ -103,20 +110,56 @@ class StoredParts:
         places: The parts.
         workers: Who counts.
         with_embeddings: Whether what is counted reads embeddings.
+        exchange: Owner-only folder in the store for what is too large to be sent, one charge's own;
+            None: everything is sent.
     """
 
     places: tuple[Folder, ...]
     workers: Workers
     with_embeddings: bool = True
+    exchange: Folder | None = None
 
-    def summed(self, count: Callable[[PrivateInputs], np.ndarray]) -> np.ndarray:
+    def summed(
+        self,
+        count: Callable[[PrivateInputs], np.ndarray],
+        state: Sequence[np.ndarray] = (),
+        *,
+        gpus: float = 0,
+    ) -> np.ndarray:
         """Adds up what `count` returns for each part; exact, in whatever order."""
         total: np.ndarray | None = None
-        task = Count(count, self.with_embeddings)
-        for counts in self.workers.map_parts(task, self.places):
-            if not np.issubdtype(counts.dtype, np.integer):
-                raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
-            total = counts.astype(np.int64) if total is None else total + counts
+        with self._stored(state) as path:
+            task = Count(count, self.with_embeddings, self.exchange, path)
+            for outcome in self.workers.map_parts(task, self.places, gpus=gpus):
+                counts = self._taken(outcome)
+                if not np.issubdtype(counts.dtype, np.integer):
+                    raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
+                total = counts.astype(np.int64) if total is None else total + counts
         if total is None:
             raise ValueError("Expected at least one part, got none.")
         return total
+
+    @contextmanager
+    def _stored(self, state: Sequence[np.ndarray]) -> Iterator[Folder | None]:
+        """Puts arrays into the store under a name of their own for as long as workers count."""
+        if not state:
+            yield None
+            return
+        if self.exchange is None:
+            raise ValueError("Expected a folder in the store to give arrays to workers, got none.")
+        path = self.exchange / f"state-{secrets.token_hex(8)}"
+        write_arrays(files_of_exchange(self.exchange), path, state)
+        try:
+            yield path
+        finally:
+            files_of_exchange(self.exchange).remove(path)
+
+    def _taken(self, outcome: np.ndarray | Folder) -> np.ndarray:
+        """Counts as they were sent, or out of the file, which is removed."""
+        if isinstance(outcome, np.ndarray):
+            return outcome
+        files = files_of_exchange(outcome.parent)
+        content = files.read(outcome)
+        files.remove(outcome)
+        counts: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+        return counts

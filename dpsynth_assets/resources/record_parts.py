@@ -92,6 +92,11 @@ def files_of(part: Folder) -> PrivateFiles:
     return files_below(part.parents[2])
 
 
+def files_of_exchange(exchange: Folder) -> PrivateFiles:
+    """The store that an exchange lies in: store / dataset / passes / charge / exchange."""
+    return files_below(exchange.parents[3])
+
+
 def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
     """Writes the canonical records of a part, and a digest of their content beside them."""
     content = io.BytesIO()
@@ -120,11 +125,34 @@ def write_text(part: Folder, name: str, content: str) -> None:
 
 def write_array(part: Folder, name: str, values: np.ndarray) -> None:
     """Writes an array of a part."""
+    write_file(files_of(part), part / name, values)
+
+
+def write_file(files: PrivateFiles, path: Folder, values: np.ndarray) -> None:
+    """Writes an array to a file of the store."""
 
     def save(file: BinaryIO) -> None:
         np.save(file, values, allow_pickle=False)
 
-    files_of(part).write(part / name, save)
+    files.write(path, save)
+
+
+def write_arrays(files: PrivateFiles, path: Folder, values: Sequence[np.ndarray]) -> None:
+    """Writes several arrays to one file of the store."""
+
+    def save(file: BinaryIO) -> None:
+        for each in values:
+            np.save(file, each, allow_pickle=False)
+
+    files.write(path, save)
+
+
+def read_arrays(files: PrivateFiles, path: Folder) -> list[np.ndarray]:
+    """Reads what `write_arrays` wrote, in the same order."""
+    content, found = io.BytesIO(files.read(path)), []
+    while content.tell() < content.getbuffer().nbytes:
+        found.append(np.load(content, allow_pickle=False))
+    return found
 
 
 def content_of(part: Folder) -> tuple[str | None, ...]:

@@ -236,7 +236,7 @@ class SensitiveStore(dg.ConfigurableResource):
         workers: Workers,
         with_embeddings: bool,
     ) -> PrivateInputs:
-        """Gives a mechanism that only counts the parts of the source split (`Stage.in_parts`).
+        """Gives a mechanism of exact sums the parts of the source split (`Stage.in_parts`).
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
@@ -248,7 +248,21 @@ class SensitiveStore(dg.ConfigurableResource):
             pass
         self._note_paid(dataset)
         nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
-        return PrivateInputs(records=nothing, parts=StoredParts(places, workers, with_embeddings))
+        exchange = self._emptied_exchange(dataset, reservation)
+        parts = StoredParts(places, workers, with_embeddings, exchange)
+        return PrivateInputs(records=nothing, parts=parts)
+
+    def _emptied_exchange(self, dataset: str, reservation: Reservation) -> Folder:
+        """An empty folder for what driver and workers hand one another under a charge.
+
+        A killed run may have left something: sums without noise, or weights of a step that no
+        checkpoint holds. It is removed before anything is drawn again, and with the rest of the
+        unfinished release.
+        """
+        folder = self.folder(dataset) / "passes" / reservation.id / "exchange"
+        self._files.remove(folder)
+        self._files.make_folder(folder.parent.parent, folder.parent, folder)
+        return folder
 
     def _note_paid(self, dataset: str) -> None:
         Fingerprints(self._files, self.base).note_paid(dataset)

@@ -5,7 +5,16 @@ for every kind of workers is in `protocol.py`.
 """
 
 from dpsynth_assets.workers.declared import declared_kind, declared_workers
+from dpsynth_assets.workers.keeping import forget, kept
 from dpsynth_assets.workers.local_processes import LocalWorkers
 from dpsynth_assets.workers.protocol import WorkerError, Workers
 
-__all__ = ["LocalWorkers", "WorkerError", "Workers", "declared_kind", "declared_workers"]
+__all__ = [
+    "LocalWorkers",
+    "WorkerError",
+    "Workers",
+    "declared_kind",
+    "declared_workers",
+    "forget",
+    "kept",
+]

@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from dpsynth_assets.paths import Folder
+from dpsynth_assets.workers.keeping import forget
 from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
 
 R = TypeVar("R")
@@ -50,6 +51,36 @@ class LocalWorkers:
         memory: int = 0,
     ) -> Iterator[R]:
         """Calls `function` for every part; see `Workers.map_parts`."""
+        with self.opened() as workers:
+            yield from workers.map_parts(function, parts, gpus=gpus, memory=memory)
+
+    @contextlib.contextmanager
+    def opened(self) -> "Iterator[OpenedProcesses]":
+        """Processes that stay until the block ends; see `Workers.opened`."""
+        workers = OpenedProcesses(self.count)
+        try:
+            yield workers
+        finally:
+            workers.close()
+
+
+class OpenedProcesses:
+    """Local workers that are there already; `LocalWorkers.opened` makes and closes them."""
+
+    def __init__(self, count: int) -> None:
+        """Starts nothing: the first map that needs processes does."""
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def map_parts(
+        self,
+        function: Callable[[Folder], R],
+        parts: Sequence[Folder],
+        *,
+        gpus: float = 0,
+        memory: int = 0,
+    ) -> Iterator[R]:
+        """Calls `function` for every part; see `Workers.map_parts`."""
         del gpus, memory  # One machine: nothing is placed.
         check_paths(parts)
         if self.count == 1 or len(parts) <= 1:
@@ -58,15 +89,24 @@ class LocalWorkers:
             return
         yield from self._in_processes(function, parts)
 
+    @contextlib.contextmanager
+    def opened(self) -> "Iterator[OpenedProcesses]":
+        """These same workers, which whoever made them closes."""
+        yield self
+
+    def close(self) -> None:
+        """Lets the processes end, and forgets what this one kept in their place."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+        forget()
+
     def _in_processes(
         self, function: Callable[[Folder], R], parts: Sequence[Folder]
     ) -> Iterator[R]:
         """Keeps each worker busy and one part waiting; results of more would pile up."""
-        threads = max(1, (os.cpu_count() or 1) // self.count)
-        # A forked child would inherit the locks of the threads of polars and PyTorch.
-        pool = ProcessPoolExecutor(
-            min(self.count, len(parts)), get_context("spawn"), _begin, (threads,)
-        )
+        pool = self._pool or _started(self.count)
+        self._pool = pool
         waiting: deque[tuple[Folder, Future[Outcome]]] = deque()
         try:
             for part in parts:
@@ -77,9 +117,15 @@ class LocalWorkers:
                 yield _awaited(*waiting.popleft())
         except BaseException:  # A failure, Ctrl-C, or a caller that wants no more.
             _end(pool)
+            self._pool = None
             raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+
+
+def _started(count: int) -> ProcessPoolExecutor:
+    """Processes that begin as tasks come, each with its share of the processors."""
+    threads = max(1, (os.cpu_count() or 1) // count)
+    # A forked child would inherit the locks of the threads of polars and PyTorch.
+    return ProcessPoolExecutor(count, get_context("spawn"), _begin, (threads,))
 
 
 def _awaited(part: Folder, future: "Future[Outcome]") -> Any:
@@ -101,6 +147,7 @@ def _end(pool: ProcessPoolExecutor) -> None:
     """Ends workers in the midst of their parts, whose files are written whole or not at all."""
     for process in list((pool._processes or {}).values()):
         process.kill()
+    pool.shutdown(cancel_futures=True)
 
 
 def _begin(threads: int) -> None:

@@ -4,6 +4,8 @@
 - What comes back is in the order of the parts, whichever was finished first. So a sum over parts is
   one sum, and a stage has one result for any number of workers.
 - A worker adds no noise and opens no ledger: the process that runs the step does both, once.
+- Workers that were opened (`Workers.opened`) stay over several maps, with what their functions keep
+  (`keeping.kept`): a model is opened once a process. They are gone at the end of the block.
 - No engine repeats a task. A failed part fails the step, and running it again goes on from the
   files of the finished parts, under the same charge.
 - An error of a worker arrives as its type alone. Its message may quote a record, so the message is
@@ -14,6 +16,7 @@ often. `docs/privacy.md` says who may see it on a cluster.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -57,6 +60,13 @@ class Workers(Protocol):
         Raises:
             WorkerError: A call failed, or a worker ended; those not begun are dropped.
             TypeError: A part is no path.
+        """
+
+    def opened(self) -> "AbstractContextManager[Workers]":
+        """Workers that stay until the block ends, whatever is mapped in it.
+
+        They begin with the first map that needs them, and anew after a map that failed or was left
+        early. At the end of the block they are gone, and what they kept with them.
         """
 
 

@@ -1,14 +1,14 @@
-"""Workers of a Ray cluster, by the extra `ray`: each part is a task of its own.
+"""Workers of a Ray cluster, by the extra `ray`: a pool of actors, each working on parts in turn.
 
-Ray moves what a task is given and what it returns through the memory of its nodes, and large values
-to their disks. So a task is given a path, and its function holds public values only; what it
-returns is counts, or nothing. Ray never repeats a task here (`max_retries=0`): repeating what was
-begun is decided by the step, under its charge.
+Ray moves what a call is given and what it returns through the memory of its nodes, and large values
+to their disks. So a call is given a path, and its function holds public values only; what it
+returns is short, or nothing. Ray repeats nothing here (`max_restarts=0`, `max_task_retries=0`):
+repeating what was begun is decided by the step, under its charge.
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ class RayWorkers:
     """Works on parts in a Ray cluster.
 
     Attributes:
-        count: Tasks at the same time, at most.
+        count: Workers at the same time, at most.
         address: Address of the cluster; None where this process is connected already.
     """
 
@@ -47,23 +47,112 @@ class RayWorkers:
         memory: int = 0,
     ) -> Iterator[R]:
         """Calls `function` for every part; see `Workers.map_parts`."""
-        check_paths(parts)
-        ray = _connected(self.address)
-        task = ray.remote(attempt).options(
-            num_cpus=1, num_gpus=gpus, memory=memory or None, max_retries=0, retry_exceptions=False
-        )
-        given = ray.put(function)
-        waiting: deque[tuple[Folder, Any]] = deque()
+        with self.opened() as workers:
+            yield from workers.map_parts(function, parts, gpus=gpus, memory=memory)
+
+    @contextmanager
+    def opened(self) -> "Iterator[OpenedActors]":
+        """Actors that stay until the block ends; see `Workers.opened`."""
+        workers = OpenedActors(self.count, self.address)
         try:
-            for part in parts:
-                waiting.append((part, task.remote(given, _absolute(part))))
-                if len(waiting) >= self.count:
-                    yield _awaited(ray, *waiting.popleft())
-            while waiting:
-                yield _awaited(ray, *waiting.popleft())
+            yield workers
         finally:
-            for _, reference in waiting:
-                ray.cancel(reference, force=True)
+            workers.close()
+
+
+class OpenedActors:
+    """A pool of actors, each a process of the cluster; `RayWorkers.opened` makes and closes it."""
+
+    def __init__(self, count: int, address: str | None) -> None:
+        """Starts nothing, and connects to nothing: the first map does."""
+        self.count = count
+        self._address = address
+        self._actors: list[Any] = []
+        self._asked: tuple[float, int] = (0, 0)
+
+    def map_parts(
+        self,
+        function: Callable[[Folder], R],
+        parts: Sequence[Folder],
+        *,
+        gpus: float = 0,
+        memory: int = 0,
+    ) -> Iterator[R]:
+        """Calls `function` for every part; see `Workers.map_parts`.
+
+        Actors ask for what a call needs; a map that needs something else gets other actors.
+        """
+        check_paths(parts)
+        if not parts:
+            return
+        ray = _connected(self._address)
+        self._start(ray, min(self.count, len(parts)), (gpus, memory))
+        try:
+            yield from self._results(ray, ray.put(function), parts)
+        except BaseException:  # A failure, Ctrl-C, or a caller that wants no more.
+            self.close()
+            raise
+
+    @contextmanager
+    def opened(self) -> "Iterator[OpenedActors]":
+        """These same workers, which whoever made them closes."""
+        yield self
+
+    def close(self) -> None:
+        """Ends the actors, in the midst of a part, too: its files are written whole or not."""
+        actors, self._actors = self._actors, []
+        if actors:
+            import ray
+
+            for actor in actors:
+                ray.kill(actor, no_restart=True)
+
+    def _start(self, ray: Any, count: int, asked: tuple[float, int]) -> None:
+        """Asks for as many actors as there are parts to work on at the same time."""
+        if asked != self._asked:
+            self.close()
+            self._asked = asked
+        gpus, memory = asked
+        kind = ray.remote(_Worker).options(
+            num_cpus=1, num_gpus=gpus, memory=memory or None, max_restarts=0, max_task_retries=0
+        )
+        self._actors += [kind.remote() for _ in range(count - len(self._actors))]
+
+    def _results(self, ray: Any, given: Any, parts: Sequence[Folder]) -> Iterator[Any]:
+        """Gives each part to an actor that is free; yields in the order of the parts.
+
+        An actor for which the cluster has no place yet gets none: others do its parts. Parts far
+        ahead of the one that is due wait, since their results would pile up.
+        """
+        coming: dict[Any, Any] = {actor.is_there.remote(): actor for actor in self._actors}
+        begun: dict[int, Any] = {}
+        free: list[Any] = []
+        for due, part in enumerate(parts):
+            while True:
+                while free and len(begun) < min(len(parts), due + 2 * self.count):
+                    actor, number = free.pop(), len(begun)
+                    begun[number] = actor.attempt.remote(given, _absolute(parts[number]))
+                    coming[begun[number]] = actor
+                if due in begun and begun[due] not in coming:
+                    break
+                (found,), _ = ray.wait(list(coming), num_returns=1)
+                free.append(coming.pop(found))
+                if found not in begun.values():  # An actor begins, or cannot.
+                    _awaited(ray, part, found)
+            yield _awaited(ray, part, begun[due])
+            begun[due] = None
+
+
+class _Worker:
+    """The process of one actor, which keeps what its functions keep."""
+
+    def is_there(self) -> Outcome:
+        """Says, by returning, that the cluster found a place for it."""
+        return Outcome()
+
+    def attempt(self, function: Callable[[Folder], Any], part: Folder) -> Outcome:
+        """Calls a function; see `protocol.attempt`."""
+        return attempt(function, part)
 
 
 def _absolute(part: Folder) -> Folder:

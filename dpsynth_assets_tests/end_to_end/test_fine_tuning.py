@@ -18,7 +18,7 @@ from dpsynth_assets.exports.contents import PROMPTS_FILE
 from dpsynth_assets.exports.exporting import export_generator
 from dpsynth_assets.exports.package import Packager
 from dpsynth_assets.exports.verification import verify_package
-from dpsynth_assets.methods.fine_tuning import generation
+from dpsynth_assets.methods.fine_tuning import generator_inputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.row_source import RowSampling
@@ -113,9 +113,9 @@ def failure(unfinished):
         generator.model.slope.register_buffer("calls", torch.zeros(1))
         return generator
 
-    fresh_generator = generation.fresh_generator
+    fresh_generator = generator_inputs.fresh_generator
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation, "fresh_generator", untrainable)
+        patch.setattr(generator_inputs, "fresh_generator", untrainable)
         result = unfinished.run(f"+{TRAINED}")
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     return failed.event_specific_data.user_failure_data.description, ledger().entries()

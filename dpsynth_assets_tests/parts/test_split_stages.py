@@ -356,7 +356,7 @@ def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, pub
     assert not PrivacyLedger().open().entries("letters")
 
 
-def test_every_stage_that_may_be_given_parts_counts_over_them(tmp_path, store):
+def test_every_stage_that_may_be_given_parts_sums_over_them(tmp_path, store):
     """A stage that is marked so and reads `records` would release on nothing: none does."""
     marked = set()
     for file in load_dataset_files(dataset_folders()):
@@ -371,5 +371,8 @@ def test_every_stage_that_may_be_given_parts_counts_over_them(tmp_path, store):
         ("aug_pe", "population"),
         ("aug_pe_from_corpus", "label_histogram"),
         ("aug_pe_from_corpus", "population"),
+        ("ctcl", "finetuned_generator"),
+        ("dp_fine_tuning", "finetuned_generator"),
+        ("downstream_fine_tuning", "downstream_model"),
     }
     assert ("cluster_histogram", "cluster_histogram") in marked

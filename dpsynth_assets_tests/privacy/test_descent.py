@@ -76,7 +76,7 @@ def test_t5_is_clipped_by_example_whether_or_not_there_are_as_many_as_tokens(exa
     for products in Products:
         error = (clipped(model, part, bound, products) - expected).norm()
         assert error < 2 * products.clip_margin * expected.norm()
-    whole = clipped(model, part, 1e9)
+    whole = clipped(model, part, 1e3)
     torch.testing.assert_close(whole, gradients.sum(dim=0), rtol=1e-4, atol=1e-6)
 
 

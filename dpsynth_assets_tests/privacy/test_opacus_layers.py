@@ -15,7 +15,7 @@ from dpsynth_assets.privacy.per_example import (
 from dpsynth_assets.privacy.per_example.support import ModuleKind, kind_of
 
 VOCABULARY, BATCH, TOKENS = 40, 5, 7
-HUGE = 1e9
+HUGE = 1e3
 SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2,
     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import secrets
 import shutil
+import time
 import traceback
 from pathlib import Path
 
@@ -12,12 +13,17 @@ import pytest
 
 from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.methods.cluster_histogram import CellCounts
+from dpsynth_assets.methods.fine_tuning.split_training import StepOfPart
+from dpsynth_assets.models.fine_tuning import FineTuningSettings
+from dpsynth_assets.privacy.per_example import Products
+from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
 from dpsynth_assets.resources.record_parts import read_whole
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
+from dpsynth_assets_tests.parts.training_tasks import RECORDS, Marks
 from dpsynth_assets_tests.workers import tasks
 
 pytestmark = pytest.mark.slow
@@ -61,6 +67,24 @@ def test_results_come_in_the_order_of_parts(sessions, parts, count):
     assert made == [len(tasks.SECRET) + number for number in range(5)]
 
 
+def test_opened_workers_stay_with_what_they_keep_until_the_block_ends(sessions, parts):
+    with RayWorkers(2).opened() as workers:
+        told = [each for _ in range(3) for each in workers.map_parts(tasks.kept_here, parts)]
+        processes = {process for process, _ in told}
+        assert 1 <= len(processes) <= 2
+        assert max(times for _, times in told) >= 15 / 2
+        order = list(workers.map_parts(tasks.slow_for_the_first, parts))
+        assert order == [len(tasks.SECRET) + number for number in range(5)]
+        with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError"):
+            list(workers.map_parts(tasks.quotes_a_record, parts))
+        again = {process for process, _ in workers.map_parts(tasks.kept_here, parts)}
+        assert not again & processes, "a map that failed ends its actors"
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{process}").exists() for process in again | processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_an_error_of_a_worker_quotes_no_record_anywhere(sessions, parts, capfd):
     with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError") as e:
         list(RayWorkers(2).map_parts(tasks.quotes_a_record, parts))
@@ -87,6 +111,30 @@ def test_a_cohort_in_parts_is_what_one_process_makes_of_it(sessions, tmp_path):
     assert made["here"][1:] == made["there"][1:]
     kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
     assert not [1 for content in kept if SECRET.encode() in content]
+
+
+def test_a_step_of_a_training_over_parts_is_the_sum_of_one_process(sessions, tmp_path):
+    """Weights go by the store, and the model is opened once an actor."""
+    house = SensitiveStore.at(str(tmp_path / "house"))
+    store_in_parts(declared(tmp_path, parts=3), house, LocalWorkers(1))
+    places = house.parts("letters").places
+    exchange = house.folder("letters") / "passes" / "r-1" / "exchange"
+    exchange.mkdir(parents=True, mode=0o700)
+    step = StepOfPart(
+        run="marks",
+        inputs=Marks(),
+        settings=FineTuningSettings(learning_rate=1.0, products=Products.FLOAT64, threads=1),
+        sampled=SampledSum(sampling_probability=1.0, l2_bound=2.0),
+    )
+    weights = [np.linspace(0, 1, RECORDS, dtype=np.float32)[None]]
+    found = []
+    for kind in (LocalWorkers(1), RayWorkers(2)):
+        with kind.opened() as workers:
+            parts = StoredParts(places, workers, False, exchange)
+            found += [parts.summed(step, weights).tolist() for _ in range(2)]
+    assert found[0][-1] > 10
+    assert all(each == found[0] for each in found)
+    assert not list(exchange.iterdir())
 
 
 def test_a_worker_that_is_killed_is_not_called_again(sessions, parts, tmp_path):

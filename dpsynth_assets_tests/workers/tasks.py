@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.workers import kept
 
 SECRET = "Dear doctor, my name is Ada."
 
@@ -52,3 +53,15 @@ class LongAfterTheFirst:
             time.sleep(600)
             (self.marks / "ended").touch()
         return 0
+
+
+def kept_here(part: Path) -> tuple[int, int]:
+    """The process, and how often it made what it keeps."""
+    made = kept("made", part.parent.name, list)
+    made.append(part.name)
+    return os.getpid(), len(made)
+
+
+def slow_for_the_first(part: Path) -> int:
+    time.sleep(0.5 if part.name.startswith("00000") else 0)
+    return len(part.read_text())

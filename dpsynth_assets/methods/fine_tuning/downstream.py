@@ -1,6 +1,7 @@
 """DP training of the downstream model on private records, without any synthetic text."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dpsynth_assets.methods.fine_tuning.private_training import (
     refuse_without_rate,
 )
 from dpsynth_assets.methods.fine_tuning.room import training_room
+from dpsynth_assets.methods.fine_tuning.split_training import training_examples
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -74,6 +76,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
             name=STAGE,
             title="Downstream model trained on the private records by DP-Adam.",
             needs_embeddings=self.config.task == "classification",
+            in_parts=self.config.exact_sums and self.config.task == "next_word",
         )
         return (stage,)
 
@@ -116,12 +119,13 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
         **Source** CTCL, section 4.1.2 (Downstream DPFT).
         """
-        examples: Sequence[Any]
         if self.config.task == "next_word":
-            start, examples = self._causal_start(public), self._words(private)
+            start, inputs = self._causal_start(public), NextWordInputs(self.config)
+            with training_examples(private, inputs, start) as examples:
+                trained = self.train(stage, start, examples, checkpoint, progress)
         else:
-            start, examples = self._classifier_start(private), self._labelled(private)
-        trained = self.train(stage, start, examples, checkpoint, progress)
+            start, labelled = self._classifier_start(private), self._labelled(private)
+            trained = self.train(stage, start, labelled, checkpoint, progress)
         model = start.model if self.config.lora_rank is None else merge_adapters(start.model)
         folder = checkpoint.filled(lambda files: self._save(model, files))
         facts = {"task": self.config.task, **trained.value}
@@ -152,24 +156,15 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
     def _causal_start(self, public: PublicInputs) -> TrainingStart:
         """The start and the vocabulary that corpora are scored with; labels play no part."""
-        settings = next_word_settings(self.config)
-        return TrainingStart(
-            model=trainable(new_next_word_model(_on_accelerator(settings)), self.config),
-            loss=CausalLoss(
-                pad_token_id=PublicWordPieces.pad_token_id,
-                start_token_id=PublicWordPieces.begin_token_id,
-            ),
-            name="word embeddings of MiniLM",
-            public_examples=text_examples(public_texts(public)[:_PUBLIC_EXAMPLES], settings),
+        shown = text_examples(
+            public_texts(public)[:_PUBLIC_EXAMPLES], next_word_settings(self.config)
         )
+        return replace(NextWordInputs(self.config).open(), public_examples=shown)
 
     def _classifier_start(self, private: PrivateInputs) -> TrainingStart:
         """A linear layer over public embeddings, of which only the width is read here."""
         model = new_label_classifier(_embeddings(private).shape[1], len(self.terms.labels))
         return TrainingStart(model=model, loss=LabelLoss(), name="zero")
-
-    def _words(self, private: PrivateInputs) -> list[TokenExample]:
-        return text_examples(private.records["text"].to_list(), next_word_settings(self.config))
 
     def _labelled(self, private: PrivateInputs) -> list[LabelledEmbedding]:
         """Examples of the classifier; records without text or a declared label are left out."""
@@ -186,6 +181,34 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
             save_next_word_model(trained, next_word_settings(self.config), folder)
         else:
             save_label_classifier(trained, self.terms.labels, folder)
+
+
+@dataclass(frozen=True)
+class NextWordInputs:
+    """The causal model and its examples, in any process; see `split_training.TrainingInputs`.
+
+    Attributes:
+        config: Settings of the method, `task: next_word`.
+    """
+
+    config: DownstreamConfig
+
+    def open(self) -> TrainingStart:
+        """Opens the public start."""
+        settings = next_word_settings(self.config)
+        return TrainingStart(
+            model=trainable(new_next_word_model(_on_accelerator(settings)), self.config),
+            loss=CausalLoss(
+                pad_token_id=PublicWordPieces.pad_token_id,
+                start_token_id=PublicWordPieces.begin_token_id,
+            ),
+            name="word embeddings of MiniLM",
+        )
+
+    def examples(self, start: TrainingStart, private: PrivateInputs) -> list[TokenExample]:
+        """Texts that have words."""
+        del start
+        return text_examples(private.records["text"].to_list(), next_word_settings(self.config))
 
 
 def next_word_settings(config: DownstreamConfig) -> NextWordSettings:

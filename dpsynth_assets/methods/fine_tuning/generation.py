@@ -1,7 +1,7 @@
 """Methods that fine-tune a generator: one paid stage, then any number of free rows."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +14,17 @@ from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     conditioning,
     generator_prompts,
-    training_pairs,
 )
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig, generator_settings
+from dpsynth_assets.methods.fine_tuning.generator_inputs import GeneratorInputs, generator_of
 from dpsynth_assets.methods.fine_tuning.generators import (
-    PairLoss,
-    encode_pairs,
-    fresh_generator,
     public_pairs,
     public_texts,
     take_trained,
-    trainable_generator,
     trial_pairs,
 )
 from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingMethod,
-    TrainingStart,
     refuse_without_rate,
 )
 from dpsynth_assets.methods.fine_tuning.room import (
@@ -38,6 +33,7 @@ from dpsynth_assets.methods.fine_tuning.room import (
     training_room,
 )
 from dpsynth_assets.methods.fine_tuning.serving import open_writer
+from dpsynth_assets.methods.fine_tuning.split_training import training_examples
 from dpsynth_assets.methods.fine_tuning.writing import (
     NO_TOPIC,
     TOPICS_DRAWN,
@@ -57,11 +53,7 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
     SyntheticCorpus,
 )
-from dpsynth_assets.models.conditional_generator import (
-    ConditionalGenerator,
-    load_conditional_generator,
-)
-from dpsynth_assets.models.fine_tuning import TokenExample
+from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.storage.disk_room import Room
@@ -119,6 +111,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             name=FINETUNED_GENERATOR,
             title="Generator fine-tuned on the private records by DP-Adam.",
             needs_embeddings=self.has_keywords,
+            in_parts=self.config.exact_sums,
         )
         return (stage,)
 
@@ -133,10 +126,10 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """
         del stage
         refuse_without_rate(self.config, len(public_texts(public)))
-        known, generator = self._conditioning(public), self._fresh(public)
-        pairs = trial_pairs(known, self.config.max_document_tokens)
-        examples = encode_pairs(generator, pairs, self.config.max_document_tokens)
-        self.check_trainable(self._start(generator), examples)
+        inputs = self._inputs(public)
+        start = inputs.open()
+        pairs = trial_pairs(inputs.known, self.config.max_document_tokens)
+        self.check_trainable(start, inputs.encoded(start, pairs))
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the weights and files of the public model, where they lie in a folder here."""
@@ -163,13 +156,13 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
         **Source** CTCL, section 3.3 (DP finetuning) and 4.1.3.
         """
-        known, generator = self._conditioning(public), self._fresh(public)
-        longest = self.config.max_document_tokens
-        start = self._start(
-            generator, encode_pairs(generator, public_pairs(public, known), longest)
-        )
-        private_examples = encode_pairs(generator, training_pairs(private, known), longest)
-        trained = self.train(stage, start, private_examples, checkpoint, progress)
+        inputs = self._inputs(public)
+        start = inputs.open()
+        shown = inputs.encoded(start, public_pairs(public, inputs.known))
+        start = replace(start, public_examples=shown)
+        with training_examples(private, inputs, start) as private_examples:
+            trained = self.train(stage, start, private_examples, checkpoint, progress)
+        generator = generator_of(start)
         take_trained(generator, start.model, self.config.lora_rank)
         folder = checkpoint.filled(generator.save)
         return Release(value=StageRelease(facts=trained.value, files=folder), cost=trained.cost)
@@ -244,24 +237,14 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             )
         }
 
-    def _start(
-        self, generator: ConditionalGenerator, public_examples: Sequence[TokenExample] = ()
-    ) -> TrainingStart:
-        return TrainingStart(
-            model=trainable_generator(generator, self.config),
-            loss=PairLoss(generator),
-            name=generator.name,
-            public_examples=public_examples,
-        )
-
-    def _fresh(self, public: PublicInputs) -> ConditionalGenerator:
+    def _inputs(self, public: PublicInputs) -> GeneratorInputs:
         start = self.starts_from(public)
-        return fresh_generator(
-            start.source,
-            start.device,
+        return GeneratorInputs(
+            source=start.source,
+            device=start.device,
             pretrained=self.pretrained,
-            templates=self.templates,
-            prompt_tokens=self.config.prompt_tokens,
+            config=self.config,
+            known=self._conditioning(public),
         )
 
     def _conditioning(self, public: PublicInputs) -> Conditioning:

@@ -15,6 +15,7 @@ from dpsynth_assets.models.fine_tuning import (
     ExampleLoss,
     FineTuningFacts,
     FineTuningSettings,
+    SplitExamples,
     fine_tune_privately,
     kept_learning_rate,
     public_learning_rate,
@@ -114,7 +115,7 @@ class TrainingMethod(Method[TrainingConfigT]):
         self,
         stage: Stage,
         start: TrainingStart,
-        private_examples: Sequence[Any],
+        private_examples: Sequence[Any] | SplitExamples,
         checkpoint: Checkpoint,
         progress: ProgressCallback,
     ) -> Release[dict[str, Any]]:
@@ -123,7 +124,7 @@ class TrainingMethod(Method[TrainingConfigT]):
         Args:
             stage: Has the planned training.
             start: What is trained.
-            private_examples: n examples, whatever `start.loss` takes.
+            private_examples: n examples, whatever `start.loss` takes; or those that lie in parts.
             checkpoint: Where the unfinished stage keeps its state.
             progress: Told steps, ε so far of what is planned, and the loss on public text, all
                 after steps that follow from T alone.
@@ -168,7 +169,10 @@ class _Run:
     start: TrainingStart
 
     def train(
-        self, private_examples: Sequence[Any], checkpoint: Checkpoint, progress: ProgressCallback
+        self,
+        private_examples: Sequence[Any] | SplitExamples,
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
     ) -> dict[str, Any]:
         """Trains the model in place; returns public facts."""
         mechanism = self.planned.open()

@@ -2,8 +2,9 @@
 
 Read in this order: `settings` (with LoRA adapters), `virtual_tokens` (prompt tuning),
 `integer_base` (frozen layers in integers), `losses` (of one example), `sources` (private or plain
-gradients), `reports` (of a run), `checkpoints`, `training` (the two functions to call), `dry_run`
-(refuses models that cannot be trained) and `learning_rate` (chosen on public text).
+gradients), `split` (gradients of records that lie with workers), `reports` (of a run),
+`checkpoints`, `training` (the two functions to call), `dry_run` (refuses models that cannot be
+trained) and `learning_rate` (chosen on public text).
 """
 
 from dpsynth_assets.models.fine_tuning.checkpoints import CheckpointFolders, kept_learning_rate
@@ -23,6 +24,7 @@ from dpsynth_assets.models.fine_tuning.settings import (
     merge_adapters,
 )
 from dpsynth_assets.models.fine_tuning.sources import PlainSampling
+from dpsynth_assets.models.fine_tuning.split import PartGradients, SplitExamples
 from dpsynth_assets.models.fine_tuning.training import (
     FineTuningFacts,
     fine_tune,
@@ -42,8 +44,10 @@ __all__ = [
     "ExampleLoss",
     "FineTuningFacts",
     "FineTuningSettings",
+    "PartGradients",
     "PlainSampling",
     "SequenceToSequenceLoss",
+    "SplitExamples",
     "TokenExample",
     "add_adapters",
     "add_virtual_tokens",

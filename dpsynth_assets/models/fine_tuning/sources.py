@@ -36,9 +36,14 @@ class GradientSource(Protocol):
         """Skips the first `step` steps."""
 
     def gradients(
-        self, model: Any, examples: Sequence[Any]
+        self, model: Any, examples: Any
     ) -> "Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]":
-        """Yields parameters and their gradients, one pair a step."""
+        """Yields parameters and their gradients, one pair a step.
+
+        Args:
+            model: As it is trained.
+            examples: What this source draws from.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +99,7 @@ class PrivateGradients:
             yield LossOfPart(len(part), partial(self._losses, part))
 
     def _refuse_unbounded(self, model: Any) -> None:
-        if self.settings.dropout:
-            raise ValueError(
-                "Expected dropout: false in a private run, got true: what is dropped of a record "
-                "follows from its place among others. Train without dropout; noise regularises."
-            )
+        refuse_dropout(self.settings)
         if self.mechanism.most_in_company and self.mechanism.gradient_slack is None:
             refuse_undeclared_slack(model, autocast=self.settings.autocast)
 
@@ -194,6 +195,19 @@ class PlainGradients:
             torch.zeros_like(parameter) if total is None else total
             for parameter, total in zip(parameters, totals, strict=True)
         ]
+
+
+def refuse_dropout(settings: FineTuningSettings) -> None:
+    """Refuses private runs in which a record's gradient would follow from its place.
+
+    Raises:
+        ValueError: Dropout is active.
+    """
+    if settings.dropout:
+        raise ValueError(
+            "Expected dropout: false in a private run, got true: what is dropped of a record "
+            "follows from its place among others. Train without dropout; noise regularises."
+        )
 
 
 def thread_count(settings: FineTuningSettings) -> int:

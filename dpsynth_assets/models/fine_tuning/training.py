@@ -25,6 +25,7 @@ from dpsynth_assets.models.fine_tuning.sources import (
     PlainSampling,
     PrivateGradients,
 )
+from dpsynth_assets.models.fine_tuning.split import SplitExamples, SplitGradients
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.per_example import opacus_layers
@@ -54,7 +55,7 @@ class FineTuningFacts:
 
 def fine_tune_privately(  # noqa: PLR0913  a run has these parts
     model: Any,
-    private_examples: Sequence[Any],
+    private_examples: Sequence[Any] | SplitExamples,
     loss: ExampleLoss,
     mechanism: DpSgdMechanism,
     settings: FineTuningSettings,
@@ -68,7 +69,8 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
 
     Args:
         model: A transformers model on any device, possibly with adapters.
-        private_examples: n examples, whatever `loss` takes.
+        private_examples: n examples, whatever `loss` takes; or those that lie with workers, for
+            settings and a mechanism of exact sums.
         loss: Losses of single examples.
         mechanism: Fresh, and charged for all its steps.
         settings: Of AdamW, micro-batches and checkpoints.
@@ -96,7 +98,11 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
     **Source** CTCL, section 4.1.3 and appendix A: DP-Adam (Li et al. 2022) with clip 1, with the
     Poisson batches its accounting assumes (errata B-002.1).
     """
-    source = PrivateGradients(mechanism=mechanism, loss=loss, settings=settings)
+    source: GradientSource
+    if isinstance(private_examples, SplitExamples):
+        source = SplitGradients(mechanism=mechanism, settings=settings)
+    else:
+        source = PrivateGradients(mechanism=mechanism, loss=loss, settings=settings)
     charge = {
         "event": event_to_json(mechanism.event()),
         "l2_bound": mechanism.l2_bound,
@@ -145,7 +151,7 @@ def fine_tune(
 
 def _run(
     model: Any,
-    examples: Sequence[Any],
+    examples: Sequence[Any] | SplitExamples,
     source: GradientSource,
     settings: FineTuningSettings,
     charge: Mapping[str, Any],

@@ -6,6 +6,7 @@ is known that their first axis counts examples (`descent`; `relative_bias` for T
 beside their inputs have each example's gradient computed once, for both. CPU threads take parts of
 a batch side by side, each with modules of its own over the same weights.
 Layers of other kinds (`support`) have each example's gradient computed by Opacus (`opacus_layers`).
+Sums in float64 are exact (`sum_lattice`), so that workers may share a batch (`split_batches`).
 What records that share a pass may move one another is bounded and charged (`shared_passes`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
 it and adds noise.
@@ -21,7 +22,7 @@ from dpsynth_assets.privacy.per_example.shared_passes import (
     most_in_company,
     refuse_undeclared_slack,
 )
-from dpsynth_assets.privacy.per_example.support import opacus_layers
+from dpsynth_assets.privacy.per_example.support import opacus_layers, trainable_parameters
 
 __all__ = [
     "GRADIENT_SLACK",
@@ -31,4 +32,5 @@ __all__ = [
     "most_in_company",
     "opacus_layers",
     "refuse_undeclared_slack",
+    "trainable_parameters",
 ]

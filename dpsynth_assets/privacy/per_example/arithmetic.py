@@ -20,8 +20,9 @@ far cancellation among its own tokens can magnify rounding. Ordinary text stays 
 class Products(StrEnum):
     """Arithmetic of the products that make up a clipped sum.
 
-    FLOAT64: sums and Gram matrices in float64. Sensitivity holds by proof, for the inputs and
-        output gradients that a pass leaves of each record.
+    FLOAT64: products and Gram matrices in float64, sums exact whatever the order of adding.
+        Sensitivity holds by proof, for the inputs and output gradients that a pass leaves of each
+        record.
     NATIVE: in the type of the activations (float32, or bfloat16 under autocast), accumulated in
         float32 within a micro-batch and in float64 across them; a step of the embedded generator
         takes two thirds of the time. Sensitivity is not proved: it holds as far as rounding errors
@@ -41,9 +42,12 @@ class Products(StrEnum):
         record's own gradient moves with the other records of its pass is kept back besides, by
         `DpSgdMechanism.record_bound`.
 
-        FLOAT64, 2^-12: |error| <= K 2^-53 · Σ_i c_i coarse_i <= K N 2^-45 C for each of the two
-        sums (`COARSE_RATIO`), and N^2 2^-53 C for adding up N products, together under 2^-12 C for
-        K N <= 2^31 and N <= 2^19. Norms are rounded up.
+        FLOAT64, 2^-12: what an example adds is placed on a lattice of units of at most 2^-31 C, and
+        such numbers add up exactly for N <= 2^20 (`SumLattice`), so that nothing but the example's
+        own vector is rounded. Its products err by at most T 2^-53 c coarse <= T 2^-45 C
+        (`COARSE_RATIO`), under 2^-14 C for T <= 2^31; placing it moves each of P numbers by half a
+        unit for every use of its parameter, and a looked-up row for every token, together under
+        2^-13 C where uses · √P + T √n <= 2^19. Norms are rounded up.
 
         NATIVE, 2^-7: the same bound is void in float32. Errors that act like independent ones of
         mean zero (Higham and Mary 2019) grow as √K 2^-24 times the sum, itself at most C times

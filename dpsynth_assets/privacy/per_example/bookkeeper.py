@@ -7,6 +7,7 @@ parameter.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights, useful_threads
@@ -14,19 +15,23 @@ from dpsynth_assets.privacy.per_example.arithmetic import Products, column_block
 from dpsynth_assets.privacy.per_example.norms import norm_bounds
 from dpsynth_assets.privacy.per_example.opacus_layers import refuse_unfit
 from dpsynth_assets.privacy.per_example.recording import recording
+from dpsynth_assets.privacy.per_example.sum_lattice import SumLattice
 from dpsynth_assets.privacy.per_example.support import (
     ModuleKind,
     booked_modules,
     trainable_parameters,
 )
-from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
+from dpsynth_assets.privacy.per_example.uses import Factors, Product
 
 if TYPE_CHECKING:
     import torch
 
 
 def add_weighted(
-    private_sum: "torch.Tensor", factors: Factors, scales: "torch.Tensor", products: Products
+    private_sum: "torch.Tensor",
+    factors: Factors,
+    scales: "torch.Tensor",
+    lattice: SumLattice | None = None,
 ) -> None:
     """Adds Σ_i scales_i · G_i to the sum of one parameter.
 
@@ -34,44 +39,62 @@ def add_weighted(
         private_sum: (*shape) float64, changed in place.
         factors: Of the parameter.
         scales: (B,) float64 in [0, 1].
-        products: Arithmetic.
+        lattice: Where products are taken in float64 and sums are exact; None: `Products.NATIVE`.
     """
+    if lattice is not None:
+        _add_exactly(private_sum, factors, scales, lattice)
+        return
     if factors.vectors is not None:
         private_sum.view(-1).add_(scales @ factors.vectors)
     if factors.kept is not None:
         private_sum.view(-1).add_(scales.to(factors.kept.dtype) @ factors.kept)
     for product in factors.products:
-        _add_product(private_sum, product, scales, products)
+        _add_product(private_sum, product, scales)
     for lookup in factors.lookups:
-        _add_lookup(private_sum, lookup, scales)
+        rows = lookup.right.double() * scales[:, None, None]
+        private_sum.index_add_(0, lookup.index.reshape(-1), rows.flatten(0, 1))
 
 
-def _add_product(
-    private_sum: "torch.Tensor", product: Product, scales: "torch.Tensor", products: Products
-) -> None:
+def _add_product(private_sum: "torch.Tensor", product: Product, scales: "torch.Tensor") -> None:
     """One product over all examples and tokens; the narrower factor carries the scales."""
     import torch
 
-    left, right = product.left, product.right
-    total = private_sum
-    if left.shape[2] < right.shape[2]:
-        left, right, total = right, left, private_sum.mT
-    double = products is Products.FLOAT64
-    factor = scales[:, None, None].to(torch.float64 if double else torch.float32)
+    left, right, total = _wider_first(product, private_sum)
+    factor = scales[:, None, None].to(torch.float32)
     # The type of the wider of both, then once rounded.
-    scaled = (right * factor).to(factor.dtype if double else right.dtype).flatten(0, 1)
+    scaled = (right * factor).to(right.dtype).flatten(0, 1)
     rows = left.flatten(0, 1)
     for block in column_blocks(rows, max(len(rows), scaled.shape[1])):
-        part = rows[:, block].mT
-        if double:
-            total[block].addmm_(part.double(), scaled)
-        else:
-            total[block].add_(wide_product(part, scaled))
+        total[block].add_(wide_product(rows[:, block].mT, scaled))
 
 
-def _add_lookup(private_sum: "torch.Tensor", lookup: Lookup, scales: "torch.Tensor") -> None:
-    rows = lookup.right.double() * scales[:, None, None]
-    private_sum.index_add_(0, lookup.index.reshape(-1), rows.flatten(0, 1))
+def _add_exactly(
+    private_sum: "torch.Tensor", factors: Factors, scales: "torch.Tensor", lattice: SumLattice
+) -> None:
+    """What each example adds is placed on the lattice by itself; such numbers add up exactly."""
+    if factors.vectors is not None:
+        vectors = lattice.placed(factors.vectors.double() * scales[:, None]).sum(dim=0)
+        lattice.add(lambda: private_sum.view(-1).add_(vectors))
+    for product in factors.products:
+        left, right, total = _wider_first(product, private_sum)
+        for own, other, scale in zip(left, right, scales, strict=True):
+            scaled = other.double() * scale
+            for block in column_blocks(own, max(len(own), scaled.shape[1])):
+                added = lattice.placed(own[:, block].mT.double() @ scaled)
+                lattice.add(partial(total[block].add_, added))
+    for lookup in factors.lookups:
+        rows = lattice.placed(lookup.right.double() * scales[:, None, None]).flatten(0, 1)
+        lattice.add(partial(private_sum.index_add_, 0, lookup.index.reshape(-1), rows))
+
+
+def _wider_first(
+    product: Product, private_sum: "torch.Tensor"
+) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """Both factors, and the sum as a matrix of the wider one's columns by the narrower one's."""
+    left, right = product.left, product.right
+    if left.shape[2] < right.shape[2]:
+        return right, left, private_sum.mT
+    return left, right, private_sum
 
 
 class LossOfPart(NamedTuple):
@@ -108,22 +131,29 @@ class Bookkeeper:
         self.names = tuple(trainable_parameters(model))
         self.parameters = tuple(trainable_parameters(model).values())
 
-    def private_clipped_sums(
-        self, private_parts: Iterable[LossOfPart], l2_bound: float
-    ) -> "tuple[list[torch.Tensor], int]":
-        """As `PerExampleGradients.private_clipped_sums`, in the calling thread."""
+    def zeros(self) -> "list[torch.Tensor]":
+        """Sums of nothing, float64."""
         import torch
 
-        sums = [
+        return [
             torch.zeros(each.shape, dtype=torch.float64, device=each.device)
             for each in self.parameters
         ]
+
+    def add_clipped(
+        self,
+        private_sums: "list[torch.Tensor]",
+        private_parts: Iterable[LossOfPart],
+        l2_bound: float,
+        lattice: SumLattice | None,
+    ) -> int:
+        """Adds the clipped gradients of all examples to sums; returns how many there were."""
         rows = 0
         for part in private_parts:
             factors = self.factors(part)
-            self._add_clipped(sums, factors, part.examples, l2_bound)
+            self._add_clipped(private_sums, factors, part.examples, l2_bound, lattice)
             rows += part.examples
-        return sums, rows
+        return rows
 
     def factors(self, part: LossOfPart) -> list[Factors | None]:
         """One forward and backward pass; the factors of each parameter, None where unused."""
@@ -161,6 +191,7 @@ class Bookkeeper:
         factors: list[Factors | None],
         rows: int,
         l2_bound: float,
+        lattice: SumLattice | None,
     ) -> None:
         """Scales each example to the bound and adds it to the sums."""
         import torch
@@ -180,7 +211,7 @@ class Bookkeeper:
             for index, total in enumerate(sums):
                 own, factors[index] = factors[index], None  # its activations go with it
                 if own is not None:
-                    add_weighted(total, own, scales, self._products)
+                    add_weighted(total, own, scales, lattice)
 
 
 class PerExampleGradients:
@@ -210,12 +241,14 @@ class PerExampleGradients:
         Raises:
             TypeError: If it has a trainable layer that neither can work on.
         """
-        first = Bookkeeper(model, Products(products))
+        self.products = Products(products)
+        first = Bookkeeper(model, self.products)
         self.names, self.parameters = first.names, first.parameters
-        copies = range(1, useful_threads(self.parameters, threads))
+        exact = self.products is Products.FLOAT64
+        copies = range(1, useful_threads(self.parameters, threads, one_sum=exact))
         self._bookkeepers = [
             first,
-            *(Bookkeeper(shares_weights(model), Products(products)) for _ in copies),
+            *(Bookkeeper(shares_weights(model), self.products) for _ in copies),
         ]
 
     @property
@@ -242,22 +275,30 @@ class PerExampleGradients:
 
         **Privacy** One example moves the sums by at most C, over all parameters together, up to
         rounding: `Products.clip_margin`. Threads change nothing of that: each part goes to exactly
-        one of them, which clips its examples before anything is added, and the float64 sums of the
-        threads are added in the order of the threads. N counts every part once, so that a part
-        lost or taken twice is refused with its gradient (`StepMeter.release`).
+        one of them, which clips its examples before anything is added. Where sums are exact the
+        threads share them, and every pass has one thread of its own, so that what a record adds
+        follows neither from how many threads there are nor from the other records; else each thread
+        has float64 sums, which are added in the order of the threads. N counts every part once, so
+        that a part lost or taken twice is refused with its gradient (`StepMeter.release`).
         """
-        if self.threads == 1:
-            return self._bookkeepers[0].private_clipped_sums(private_parts, l2_bound)
+        exact = self.products is Products.FLOAT64
+        lattice = SumLattice.of(l2_bound) if exact else None
+        first = self._bookkeepers[0]
+        if self.threads == 1 and (not exact or first.parameters[0].device.type != "cpu"):
+            sums = first.zeros()
+            return sums, first.add_clipped(sums, private_parts, l2_bound, lattice)
         parts = list(private_parts)
+        shared = first.zeros()
+        own_sums = [shared if exact or own == 0 else first.zeros() for own in range(self.threads)]
         with one_thread_each(self.threads) as executor:
             running = [
-                executor.submit(each.private_clipped_sums, parts[own :: self.threads], l2_bound)
-                for own, each in enumerate(self._bookkeepers)
+                executor.submit(
+                    each.add_clipped, sums, parts[own :: self.threads], l2_bound, lattice
+                )
+                for own, (each, sums) in enumerate(zip(self._bookkeepers, own_sums, strict=True))
             ]
-            found = [each.result() for each in running]
-        sums, rows = found[0]
-        for others, count in found[1:]:
-            for total, other in zip(sums, others, strict=True):
+            rows = sum(each.result() for each in running)
+        for others in [] if exact else own_sums[1:]:
+            for total, other in zip(shared, others, strict=True):
                 total.add_(other)
-            rows += count
-        return sums, rows
+        return shared, rows

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
     DownstreamConfig,
     PrivateTrainingConfig,
 )
-from dpsynth_assets.methods.fine_tuning.downstream import next_word_settings
+from dpsynth_assets.methods.fine_tuning.downstream import NextWordInputs, next_word_settings
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.models.next_word_model import load_next_word_model, new_next_word_model
@@ -99,7 +100,9 @@ def test_a_rate_that_was_given_stands():
 def test_null_records_contribute_nothing(cases):
     method = DownstreamFineTuning(DownstreamConfig(**SMALL), cases.terms())
     whole, without = cases.private(8), cases.private(8, null={2, 5})
-    for examples in (method._words, method._labelled):
+    words = NextWordInputs(method.config)
+    start = words.open()
+    for examples in (partial(words.examples, start), method._labelled):
         assert len(examples(whole)) == 8
         assert len(examples(without)) == 6
 

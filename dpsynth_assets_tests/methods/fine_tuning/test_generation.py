@@ -182,15 +182,15 @@ def test_a_trial_has_two_lengths_and_the_longest_there_will_be(cases, public):
 
 
 def test_an_architecture_that_cannot_be_trained_fails_before_the_charge(cases, public, monkeypatch):
-    from dpsynth_assets.methods.fine_tuning import generation
+    from dpsynth_assets.methods.fine_tuning import generator_inputs
 
     def untrainable(*arguments, **settings):
         generator = generation_fresh(*arguments, **settings)
         generator.model.slope = torch.nn.BatchNorm1d(4)
         return generator
 
-    generation_fresh = generation.fresh_generator
-    monkeypatch.setattr(generation, "fresh_generator", untrainable)
+    generation_fresh = generator_inputs.fresh_generator
+    monkeypatch.setattr(generator_inputs, "fresh_generator", untrainable)
     with pytest.raises(TypeError, match="batch normalisation at slope"):
         check_public(cases, public)
 

@@ -1,0 +1,423 @@
+"""DP-Adam over parts: the weights of one process, bit for bit, whoever draws and clips."""
+
+import multiprocessing
+import os
+import traceback
+
+import dagster as dg
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy import stats
+
+from dpsynth_assets.assets.dataset import dataset_definitions
+from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.assets.release_asset import release_asset
+from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning, downstream
+from dpsynth_assets.methods.fine_tuning.config import (
+    CtclConfig,
+    DownstreamConfig,
+    DpFineTuningConfig,
+)
+from dpsynth_assets.methods.fine_tuning.split_training import StepOfPart, training_examples
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.models.fine_tuning import CheckpointFolders, FineTuningSettings
+from dpsynth_assets.privacy import dp_sgd
+from dpsynth_assets.privacy.per_example import Products
+from dpsynth_assets.privacy.split_batches import SampledSum
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.parted_source import StoredParts
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sealing import HEADER
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.resources.workers import PartWorkers
+from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping
+from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
+from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared
+from dpsynth_assets_tests.parts.training_tasks import RECORDS, Marks, Watched
+
+documents, generator, language_model = toys.documents, toys.generator, toys.language_model
+
+EXACT = {"exact_sums": True, "learning_rate": 2e-2, "expected_batch_size": 1000}
+SMALL = {"vocabulary": 3000, "width": 16, "feed_forward": 16, "max_document_tokens": 12}
+FALSE_ALARM = 1e-9
+
+
+def silent(share, message):
+    del share, message
+
+
+@pytest.fixture
+def planted_noise(monkeypatch):
+    """The same numbers for the same shape, as large as noise, whichever thread draws first.
+
+    Returns how often they were drawn.
+    """
+    drawn = []
+
+    def planted(reference, deviation):
+        drawn.append(deviation)
+        numbers = torch.arange(reference.numel(), dtype=torch.float64) + reference.numel()
+        return (numbers.sin() * deviation).view(reference.shape)
+
+    monkeypatch.setattr(dp_sgd, "gaussian_like", planted)
+    return drawn
+
+
+def terms(**changes):
+    chosen = {"labels": LABELS, "label_texts": LABELS, "public_records": 60}
+    return toys.make_terms(**chosen | changes)
+
+
+def stored(folder, store, parts):
+    """Places of a small cohort, each record embedded by the first word that is a toy topic."""
+    store_in_parts(declared(folder, parts=parts), store, LocalWorkers(1))
+    places = store.parts("letters").places
+    for place in places:
+        said = read_table(place, "source.parquet")["text"].to_list()
+        # Toy topics are harbours, bakeries and museums.
+        write_array(place, "source_embeddings.npy", toys.Embedder().embed(said))
+    return places
+
+
+def exchange_of(store):
+    folder = store.folder("letters") / "passes" / "r-1" / "exchange"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def parted(store, places, workers):
+    nothing = read_table(places[0], "source.parquet").clear()
+    return PrivateInputs(
+        records=nothing, parts=StoredParts(places, workers, True, exchange_of(store))
+    )
+
+
+def trained(method, public, private, folder):
+    """Released weights of one training: the same adapters to begin with, and planted noise."""
+    [stage] = method.plan(1e4).stages
+    assert stage.in_parts
+    torch.manual_seed(0)
+    checkpoint = CheckpointFolders(folder)
+    made = method.release(stage, private, public, checkpoint, silent)
+    assert made.cost.event == stage.mechanism.event()
+    [file] = made.value.files.glob("*.safetensors")
+    return load_file(file)
+
+
+def methods(name):
+    steps = {**EXACT, "steps": 2}
+    if name == "ctcl":
+        return Ctcl(CtclConfig(**steps, max_document_tokens=24), terms())
+    if name == "adapters in integers":
+        chosen = {"architecture": "decoder_only", "lora_rank": 2, "frozen_products": "int8"}
+        return DpFineTuning(DpFineTuningConfig(**steps, **chosen, max_document_tokens=24), terms())
+    return DownstreamFineTuning(DownstreamConfig(**steps, **SMALL), terms())
+
+
+@pytest.fixture
+def public(generator, language_model, documents):
+    return PublicInputs(
+        language_model=language_model,
+        conditional_generator=generator,
+        topic_model=toys.topic_model(),
+        text_embedder=toys.Embedder(),
+        public_records=documents[:8],
+    )
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("name", ["ctcl", "adapters in integers", "next word"])
+def test_weights_over_parts_are_those_of_the_whole(name, tmp_path, store, public, planted_noise):
+    places = stored(tmp_path, store, 5)
+    whole = read_whole(places, "source", with_embeddings=True)
+    method = methods(name)
+    expected = trained(method, public, whole, tmp_path / "whole")
+    drawn = len(planted_noise)
+    planted_noise.clear()
+    with LocalWorkers(1).opened() as workers:
+        found = trained(method, public, parted(store, places, workers), tmp_path / "parts")
+    assert equal(found, expected)
+    assert len(planted_noise) == drawn > 0, "noise is drawn once a step, by the driver"
+    assert not list(exchange_of(store).iterdir())
+    assert not keeping._kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_weights_are_the_same_for_any_number_of_workers(
+    count, tmp_path, store, public, planted_noise
+):
+    method = methods("ctcl")
+    expected = trained(
+        method,
+        public,
+        read_whole(stored(tmp_path, store, 3), "source", with_embeddings=True),
+        tmp_path / "whole",
+    )
+    planted_noise.clear()
+    places = stored(tmp_path, store, 5)
+    with LocalWorkers(count).opened() as workers:
+        found = trained(method, public, parted(store, places, workers), tmp_path / "parts")
+    assert equal(found, expected)
+    assert not multiprocessing.active_children()
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """Notes of what the workers of a causal model's training do."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setattr(downstream, "NextWordInputs", lambda config: Watched(config, notes))
+    return notes
+
+
+def lines(notes, kind):
+    return [line.split()[1] for line in (notes / "lines").read_text().splitlines() if kind in line]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_fails_the_step_and_the_run_goes_on_from_its_checkpoint(
+    tmp_path, store, watched, planted_noise
+):
+    places = stored(tmp_path, store, 3)
+    config = DownstreamConfig(**EXACT, **SMALL, steps=4, checkpoint_minutes=1e-6)
+    method, public = DownstreamFineTuning(config, terms()), PublicInputs()
+    whole = read_whole(places, "source", with_embeddings=False)
+    expected = trained(method, public, whole, tmp_path / "whole")
+    driver_opens = len(lines(watched, "open"))
+    assert driver_opens == 1
+    planted_noise.clear()
+    (watched / "lines").unlink()
+    (watched / "kill").write_text("8")  # In the third step.
+    with LocalWorkers(2).opened() as workers:
+        private = parted(store, places, workers)
+        with pytest.raises(WorkerError, match="a process that ended"):
+            trained(method, public, private, tmp_path / "parts")
+        assert CheckpointFolders(tmp_path / "parts").saved is not None
+        processes = set(lines(watched, "part"))
+        assert len(processes) == 2
+        assert set(lines(watched, "open")) == processes | {str(os.getpid())}
+        assert len(lines(watched, "open")) == 3, "each opens the model once, for all steps"
+        # Noise of the third step was never drawn: what was paid for is drawn once.
+        assert len(planted_noise) == len(list(expected)) * 2
+        found = trained(method, public, private, tmp_path / "parts")
+        assert len(planted_noise) == len(list(expected)) * 4
+    assert equal(found, expected)
+    assert not multiprocessing.active_children()
+    assert not list(exchange_of(store).glob("state-*"))
+
+
+def test_an_error_of_a_worker_quotes_no_record(tmp_path, store, watched, capfd):
+    places = stored(tmp_path, store, 3)
+    method = DownstreamFineTuning(DownstreamConfig(**EXACT, **SMALL, steps=2), terms())
+    (watched / "quote").write_text("2")
+    with pytest.raises(WorkerError, match="00001-of-00003 failed in a worker with ValueError") as e:
+        trained(method, PublicInputs(), parted(store, places, LocalWorkers(1)), tmp_path / "run")
+    told = "".join(traceback.format_exception(e.value)) + "".join(capfd.readouterr())
+    assert SECRET not in told
+
+
+SETTINGS = FineTuningSettings(learning_rate=1.0, products=Products.FLOAT64, threads=1)
+
+
+def drawn_in(parts, steps, chance):
+    """(steps, RECORDS) of which record was drawn, and (steps,) of how many."""
+    sampled = SampledSum(sampling_probability=chance, l2_bound=2.0)
+    count = StepOfPart(run="marks", inputs=Marks(), settings=SETTINGS, sampled=sampled)
+    weights = [np.zeros((1, RECORDS), dtype=np.float32)]
+    found = [parts.summed(count, weights) for _ in range(steps)]
+    keeping.forget()
+    model = Marks().open().model
+    sums = [sampled.sums_of(each, [model.weight]) for each in found]
+    return np.array([each[0][0].numpy()[0] for each in sums]), np.array([each[1] for each in sums])
+
+
+@pytest.mark.statistical
+def test_the_union_of_what_workers_draw_is_a_poisson_sample_of_the_whole(tmp_path, store):
+    places, steps, chance = stored(tmp_path, store, 3), 150, 0.3
+    everybody = read_whole(places, "source", with_embeddings=False)
+    there = sorted(Marks().examples(None, everybody))
+    parts = StoredParts(places, LocalWorkers(1), False, exchange_of(store))
+    inside, sizes = drawn_in(parts, steps, chance)
+    assert set(np.flatnonzero(inside.any(axis=0))) <= set(there)
+    inside = inside[:, there]
+    assert set(np.unique(inside)) == {0.0, 1.0}
+    assert np.array_equal(inside.sum(axis=1), sizes)
+    for share in inside.sum(axis=0):
+        assert stats.binomtest(int(share), steps, chance).pvalue > FALSE_ALARM
+    total = stats.binomtest(int(inside.sum()), inside.size, chance)
+    assert total.pvalue > FALSE_ALARM
+    correlations = np.corrcoef(inside.T)[np.triu_indices(len(there), 1)]
+    limit = stats.norm.isf(FALSE_ALARM / 2 / len(correlations)) / np.sqrt(steps)
+    assert np.abs(correlations).max() < limit
+    spread = inside.sum(axis=1).var() / (len(there) * chance * (1 - chance))
+    assert 0.4 < spread < 2.0, "records of different parts toss different coins"
+
+
+@pytest.mark.slow
+def test_processes_toss_coins_of_their_own(tmp_path, store):
+    places = stored(tmp_path, store, 2)
+    with LocalWorkers(2).opened() as workers:
+        parts = StoredParts(places, workers, False, exchange_of(store))
+        inside, _ = drawn_in(parts, 12, 0.5)
+    there = inside[:, inside.any(axis=0)]
+    assert len({tuple(row) for row in there}) == 12, "no step repeats another's sample"
+    assert len({tuple(column) for column in there.T}) > there.shape[1] / 2
+
+
+def test_a_part_of_which_nothing_is_drawn_adds_nothing_and_the_step_has_noise(
+    tmp_path, store, planted_noise
+):
+    parts = StoredParts(stored(tmp_path, store, 3), LocalWorkers(1), False, exchange_of(store))
+    inside, sizes = drawn_in(parts, 1, 1e-12)
+    assert not inside.any()
+    assert not sizes.any()
+
+
+def test_what_driver_and_workers_hand_one_another_is_sealed_and_removed(
+    tmp_path, store, monkeypatch
+):
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", "A" * 43 + "=")
+    places, exchange, seen = stored(tmp_path, store, 3), exchange_of(store), []
+
+    def watches(private):
+        seen.append([path.read_bytes() for path in exchange.iterdir()])
+        assert [each.tolist() for each in private.state] == [[[1.0, 2.0]], [3.0]]
+        return np.arange(20_000)
+
+    parts = StoredParts(places, LocalWorkers(1), False, exchange)
+    state = [np.array([[1.0, 2.0]], dtype=np.float32), np.array([3.0], dtype=np.float32)]
+    total = parts.summed(watches, state)
+    assert np.array_equal(total, 3 * np.arange(20_000))
+    assert all(content.startswith(HEADER) for files in seen for content in files)
+    assert all(len(files) >= 1 for files in seen)
+    assert not list(exchange.iterdir())
+    keeping.forget()
+
+
+def test_what_a_killed_run_left_for_workers_is_removed_before_anything_is_drawn(tmp_path, store):
+    class Open:
+        def is_open(self, _):
+            return True
+
+    class Reservation:
+        id = "r-1"
+        request = replace_event()
+
+    stored(tmp_path, store, 2)
+    left = exchange_of(store) / "state-of-a-step"
+    left.write_bytes(b"weights of a step that no checkpoint holds")
+    private = store.read_parts_for_release(
+        "letters",
+        ledger=Open(),
+        reservation=Reservation(),
+        workers=LocalWorkers(1),
+        with_embeddings=False,
+    )
+    assert not left.exists()
+    assert private.parts.exchange == left.parent
+    assert private.parts.exchange.stat().st_mode & 0o777 == 0o700
+
+
+def replace_event():
+    """A request of something that is charged."""
+    from types import SimpleNamespace
+
+    [stage] = methods("next word").plan(1e4).stages
+    return SimpleNamespace(event=stage.mechanism.event())
+
+
+def test_only_exact_sums_are_split():
+    for name, config in (
+        ("as they are", DownstreamConfig(**SMALL)),
+        ("of a classifier", DownstreamConfig(task="classification", exact_sums=True)),
+    ):
+        [stage] = DownstreamFineTuning(config, terms()).stages()
+        assert not stage.in_parts, name
+    [stage] = Ctcl(CtclConfig(), terms()).stages()
+    assert not stage.in_parts
+
+
+def test_records_that_lie_whole_are_examples_of_the_driver(tmp_path, store):
+    places = stored(tmp_path, store, 3)
+    whole = read_whole(places, "source", with_embeddings=False)
+    with training_examples(whole, Marks(), Marks().open()) as examples:
+        assert len(examples) == whole.records.height
+
+
+COHORT = {
+    "methods": [
+        {
+            "method": "downstream_fine_tuning",
+            "settings": {
+                "steps": 3,
+                "expected_batch_size": 20,
+                "exact_sums": True,
+                "checkpoint_minutes": 1e-6,
+                **SMALL,
+            },
+        }
+    ],
+    "cluster_histogram": None,
+    "public_facts": {"labels": {"label": list(LABELS)}, "records": 60},
+}
+
+
+def materialised(spec, select):
+    @dg.asset(key=public_key("tiny", "public_corpus"))
+    def public_corpus():
+        return pl.DataFrame({"text": ["a public note on the river", "another one"] * 4})
+
+    plan = plan_dataset(spec)
+    [planned] = [part for part in plan.parts if part.folder == "downstream_fine_tuning"]
+    own = [release_asset(spec, plan, planned, stage) for stage in planned.plan.stages]
+    every = [*dataset_definitions(spec, plan).assets, *own]
+    chosen = [each for each in every if each.key.path[-1] in select]
+    return dg.materialize(
+        [public_corpus, *chosen],
+        resources={
+            "io_manager": ArtifactIOManager(),
+            "ledger": PrivacyLedger(),
+            "sensitive_store": SensitiveStore(),
+            "release_store": ReleaseStore(),
+            "models": Models(),
+            "progress": Progress(),
+            "workers": PartWorkers(),
+        },
+        raise_on_error=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_training_over_parts_is_charged_once_and_goes_on_under_its_charge(
+    tmp_path, store, watched, monkeypatch, count
+):
+    monkeypatch.setenv("DPSYNTH_WORKER_COUNT", count)
+    spec = declared(tmp_path, parts=3, **COHORT)
+    assert materialised(spec, {"private_records"}).success
+    (watched / "quote").write_text("5")
+    result = materialised(spec, {"downstream_model"})
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data.description
+    assert "failed in a worker with ValueError" in told
+    assert SECRET not in told
+    result = materialised(spec, {"downstream_model"})
+    assert result.success
+    assert not multiprocessing.active_children()
+    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
+    assert kinds.count("reserve") == kinds.count("commit") == 1
+    assert len({read.reservation for read in store.contributions("letters").reads()}) == 1
+    assert not list(store.folder("letters").rglob("exchange"))

@@ -1,0 +1,77 @@
+"""Trainings that workers take part in, in tests; processes import them by name."""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_assets.methods.fine_tuning.downstream import NextWordInputs
+from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
+from dpsynth_assets.methods.fine_tuning.split_training import TrainingInputs
+
+RECORDS = 64
+FAIL_AT = "fail at call"
+
+
+@dataclass(frozen=True)
+class Watched(TrainingInputs):
+    """Notes which process opens the model or works on a part, and fails where it is told to.
+
+    Attributes:
+        config: Settings of the causal model.
+        notes: Folder of the notes.
+    """
+
+    config: object
+    notes: Path
+
+    def _note(self, line: str) -> int:
+        with (self.notes / "lines").open("a") as file:
+            file.write(f"{line} {os.getpid()}\n")
+        return (self.notes / "lines").read_text().count(line)
+
+    def open(self):
+        self._note("open")
+        return NextWordInputs(self.config).open()
+
+    def examples(self, start, private):
+        call = self._note("part")
+        for ending, told in ((self._killed, "kill"), (self._quotes, "quote")):
+            order = self.notes / told
+            if order.exists() and call >= int(order.read_text()):
+                order.unlink()
+                ending(private)
+        return NextWordInputs(self.config).examples(start, private)
+
+    def _killed(self, private):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _quotes(self, private):
+        raise ValueError(private.records["text"][0])
+
+
+class Marks(TrainingInputs):
+    """A model whose gradient has a 1 in the place of each record that was drawn."""
+
+    def open(self):
+        import torch
+
+        return TrainingStart(
+            model=torch.nn.Linear(RECORDS, 1, bias=False), loss=OwnWeight(), name=""
+        )
+
+    def examples(self, start, private):
+        return [int(re.search(r"\d+", text)[0]) for text in private.records["text"]]
+
+
+class OwnWeight:
+    """The loss of record i is the i-th weight."""
+
+    def __call__(self, model, examples):
+        import torch
+
+        return model(torch.eye(RECORDS)[examples][:, None, :])[:, 0, 0]
+
+    def length(self, example):
+        return 1

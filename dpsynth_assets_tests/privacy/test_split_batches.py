@@ -1,0 +1,172 @@
+"""Laws of batches that workers share, and of the lattice on which their sums lie."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpsynth_assets.privacy import dp_sgd
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
+from dpsynth_assets.privacy.per_example.sum_lattice import SumLattice
+from dpsynth_assets.privacy.units import NeighboringRelation
+
+RECORDS = 24
+
+
+def mechanism(**changes):
+    settings = {
+        "l2_bound": 0.7,
+        "noise_multiplier": 1.0,
+        "sampling_probability": 1.0,
+        "steps": 2,
+        "expected_batch_size": 5.0,
+        "relation": NeighboringRelation.ADD_REMOVE,
+    }
+    return DpSgdMechanism(**{**settings, **changes})
+
+
+def model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+
+
+def losses(own, row):
+    tokens = torch.from_numpy(np.random.default_rng(row).integers(0, 9, (1, 3 + row % 5)))
+    return own(tokens).square().sum(dim=(1, 2)) * 10.0 ** (row % 4 - 2)
+
+
+def parts(rows):
+    return [LossOfPart(1, lambda own, row=row: losses(own, row)) for row in rows]
+
+
+def flat(sums):
+    return torch.cat([each.flatten() for each in sums])
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    asked = []
+
+    def zeros(reference, deviation):
+        asked.append(deviation)
+        return torch.zeros_like(reference)
+
+    monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
+    return asked
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_exact_sums_have_the_same_bits_in_any_order_and_on_any_threads(threads):
+    gradients = PerExampleGradients(model(), Products.FLOAT64)
+    expected, _ = gradients.private_clipped_sums(parts(range(RECORDS)), 0.7)
+    tested = PerExampleGradients(model(), Products.FLOAT64, threads)
+    for order in (range(RECORDS), reversed(range(RECORDS)), [*range(9, RECORDS), *range(9)]):
+        found, rows = tested.private_clipped_sums(parts(order), 0.7)
+        assert rows == RECORDS
+        assert torch.equal(flat(found), flat(expected))
+
+
+def test_exact_sums_of_shares_add_up_to_the_bits_of_the_whole_and_native_ones_may_not():
+    for products, equal in ((Products.FLOAT64, True), (Products.NATIVE, False)):
+        gradients = PerExampleGradients(model(), products)
+        whole, _ = gradients.private_clipped_sums(parts(range(RECORDS)), 0.7)
+        shares = [range(start, RECORDS, 5) for start in range(5)]
+        apart = sum(flat(gradients.private_clipped_sums(parts(own), 0.7)[0]) for own in shares)
+        assert torch.equal(apart, flat(whole)) is equal
+
+
+def test_large_models_have_one_thread_a_pass_and_one_sum():
+    wide = nn.Linear(4096, 4097, bias=False)  # Just above `cpu_threads.LARGE`.
+    assert PerExampleGradients(wide, Products.FLOAT64, 2).threads == 2
+    assert PerExampleGradients(wide, Products.NATIVE, 2).threads == 1
+
+
+@pytest.mark.parametrize("bound", [1e-3, 0.3, 1.0, 2.0, 1e6])
+def test_units_are_small_powers_of_two_and_numbers_go_to_the_nearest(bound):
+    lattice = SumLattice.of(bound)
+    assert math.frexp(lattice.unit)[0] == 0.5
+    assert 2.0**-32 * bound <= lattice.unit < 2.0**-31 * bound
+    numbers = torch.from_numpy(np.random.default_rng(0).uniform(-256 * bound, 256 * bound, 1000))
+    placed = lattice.placed(numbers.clone())
+    assert ((placed - numbers).abs() <= lattice.unit / 2).all()
+    assert torch.equal(placed / lattice.unit, (placed / lattice.unit).round())
+    assert torch.equal(lattice.sums(lattice.units(placed)), placed)
+    assert torch.equal(lattice.placed(-numbers), -placed)
+
+
+def test_a_lattice_keeps_sums_of_a_million_records_exact():
+    lattice = SumLattice.of(1.0)
+    units = 2**20 * round(1.0 / lattice.unit)
+    assert units <= 2**53
+    assert float(units + 1) - float(units) in (1.0, 0.0)
+    total = lattice.sums(torch.tensor([units - 1, 1]))
+    assert float(total[0] + total[1]) == 2.0**20
+
+
+def test_a_batch_of_workers_is_the_batch_of_one_process(noiseless):
+    own, others = model(), (PerExampleGradients(model(), Products.FLOAT64) for _ in range(3))
+    gradients = PerExampleGradients(own, Products.FLOAT64)
+    whole = mechanism()
+    batch = next(whole.batches(RECORDS))
+    expected = whole.private_gradient_of_losses(gradients, parts(batch))
+    shares = [range(start, RECORDS, 3) for start in range(3)]
+
+    def counted(sampled):
+        return sum(
+            sampled.counted(worker, parts(np.array(share)[sampled.drawn(len(share))]))
+            for worker, share in zip(others, shares, strict=True)
+        )
+
+    split = mechanism()
+    noiseless.clear()
+    found = split.private_gradient_of_workers(counted, gradients.parameters)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert noiseless == [0.7] * len(found)
+    assert split.released_steps == 1
+    assert split.event() == whole.event()
+
+
+def test_workers_draw_no_more_batches_than_were_charged(noiseless):
+    asked = []
+    gradients = PerExampleGradients(model(), Products.FLOAT64)
+
+    def counted(sampled):
+        asked.append(sampled)
+        return sampled.counted(gradients, [])
+
+    tested = mechanism()
+    tested.resume_at(1)
+    tested.private_gradient_of_workers(counted, gradients.parameters)
+    with pytest.raises(UnaccountedReleaseError, match="planned steps"):
+        tested.private_gradient_of_workers(counted, gradients.parameters)
+    assert len(asked) == 1, "nobody draws before the batch is counted"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"most_in_company": 4}, {"max_batch_size": 3, "records": RECORDS}], ids=str
+)
+def test_what_needs_the_whole_sample_is_not_split(changes):
+    with pytest.raises(ValueError, match="need the size of the whole sample"):
+        mechanism(**changes).sampled_sum()
+
+
+def test_sums_that_are_not_exact_or_of_several_records_a_pass_are_refused():
+    sampled = mechanism().sampled_sum()
+    assert sampled.l2_bound == mechanism().record_bound
+    with pytest.raises(ValueError, match="exact_sums: true"):
+        sampled.counted(PerExampleGradients(model()), parts([0]))
+    two = [LossOfPart(2, lambda own: torch.cat([losses(own, 0), losses(own, 0)]))]
+    with pytest.raises(UnaccountedReleaseError, match="a pass of its own"):
+        sampled.counted(PerExampleGradients(model(), Products.FLOAT64), two)
+
+
+def test_sums_of_another_model_are_refused(noiseless):
+    gradients = PerExampleGradients(model(), Products.FLOAT64)
+    for wrong in (np.zeros(3, dtype=np.int64), np.zeros(200)):
+        with pytest.raises(ValueError, match="whole numbers from the workers"):
+            mechanism().private_gradient_of_workers(lambda _, w=wrong: w, gradients.parameters)
+    assert not noiseless
