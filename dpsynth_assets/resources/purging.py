@@ -2,10 +2,11 @@
 
 What is removed: records, embeddings, internal tables, and plain files that a killed process left.
 What stays unless it is asked for: finished passes and checkpoints of a charge that is not committed
-yet (without them the next run pays again), and the contribution table (it holds hashes, and people
-may ask after the data is gone). Fingerprints of records that a paid release has read always stay:
-without them a second file over the same records would have a second budget; so do their digests, by
-which replaced records are told. Ledger, stored releases and reports are not in this store.
+yet (without them the next run pays again; the records that were sorted for its passes go), and the
+contribution table (it holds hashes, and people may ask after the data is gone). Fingerprints of
+records that a paid release has read always stay: without them a second file over the same records
+would have a second budget; so do their digests, by which replaced records are told. Ledger, stored
+releases and reports are not in this store.
 
 Removal unlinks files. On disks that keep old blocks, encrypt the store (`sealing.py`): without the
 key what is left there cannot be read.
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from dpsynth_assets.resources.fingerprints import Fingerprints
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles, abandoned_plain_folders
+from dpsynth_assets.resources.pass_tasks import INPUTS, inputs_left, remove_inputs
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 AFTER_SUCCESS_VARIABLE = "DPSYNTH_PURGE_AFTER_SUCCESS"
@@ -79,7 +81,7 @@ def purge(
         chosen += abandoned_plain_folders()
     if not dry_run:
         for path in chosen:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            _remove(path)
     return chosen
 
 
@@ -98,13 +100,23 @@ def _candidates(base: Path, rule: PurgeRule, is_open: Callable[[str], bool]) -> 
     for folder in filter(Path.is_dir, datasets):
         for path in sorted(folder.iterdir()):
             if path.name == _UNFINISHED:
-                yield from (
-                    kept
-                    for kept in sorted(path.iterdir())
-                    if rule.unfinished or not is_open(kept.name)
-                )
+                for kept in sorted(path.iterdir()):
+                    whole = rule.unfinished or not is_open(kept.name)
+                    yield from [kept] if whole else inputs_left(kept)
             elif path.name != _CONTRIBUTIONS or rule.contributions:
                 yield path
+
+
+def _remove(path: Path) -> None:
+    """Removes a folder or a file; a run that reads the records of a pass finds all or none."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+    elif INPUTS in path.name:
+        remove_inputs(path)
+    else:
+        for inputs in inputs_left(path):
+            remove_inputs(inputs)
+        shutil.rmtree(path)
 
 
 def _is_due(path: Path, rule: PurgeRule) -> bool:

@@ -39,6 +39,8 @@ InternalPurpose = Literal["embed records", "find secrets", "internal evaluation"
 SECRETS = "secrets.parquet"
 """Incidence of secrets in the records of the source split."""
 
+_PASSES = "passes"
+
 
 class SensitiveStore(dg.ConfigurableResource):
     """Private records and embeddings of each dataset: folders 0700, files 0600.
@@ -228,8 +230,17 @@ class SensitiveStore(dg.ConfigurableResource):
         reservation: Reservation,
         workers: Workers,
         with_embeddings: bool,
+        gpus: float = 0,
     ) -> PrivateInputs:
-        """Gives a mechanism that only counts the parts of the source split (`Stage.in_parts`).
+        """Gives a mechanism the parts of the source split, with finished passes (`Stage.in_parts`).
+
+        Args:
+            dataset: Whose records they are.
+            ledger: Where the charge is open.
+            reservation: That charge.
+            workers: Who counts, sorts and draws.
+            with_embeddings: Whether what is counted or sorted reads embeddings.
+            gpus: GPUs that a worker needs to draw a pass.
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
@@ -241,7 +252,10 @@ class SensitiveStore(dg.ConfigurableResource):
             pass
         self._note_paid(dataset)
         nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
-        return PrivateInputs(records=nothing, parts=StoredParts(places, workers, with_embeddings))
+        release = self.folder(dataset) / _PASSES / reservation.id
+        parts = StoredParts(places, workers, with_embeddings, release, gpus)
+        passes = self.passes(dataset, reservation)
+        return PrivateInputs(records=nothing, parts=parts, passes=passes)
 
     def _note_paid(self, dataset: str) -> None:
         Fingerprints(self._files, self.base).note_paid(dataset)
@@ -266,11 +280,11 @@ class SensitiveStore(dg.ConfigurableResource):
 
     def passes(self, dataset: str, reservation: Reservation) -> StoredPasses:
         """Finished passes of one paid release that is not committed yet."""
-        return StoredPasses(self._files, self.folder(dataset) / "passes" / reservation.id)
+        return StoredPasses(self._files, self.folder(dataset) / _PASSES / reservation.id)
 
     def checkpoint(self, dataset: str, reservation: Reservation) -> StoredCheckpoint:
         """Last checkpoint of one paid stage that is not committed yet."""
-        return StoredCheckpoint(self._files, self.folder(dataset) / "passes" / reservation.id)
+        return StoredCheckpoint(self._files, self.folder(dataset) / _PASSES / reservation.id)
 
     def read_internal(
         self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
