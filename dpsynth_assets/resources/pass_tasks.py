@@ -137,5 +137,5 @@ def _files(place: Path) -> OwnerOnlyFiles:
 
 
 def _number(part: Path) -> int:
-    """The number in the name of a part or a place: `00003-of-00016`, `pass-00003`."""
-    return int(re.findall(r"\d+", part.name)[0])
+    """The number in the name of a part or a place: `00003-of-00016`, `step0-00003`."""
+    return int(re.findall(r"\d{5,}", part.name)[0])
