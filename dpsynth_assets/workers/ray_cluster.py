@@ -3,7 +3,8 @@
 Ray moves what a task is given and what it returns through the memory of its nodes, and large values
 to their disks. So a task is given a path, and its function holds public values only; what it
 returns is counts, or nothing. Ray never repeats a task here (`max_retries=0`): repeating what was
-begun is decided by the step, under its charge.
+begun is decided by the step, under its charge. That holds for what a task drew, too: it is kept in
+the sensitive store or was seen by nobody.
 """
 
 import os
