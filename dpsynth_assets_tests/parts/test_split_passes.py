@@ -17,6 +17,7 @@ from dpsynth_assets.methods.private_prediction.passes import parts_of
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.parted_source import StoredParts
 from dpsynth_assets.resources.record_parts import read_whole, write_array, write_canonical
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -86,7 +87,7 @@ def records(rows=ROWS):
 
 
 def embedding_of(text):
-    vector = np.random.default_rng(abs(hash(("e", len(text), *text.encode())))).normal(size=5)
+    vector = np.random.default_rng([len(text), *text.encode()]).normal(size=5)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 
 
@@ -352,6 +353,39 @@ def test_nothing_private_travels(home):
     for content, *_ in given:
         assert not [word for word in (*texts, *ids) if word in content]
     assert [(gpus, name) for _, gpus, _, name in given] == [(0, "SortRecords"), (1, "DrawKept")]
+
+
+@pytest.mark.parametrize("changes", [{}, SLOTS], ids=str)
+def test_the_driver_opens_no_record(home, monkeypatch, changes):
+    """Its memory follows the rows that are written, whatever the number of records."""
+    state = {"in_worker": False, "opened": []}
+
+    class Marked:
+        count = 1
+
+        def map_parts(self, function, parts, *, gpus=0, memory=0):
+            for part in parts:
+                state["in_worker"] = True
+                (result,) = LocalWorkers(1).map_parts(function, [part])
+                state["in_worker"] = False
+                yield result
+
+    def watched(name):
+        made = getattr(OwnerOnlyFiles, name)
+
+        def opens(self, path):
+            state["opened"].append((state["in_worker"], path.suffix))
+            return made(self, path)
+
+        monkeypatch.setattr(OwnerOnlyFiles, name, opens)
+
+    watched("read")
+    watched("read_array")
+    released(bound("mean_clustered", **changes), in_parts(home, Marked()))
+    by_driver = {suffix for in_worker, suffix in state["opened"] if not in_worker}
+    by_workers = {suffix for in_worker, suffix in state["opened"] if in_worker}
+    assert by_driver == {".json"}
+    assert by_workers == {".parquet", ".npy"}
 
 
 def test_a_kept_pass_is_never_replaced(home):
