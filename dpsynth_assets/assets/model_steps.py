@@ -6,10 +6,12 @@ kept waiting for a GPU, on a cluster that has some or none.
 
 from typing import Any
 
-from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
+from dpsynth_assets.workers import declared_kind
 
 
 def model_step(base: PublicDataSpec | str, engine: EngineSpec | None = None) -> dict[str, Any]:
@@ -43,6 +45,37 @@ def step_on(device: str, devices: int = 1) -> dict[str, Any]:
     """
     asked = 0 if device == "cpu" else devices
     return {"pool": MODEL_POOL, "op_tags": model_op_tags(asked)}
+
+
+def stage_step(
+    spec: PrivateDatasetSpec, stage: Stage, engine: EngineSpec | None
+) -> tuple[dict[str, Any], float]:
+    """Pool and GPU request of a stage's step, and GPUs of each task that draws for it.
+
+    Args:
+        spec: The dataset.
+        stage: Nothing is asked for one that runs no model.
+        engine: What the stage writes through, if anything but the base's models.
+    """
+    if not stage.on_gpu:
+        return {}, 0
+    step = model_step(spec.public_data, engine)
+    return step_of_tasks(step) if stage.draws_passes and spec.parts > 1 else (step, 0)
+
+
+def step_of_tasks(step: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """Pool and GPU request of a step whose models run in workers, and GPUs of each of its tasks.
+
+    Where tasks run in a cluster they ask for a GPU and the step, which waits for them, does not: on
+    a cluster with one GPU both would wait for ever.
+
+    Args:
+        step: What the step would ask for if it ran the models itself.
+    """
+    if declared_kind() == "local":
+        return step, 0
+    gpus = step["op_tags"].get("dagster-ray/config", {}).get("num_gpus", 0)
+    return {**step, "op_tags": {}}, float(gpus)
 
 
 def _declared(base: PublicDataSpec | str) -> PublicDataSpec | None:

@@ -7,7 +7,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
-from dpsynth_assets.assets.model_steps import embedding_step
+from dpsynth_assets.assets.model_steps import embedding_step, step_of_tasks
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
@@ -21,7 +21,7 @@ from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.workers import PartWorkers
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
-from dpsynth_assets.workers import Workers, declared_kind
+from dpsynth_assets.workers import Workers
 
 
 def parted_assets(spec: PrivateDatasetSpec) -> list[dg.AssetsDefinition]:
@@ -125,21 +125,8 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     return private_records
 
 
-def _embedding_step(base: str) -> tuple[dict[str, Any], float]:
-    """Pool and GPU request of the step, and GPUs of each of its tasks.
-
-    Where tasks run in a cluster they ask for a GPU and the step, which waits for them, does not: on
-    a cluster with one GPU both would wait for ever.
-    """
-    step = embedding_step(base)
-    if declared_kind() == "local":
-        return step, 0
-    gpus = step["op_tags"].get("dagster-ray/config", {}).get("num_gpus", 0)
-    return {**step, "op_tags": {}}, float(gpus)
-
-
 def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
-    step, gpus = _embedding_step(spec.public_data)
+    step, gpus = step_of_tasks(embedding_step(spec.public_data))
 
     @dg.asset(
         **_common(spec, "private_embeddings"),

@@ -31,7 +31,7 @@ from dpsynth_assets.assets.launch import (
     tag_run,
 )
 from dpsynth_assets.assets.method_assets import described, part_asset
-from dpsynth_assets.assets.model_steps import model_step
+from dpsynth_assets.assets.model_steps import stage_step
 from dpsynth_assets.assets.parted_records import require_parts
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
@@ -82,6 +82,7 @@ def release_asset(
         resources |= {"workers"}
     section = public_section if stage.public else private_section
     engine = spec.engine if planned.method.uses_engine else None
+    step, gpus = stage_step(spec, stage, engine)
 
     @dg.asset(
         **part_asset(spec, planned, stage.name),
@@ -93,7 +94,7 @@ def release_asset(
         tags={PRIVACY: RELEASED}
         | ({} if stage.public else {MECHANISM: f"{planned.method.name}.{stage.name}"}),
         kinds=set(stage.kinds),
-        **(model_step(spec.public_data, engine) if stage.on_gpu else {}),
+        **step,
         automation_condition=FOLLOWS_RELEASES if stage.public else None,
         code_version=version_of(
             planned.spec if isinstance(planned, PlannedMethod) else planned.method.config,
@@ -121,6 +122,7 @@ def release_asset(
             context=context,
             release=release_name(context, config),
             upstream=upstream,
+            gpus=gpus,
         )
         stored = run.stored()
         with public_section(run.name):  # What is shown was released.
@@ -176,6 +178,7 @@ class _StageRun:
     context: dg.AssetExecutionContext
     release: str
     upstream: Mapping[str, Any]
+    gpus: float
 
     @property
     def name(self) -> str:
@@ -352,6 +355,7 @@ class _StageRun:
                 reservation=reservation,
                 workers=workers,
                 with_embeddings=self.stage.needs_embeddings,
+                gpus=self.gpus,
             )
 
     def _whole(self, reservation: Reservation) -> PrivateInputs:

@@ -1,9 +1,9 @@
 """Inputs of a stage: private records, public and released values, and its own checkpoints."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,6 +54,19 @@ class Checkpoint(Protocol):
         """Makes a filled folder the last checkpoint: whole or not at all, on disk at the end."""
 
 
+class SortStep(NamedTuple):
+    """One way to sort records into numbered places, each record by itself.
+
+    Attributes:
+        sort: Turns the number and the records of a part, or of a place of the step before, into
+            rows for each place; it holds public values only and is defined at the top of a module.
+        places: How many places there are, public.
+    """
+
+    sort: "Callable[[int, PrivateInputs], Mapping[int, pl.DataFrame]]"
+    places: int
+
+
 class PartedRecords(Protocol):
     """Private records that lie in parts, which no process reads together."""
 
@@ -72,6 +85,28 @@ class PartedRecords(Protocol):
             gpus: GPUs that one part needs.
         """
 
+    def draw_passes(
+        self,
+        steps: Sequence[SortStep],
+        draw: "Callable[[int, Sequence[pl.DataFrame]], dict[str, Any]]",
+        wanted: Sequence[int],
+        *,
+        memory: int,
+    ) -> Iterator[int]:
+        """Sorts records into passes and has each drawn by a worker, which keeps it.
+
+        Args:
+            steps: The last one's places are the passes.
+            draw: Draws a pass, given its number and the rows that were sorted into it, in tables of
+                any number and order; returns its JSON values, which the worker keeps where
+                `PrivateInputs.passes` finds them. It holds public values only.
+            wanted: Numbers of the passes that are not kept yet, ascending.
+            memory: Bytes that a draw needs at least, for a scheduler that places it.
+
+        Yields:
+            The wanted numbers in their order, each once its pass is kept.
+        """
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateInputs:
@@ -83,7 +118,7 @@ class PrivateInputs:
         secrets: Which record holds which secret: columns `record` (row of `records`) and
             `secret` (index), where the cohort declares secrets and the stage reads them.
         passes: Finished passes of this very release, if the caller keeps them.
-        parts: Where a stage counts part by part (`Stage.in_parts`) and the records lie in parts:
+        parts: Where a stage works part by part (`Stage.in_parts`) and the records lie in parts:
             these. `records` is then empty and there are no embeddings.
         state: Arrays of the unfinished release that a count reads beside the records, such as the
             weights of a step. They follow from what was drawn under its charge, and are nobody's to
@@ -151,6 +186,8 @@ class PublicInputs:
         released: Releases of earlier stages of the same method, by stage.
         corpora: Published rows of other methods of the cohort that this one builds on, by folder.
         generators: Folders of the fine-tuned weights that wrote such rows, where weights did.
+        reopened: Opens the models among these values again, in another process; None where they
+            came from no public base.
     """
 
     language_model: Any = None
@@ -167,3 +204,4 @@ class PublicInputs:
     released: Mapping[str, Released] = field(default_factory=dict)
     corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
     generators: Mapping[str, Path] = field(default_factory=dict)
+    reopened: "Callable[[], PublicInputs] | None" = field(default=None, repr=False)

@@ -67,7 +67,8 @@ class Stage:
         needs_secrets: Whether it reads which private record holds which secret.
         after: Earlier stages of the same method whose releases it reads.
         in_parts: Whether it takes nothing of the records but exact sums over them, counts or
-            clipped gradients (`PrivateInputs.parts`), so that it may be given parts instead of all
+            clipped gradients (`PrivateInputs.counted`), or draws passes from them
+            (`PartedRecords.draw_passes`), so that it may be given parts instead of all
             records.
         shared: Histograms of the dataset that it reads.
         reads_corpora: Whether it reads the published corpora that the method builds on.
@@ -105,6 +106,11 @@ class Stage:
                 f"Expected the public stage {self.name} to read nothing private, got a request for "
                 "private inputs. Make it a paid stage."
             )
+
+    @property
+    def draws_passes(self) -> bool:
+        """Whether workers draw its passes, each with a model, where records lie in parts."""
+        return self.in_parts and self.resumes_by == "passes"
 
 
 @dataclass(frozen=True, kw_only=True)

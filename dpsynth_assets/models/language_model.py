@@ -51,6 +51,11 @@ class LanguageModel:
         return config.get_text_config()
 
     @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in `dtype`, from the configuration: none are read."""
+        return _parameter_count(self) * BYTES_PER_PARAMETER[self.dtype]
+
+    @cached_property
     def tokenizer(self) -> Any:
         """A transformers tokenizer."""
         from transformers import AutoTokenizer
@@ -244,8 +249,7 @@ def _free_bytes(device: str) -> int:
 
 
 def _require_memory(language_model: LanguageModel) -> None:
-    parameters = _parameter_count(language_model)
-    needed = parameters * BYTES_PER_PARAMETER[language_model.dtype]
+    needed = language_model.weight_bytes
     free = _free_bytes(language_model.device)
     if needed > free:
         raise LanguageModelError(_memory_message(language_model, needed, free))

@@ -1,6 +1,7 @@
 """Public artifacts as stages read them: opened by name, each with an identity."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -47,8 +48,43 @@ def load_public_inputs(
         public_records=values.get("public_corpus"),
         salt=salt,
         seed=seed,
+        reopened=Reopened(_manifests(values), terms, engine, salt, seed),
         **opened,
     )
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """Opens the models of public inputs in another process, once there, from what names them.
+
+    Attributes:
+        manifests: Artifacts that describe models.
+        terms: Prompt templates of the cohort.
+        engine: What a method writes through, if anything.
+        salt: As the inputs have it.
+        seed: As the inputs have it.
+    """
+
+    manifests: Mapping[str, Any]
+    terms: CohortTerms
+    engine: EngineSpec | None
+    salt: str
+    seed: int
+
+    def __call__(self) -> PublicInputs:
+        """Opens them; a process that has opened them before finds them open."""
+        return load_public_inputs(
+            self.manifests,
+            OpenedModels(),
+            self.terms,
+            self.engine,
+            salt=self.salt,
+            seed=self.seed,
+        )
+
+
+def _manifests(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: dict(value) for name, value in values.items() if isinstance(value, Mapping)}
 
 
 def public_versions(values: Mapping[str, Any]) -> dict[str, str]:

@@ -120,6 +120,13 @@ class OwnerOnlyFiles:
         """Removes a folder as far as it can be removed."""
         shutil.rmtree(folder, ignore_errors=True)
 
+    def withdraw(self, folder: Path) -> None:
+        """Renames a folder, then removes it."""
+        aside = folder.with_name(f".{folder.name.lstrip('.')}")
+        with suppress(FileNotFoundError):  # Removed by somebody else.
+            folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
     def last_written(self, place: Path) -> float:
         """When a file, or the newest one in a folder, was written: seconds since 1970."""
         return max(each.lstat().st_mtime for each in (place, *place.rglob("*")))

@@ -1,7 +1,7 @@
-"""Reads a source into parts, embeds them, and counts over them: the driver's side of the workers.
+"""Reads a source into parts, embeds them, counts and draws over them: the driver's side of workers.
 
-The driver sorts rows into parts in one pass, holds the keys and the ledger, and adds up what the
-workers return. It never holds the records of more than a few batches.
+The driver sorts rows into parts in one pass, holds the keys and the ledger, adds up what the
+workers return and collects what they keep. It never holds the records of more than a few batches.
 """
 
 import io
@@ -9,18 +9,24 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, SortStep
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.parts import PIECE_BYTES, pieces_of_source
 from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.resources.fingerprints import single_prints
 from dpsynth_assets.resources.part_tasks import PIECE, PRINTS, ROWS, Canonical, Count, Embed
+from dpsynth_assets.resources.pass_tasks import (
+    DrawKept,
+    SortRecords,
+    numbered_places,
+    pass_inputs,
+)
 from dpsynth_assets.resources.record_parts import (
     files_of,
     files_of_exchange,
@@ -28,6 +34,9 @@ from dpsynth_assets.resources.record_parts import (
     write_arrays,
 )
 from dpsynth_assets.workers import Workers
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def write_parts(
@@ -109,15 +118,19 @@ class StoredParts:
     Attributes:
         places: The parts.
         workers: Who counts.
-        with_embeddings: Whether what is counted reads embeddings.
+        with_embeddings: Whether what is counted, or sorted, reads embeddings.
         exchange: Owner-only folder in the store for what is too large to be sent, one charge's own;
             None: everything is sent.
+        release: Folder of the paid release, for one that draws passes.
+        gpus: GPUs that a worker needs to draw a pass.
     """
 
     places: tuple[Folder, ...]
     workers: Workers
     with_embeddings: bool = True
     exchange: Folder | None = None
+    release: Folder | None = None
+    gpus: float = 0
 
     def summed(
         self,
@@ -163,3 +176,47 @@ class StoredParts:
         files.remove(outcome)
         counts: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
         return counts
+
+    def draw_passes(
+        self,
+        steps: Sequence[SortStep],
+        draw: Callable[[int, Sequence["pl.DataFrame"]], dict[str, Any]],
+        wanted: Sequence[int],
+        *,
+        memory: int,
+    ) -> Iterator[int]:
+        """Has workers sort records into passes and draw these, a task each.
+
+        Raises:
+            WorkerError: A worker failed; passes that are kept stay.
+            ValueError: The release keeps no passes.
+        """
+        if not wanted:
+            return
+        if self.release is None:
+            raise ValueError("Expected the folder of a release that keeps passes, got none.")
+        with pass_inputs(self.release) as folder:
+            places = self._sorted(steps, folder)
+            drawn = self.workers.map_parts(
+                DrawKept(draw),
+                [places[number] for number in wanted],
+                gpus=self.gpus,
+                memory=memory,
+            )
+            for number, _ in zip(wanted, drawn, strict=True):
+                yield number
+
+    def _sorted(self, steps: Sequence[SortStep], folder: Folder) -> tuple[Folder, ...]:
+        """Sorts step by step; the last one's places are named after passes."""
+        sources = self.places
+        for step_number, (sort, count) in enumerate(steps):
+            last = step_number == len(steps) - 1
+            places = numbered_places(folder, "pass" if last else f"step{step_number}", count)
+            from_parts = step_number == 0
+            embedded = from_parts and self.with_embeddings
+            for _ in self.workers.map_parts(
+                SortRecords(sort, places, from_parts, embedded), sources
+            ):
+                pass
+            sources = places
+        return sources

@@ -66,6 +66,9 @@ class PrivateFiles(Protocol):
     def discard(self, folder: Folder) -> None:
         """Removes a folder that nobody reads any more; what cannot be removed stays, unsaid."""
 
+    def withdraw(self, folder: Folder) -> None:
+        """Removes a folder of `begin_folder`, which `has_begun` misses before any file is gone."""
+
     def last_written(self, place: Folder) -> float:
         """When a file, or the newest one in a folder, was written: seconds since 1970."""
 

@@ -2,10 +2,11 @@
 
 What is removed: records, embeddings, internal tables, and plain files that a killed process left.
 What stays unless it is asked for: finished passes and checkpoints of a charge that is not committed
-yet (without them the next run pays again), and the contribution table (it holds hashes, and people
-may ask after the data is gone). Fingerprints of records that a paid release has read always stay:
-without them a second file over the same records would have a second budget; so do their digests, by
-which replaced records are told. Ledger, stored releases and reports are not in this store.
+yet (without them the next run pays again; the records that were sorted for its passes go), and the
+contribution table (it holds hashes, and people may ask after the data is gone). Fingerprints of
+records that a paid release has read always stay: without them a second file over the same records
+would have a second budget; so do their digests, by which replaced records are told. Ledger, stored
+releases and reports are not in this store.
 
 Removal unlinks files, or deletes objects. On disks that keep old blocks, encrypt the store
 (`sealing.py`): without the key what is left there cannot be read. A bucket may keep old versions.
@@ -21,6 +22,7 @@ from pathlib import Path
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.resources.fingerprints import Fingerprints
 from dpsynth_assets.resources.owner_only import abandoned_plain_folders
+from dpsynth_assets.resources.pass_tasks import INPUTS, inputs_left, left_for_workers
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
@@ -81,7 +83,7 @@ def purge(
     plain = abandoned_plain_folders() if rule.dataset is None else []
     if not dry_run:
         for place in chosen:
-            files.remove(place)
+            _remove(files, place)
         for folder in plain:  # Of this machine, wherever the store is.
             shutil.rmtree(folder)
     return [*chosen, *plain]
@@ -105,13 +107,21 @@ def _candidates(
     for folder in filter(files.is_folder, named or files.matching(base, "[!.]*")):
         for place in files.matching(folder, "*"):
             if place.name == _UNFINISHED:
-                yield from (
-                    kept
-                    for kept in files.matching(place, "*")
-                    if rule.unfinished or not is_open(kept.name)
-                )
+                for kept in files.matching(place, "*"):
+                    whole = rule.unfinished or not is_open(kept.name)
+                    yield from [kept] if whole else left_for_workers(files, kept)
             elif place.name != _CONTRIBUTIONS or rule.contributions:
                 yield place
+
+
+def _remove(files: PrivateFiles, place: Folder) -> None:
+    """Removes a folder or a file; a run that reads the records of a pass finds all or none."""
+    if INPUTS in place.name:
+        files.withdraw(place)
+        return
+    for inputs in inputs_left(files, place):
+        files.withdraw(inputs)
+    files.remove(place)
 
 
 def _is_due(files: PrivateFiles, place: Folder, rule: PurgeRule) -> bool:

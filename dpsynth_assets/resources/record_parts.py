@@ -28,6 +28,9 @@ from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 Split = Literal["source", "held_out"]
 SPLITS: Final[tuple[Split, ...]] = ("source", "held_out")
 
+EXCHANGE: Final = "exchange"
+"""Folder, in that of an unfinished release, of what driver and workers hand one another."""
+
 _PLACE = "__place"
 _NAMED, _PREFIX = "parts.json", "parts-"
 

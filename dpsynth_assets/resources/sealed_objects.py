@@ -37,6 +37,8 @@ from dpsynth_assets.storage.whole_folders import MARKER, file_names
 
 _BEGUN = ".begun"
 _PROBE = ".probe"
+_SAYING = frozenset([_BEGUN, MARKER])
+"""Objects that say something of their folder, and go before the others of it."""
 
 _LENGTH_BYTES = 8
 _LEAST_BYTES = 1 << 12
@@ -118,10 +120,10 @@ class SealedObjects:
         return True
 
     def remove(self, place: UPath) -> None:
-        """Removes an object, or all below a folder; a stored folder is not whole from the first."""
+        """Removes an object, or all below a folder, first what says that it is whole or begun."""
         names = self._found(place)
         with self._reachable("written"):
-            for name in sorted(names, key=lambda each: each.rpartition("/")[2] != MARKER):
+            for name in sorted(names, key=lambda each: each.rpartition("/")[2] not in _SAYING):
                 with suppress(FileNotFoundError):
                     self._fs.rm_file(name)
 
@@ -129,6 +131,10 @@ class SealedObjects:
         """Removes all below a folder, as far as the store is in reach."""
         with suppress(StoreUnavailableError):
             self.remove(folder)
+
+    def withdraw(self, folder: UPath) -> None:
+        """Removes a folder, first the object by which it is found."""
+        self.remove(folder)
 
     def last_written(self, place: UPath) -> float:
         """When the newest object of a place was written, by the clock of the store."""

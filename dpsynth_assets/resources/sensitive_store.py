@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
 
 import dagster as dg
@@ -31,13 +32,15 @@ from dpsynth_assets.resources.part_tasks import NoteRead
 from dpsynth_assets.resources.parted_source import StoredParts
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 from dpsynth_assets.resources.read_records import ReadRecords
-from dpsynth_assets.resources.record_parts import SPLITS, RecordParts, Split, read_whole
+from dpsynth_assets.resources.record_parts import EXCHANGE, SPLITS, RecordParts, Split, read_whole
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import Workers
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
 SECRETS = "secrets.parquet"
 """Incidence of secrets in the records of the source split."""
+
+_PASSES = "passes"
 
 
 class SensitiveStore(dg.ConfigurableResource):
@@ -235,8 +238,17 @@ class SensitiveStore(dg.ConfigurableResource):
         reservation: Reservation,
         workers: Workers,
         with_embeddings: bool,
+        gpus: float = 0,
     ) -> PrivateInputs:
-        """Gives a mechanism of exact sums the parts of the source split (`Stage.in_parts`).
+        """Gives a mechanism the parts of the source split, with finished passes (`Stage.in_parts`).
+
+        Args:
+            dataset: Whose records they are.
+            ledger: Where the charge is open.
+            reservation: That charge.
+            workers: Who counts, sorts and draws.
+            with_embeddings: Whether what is counted or sorted reads embeddings.
+            gpus: GPUs that a worker needs to draw a pass.
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
@@ -248,20 +260,22 @@ class SensitiveStore(dg.ConfigurableResource):
             pass
         self._note_paid(dataset)
         nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
-        exchange = self._emptied_exchange(dataset, reservation)
-        parts = StoredParts(places, workers, with_embeddings, exchange)
-        return PrivateInputs(records=nothing, parts=parts)
+        release = _absolute(self.folder(dataset) / _PASSES / reservation.id)
+        exchange = self._emptied_exchange(release)
+        parts = StoredParts(places, workers, with_embeddings, exchange, release, gpus)
+        passes = self.passes(dataset, reservation)
+        return PrivateInputs(records=nothing, parts=parts, passes=passes)
 
-    def _emptied_exchange(self, dataset: str, reservation: Reservation) -> Folder:
+    def _emptied_exchange(self, release: Folder) -> Folder:
         """An empty folder for what driver and workers hand one another under a charge.
 
         A killed run may have left something: sums without noise, or weights of a step that no
         checkpoint holds. It is removed before anything is drawn again, and with the rest of the
         unfinished release.
         """
-        folder = self.folder(dataset) / "passes" / reservation.id / "exchange"
+        folder = release / EXCHANGE
         self._files.remove(folder)
-        self._files.make_folder(folder.parent.parent, folder.parent, folder)
+        self._files.make_folder(release.parent, release, folder)
         return folder
 
     def _note_paid(self, dataset: str) -> None:
@@ -287,11 +301,11 @@ class SensitiveStore(dg.ConfigurableResource):
 
     def passes(self, dataset: str, reservation: Reservation) -> StoredPasses:
         """Finished passes of one paid release that is not committed yet."""
-        return StoredPasses(self._files, self.folder(dataset) / "passes" / reservation.id)
+        return StoredPasses(self._files, self.folder(dataset) / _PASSES / reservation.id)
 
     def checkpoint(self, dataset: str, reservation: Reservation) -> StoredCheckpoint:
         """Last checkpoint of one paid stage that is not committed yet."""
-        return StoredCheckpoint(self._files, self.folder(dataset) / "passes" / reservation.id)
+        return StoredCheckpoint(self._files, self.folder(dataset) / _PASSES / reservation.id)
 
     def read_internal(
         self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
@@ -344,3 +358,8 @@ class SensitiveStore(dg.ConfigurableResource):
                 f"Materialise {dataset}/shared/private_records and private_embeddings first."
             )
         return path
+
+
+def _absolute(place: Folder) -> Folder:
+    """The place as any process finds it; a prefix of an object store is the same everywhere."""
+    return place.resolve() if isinstance(place, Path) else place

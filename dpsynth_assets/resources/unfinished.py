@@ -73,11 +73,15 @@ class StoredPasses(Unfinished):
         return values
 
     def save(self, number: int, values: dict[str, Any]) -> None:
-        """Keeps a finished pass, waiting for room; it appears whole or not at all."""
+        """Keeps a finished pass, waiting for room; it appears whole or not at all.
+
+        A pass that is kept stays as it is, whoever draws it once more: the first may have been
+        told of, so another in its place would be a second draw under one charge.
+        """
         content = json.dumps(values).encode()
         path = self._folder / f"{number}.json"
         once_there_is_room(
-            lambda: self._files.write(path, lambda file: file.write(content)),
+            lambda: self._files.write(path, lambda file: file.write(content), only_if_absent=True),
             "A finished pass of a release that is paid for cannot be kept.",
         )
 

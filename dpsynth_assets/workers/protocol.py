@@ -3,7 +3,9 @@
 - A part travels as a path. Whoever works on it reads the records from the sensitive store itself.
 - What comes back is in the order of the parts, whichever was finished first. So a sum over parts is
   one sum, and a stage has one result for any number of workers.
-- A worker adds no noise and opens no ledger: the process that runs the step does both, once.
+- A worker opens no ledger, and adds no noise to what it counts: the process that runs the step does
+  both, once. What a worker draws whole, a pass, it draws with noise of its own and keeps itself, in
+  the sensitive store; what is kept is never drawn again.
 - Workers that were opened (`Workers.opened`) stay over several maps, with what their functions keep
   (`keeping.kept`): a model is opened once a process. They are gone at the end of the block.
 - No engine repeats a task. A failed part fails the step, and running it again goes on from the

@@ -1,4 +1,4 @@
-"""Stages over parts: one result for any number of parts and of workers, one charge, one draw."""
+"""Stages that count over parts: one result for any parts and workers, one charge, one draw."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import parted_records
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.model_steps import embedding_step, step_of_tasks
 from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.io_managers import ArtifactIOManager
@@ -37,6 +37,14 @@ from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
 
 ROWS = 120
+DRAW_IN_PASSES = (
+    "mean_uniform",
+    "mean_clustered",
+    "mean_with_shots",
+    "median_clustered",
+    "mean_svt",
+    "invisible_ink",
+)
 
 
 def silent(share, message):
@@ -300,11 +308,11 @@ def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
 
 def test_on_ray_the_tasks_ask_for_gpus_and_not_the_step_that_waits(monkeypatch):
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
-    step, gpus = parted_records._embedding_step("no base of a file")
+    step, gpus = step_of_tasks(embedding_step("no base of a file"))
     assert step["op_tags"]["dagster-ray/config"] == {"num_gpus": 1}
     assert gpus == 0
     monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
-    step, gpus = parted_records._embedding_step("no base of a file")
+    step, gpus = step_of_tasks(embedding_step("no base of a file"))
     assert step["op_tags"] == {}
     assert gpus == 1
 
@@ -356,7 +364,7 @@ def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, pub
     assert not PrivacyLedger().open().entries("letters")
 
 
-def test_every_stage_that_may_be_given_parts_sums_over_them(tmp_path, store):
+def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(tmp_path, store):
     """A stage that is marked so and reads `records` would release on nothing: none does."""
     marked = set()
     for file in load_dataset_files(dataset_folders()):
@@ -367,6 +375,7 @@ def test_every_stage_that_may_be_given_parts_sums_over_them(tmp_path, store):
     assert marked <= {
         ("cluster_histogram", "cluster_histogram"),
         ("topic_histogram", "topic_histogram"),
+        *((name, "candidate_corpus") for name in DRAW_IN_PASSES),
         ("aug_pe", "label_histogram"),
         ("aug_pe", "population"),
         ("aug_pe_from_corpus", "label_histogram"),

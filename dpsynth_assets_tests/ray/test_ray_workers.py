@@ -7,26 +7,46 @@ import shutil
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import CellCounts
 from dpsynth_assets.methods.fine_tuning.split_training import StepOfPart
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.fine_tuning import FineTuningSettings
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
 from dpsynth_assets.resources.record_parts import read_whole
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
+from dpsynth_assets_tests.parts.shown_passes import Shows
 from dpsynth_assets_tests.parts.training_tasks import RECORDS, Marks
 from dpsynth_assets_tests.workers import tasks
 
 pytestmark = pytest.mark.slow
+
+TERMS = CohortTerms(
+    cohort="letters",
+    relation=NeighboringRelation.ADD_REMOVE,
+    unit=PrivacyUnit(),
+    epsilon=8.0,
+    delta=1e-6,
+    accountant="zcdp",
+    labels=LABELS,
+    label_texts=LABELS,
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +155,31 @@ def test_a_step_of_a_training_over_parts_is_the_sum_of_one_process(sessions, tmp
     assert found[0][-1] > 10
     assert all(each == found[0] for each in found)
     assert not list(exchange.iterdir())
+
+
+def test_passes_that_tasks_draw_have_the_inputs_that_one_process_gives_them(sessions, tmp_path):
+    """Sorted and kept by tasks: equal values, and no text of a record with Ray."""
+    config = MeanUniformConfig(
+        expected_batch_size=4, batches_per_label=3, max_batches=6, batches_per_forward=2
+    )
+    batches = DeclaredBatches(config=config, terms=TERMS, clustered=False)
+    made = {}
+    for name, workers in (("here", LocalWorkers(1)), ("there", RayWorkers(2))):
+        house = SensitiveStore.at(str(tmp_path / name))
+        store_in_parts(declared(tmp_path, parts=3), house, workers)
+        passes = house.passes("letters", SimpleNamespace(id="r-1"))
+        passes.begin()
+        release = house.folder("letters") / "passes" / "r-1"
+        parts = StoredParts(house.parts("letters").places, workers, False, release=release)
+        private = PrivateInputs(records=pl.DataFrame(), parts=parts)
+        split = split_batches(batches, private, PublicInputs(salt="public"))
+        steps, draw = split.steps(range(3), 3), Shows(batches, split.batches)
+        assert list(parts.draw_passes(steps, draw, range(3), memory=1 << 20)) == [0, 1, 2]
+        made[name] = [passes.load(number) for number in range(3)]
+    assert made["here"] == made["there"]
+    assert SECRET in str(made["there"])
+    kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
+    assert not [1 for content in kept if SECRET.encode() in content]
 
 
 def test_a_worker_that_is_killed_is_not_called_again(sessions, parts, tmp_path):

@@ -11,7 +11,14 @@ import pytest
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.workers import PartWorkers
-from dpsynth_assets.workers import LocalWorkers, WorkerError, declared_workers, forget, kept
+from dpsynth_assets.workers import (
+    LocalWorkers,
+    WorkerError,
+    declared_workers,
+    forget,
+    kept,
+    ray_cluster,
+)
 from dpsynth_assets.workers.ray_cluster import RayWorkers
 from dpsynth_assets_tests.workers import tasks
 
@@ -144,3 +151,42 @@ def test_no_run_config_chooses_the_workers():
     chosen = {"resources": {"workers": {"config": {"kind": "ray"}}}}
     with pytest.raises(dg.DagsterInvalidConfigError):
         job.execute_in_process(run_config=chosen)
+
+
+class Ray:
+    """Stands for Ray: does what it is given at once, and notes what it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def remote(self, function):
+        self.function = function
+        return self
+
+    def options(self, **asked):
+        self.asked.append(asked)
+        ray, task = self, type("Task", (), {})()
+        task.remote = lambda given, part: ray.function(given, part)
+        return task
+
+    def put(self, value):
+        return value
+
+    def get(self, reference):
+        return reference
+
+
+def test_ray_is_told_to_repeat_nothing_and_what_a_task_needs(parts, monkeypatch):
+    ray = Ray()
+    monkeypatch.setattr(ray_cluster, "_connected", lambda address: ray)
+    made = list(RayWorkers(2).map_parts(tasks.length, parts, gpus=1, memory=1 << 20))
+    assert made == [len(tasks.SECRET) + number for number in range(5)]
+    assert ray.asked == [
+        {
+            "num_cpus": 1,
+            "num_gpus": 1,
+            "memory": 1 << 20,
+            "max_retries": 0,
+            "retry_exceptions": False,
+        }
+    ]

@@ -1,6 +1,6 @@
 """From placed records to a corpus: passes of the loop, then rows and facts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInputs
-from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
+from dpsynth_assets.methods.private_prediction.batching import Batch, PrivateBatch
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import decoder_of
@@ -90,39 +90,59 @@ class GenerationTask:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How the passes of one run are drawn, by whichever process.
+
+    Attributes:
+        task: Settings and public inputs.
+        selector: Makes the selector of each pass.
+        with_public_prompts: Whether the selector compares with each label's public prompt.
+        costs: Realised cost of each draw, which the selector fills in; kept with a pass. None where
+            the cost is planned.
+    """
+
+    task: GenerationTask
+    selector: SelectorFactory
+    with_public_prompts: bool = False
+    costs: RealisedCosts | None = None
+
+
 def generate_corpus(
-    task: GenerationTask,
+    drawing: Drawing,
     batches: Sequence[PrivateBatch],
-    selector: SelectorFactory,
     progress: ProgressCallback,
-    *,
-    with_public_prompts: bool = False,
     passes: PassStore | None = None,
-    costs: RealisedCosts | None = None,
 ) -> SyntheticCorpus:
     """Runs the loop over all batches, pass by pass, and writes rows and facts.
 
     Args:
-        task: Settings and public inputs.
+        drawing: How passes are drawn.
         batches: Private batches, empty ones included.
-        selector: Makes the selector of each pass.
         progress: Told how far it is: of draws, what is kept of them (`PassProgress`).
-        with_public_prompts: Whether the selector compares with each label's public prompt.
         passes: Where finished passes are kept; they are not run again.
-        costs: Realised cost of each draw, which the selector fills in; kept with a pass.
+
+    **Privacy** As `written_corpus`.
+    """
+    task = drawing.task
+    parts = parts_of(batches, task.config.batches_per_forward)
+    told = PassProgress(len(parts), len(batches), task.rules, progress)
+    finished = run_passes(task.decoder, parts, lambda part: _run_pass(drawing, part, told, passes))
+    return written_corpus(drawing, batches, finished)
+
+
+def written_corpus(
+    drawing: Drawing, batches: Sequence[Batch], finished: Sequence[Mapping[str, Any]]
+) -> SyntheticCorpus:
+    """Writes rows and facts of a run from the values of all its passes, in their order.
 
     **Privacy** Rows and facts are functions of drawn tokens and public settings. Realised costs
     are not: they go into `internal` alone.
     """
-    parts = parts_of(batches, task.config.batches_per_forward)
-    told = PassProgress(len(parts), len(batches), task.rules, progress)
-    finished = run_passes(
-        task.decoder,
-        parts,
-        lambda part: _run_pass(task, part, selector, told, with_public_prompts, passes, costs),
-    )
-    documents = [document for ended, _ in finished for document in ended]
-    drawn = sum((counts for _, counts in finished), np.zeros(2, dtype=np.int64))
+    task, costs = drawing.task, drawing.costs
+    kept = [fields for values in finished for fields in values["documents"]]
+    documents = [Document(**{**fields, "tokens": list(fields["tokens"])}) for fields in kept]
+    drawn = sum((np.array(values["drawn"]) for values in finished), np.zeros(2, dtype=np.int64))
     unfinished = sum(not document.finished for document in documents)
     internal = {} if costs is None else {"token_cost_by_position": costs.by_position(documents)}
     labels = [batches[document.batch].label for document in documents]
@@ -141,53 +161,68 @@ def generate_corpus(
 
 
 def _run_pass(
-    task: GenerationTask,
-    part: Part,
-    selector: SelectorFactory,
-    told: PassProgress,
-    with_public_prompts: bool,
-    passes: PassStore | None,
-    costs: RealisedCosts | None,
-) -> tuple[list[Document], np.ndarray]:
-    """Runs one pass, or reads it back; returns its documents and its (private, public) tokens."""
+    drawing: Drawing, part: Part[PrivateBatch], told: PassProgress, passes: PassStore | None
+) -> Mapping[str, Any]:
+    """Runs one pass, or reads it back; returns its values."""
     known = passes.load(part.number) if passes is not None else None
     if known is not None:
-        if costs is not None:
-            costs.restore(part.own, known)
+        if drawing.costs is not None:
+            drawing.costs.restore(part.own, known)
         told.finish(0, np.array(known["drawn"]))
-        return [Document(**fields) for fields in known["documents"]], np.array(known["drawn"])
-    drawn, steps = np.zeros(2, dtype=np.int64), 0
+        return known
+    steps = 0
 
-    def count(private: int, public: int) -> None:
+    def count() -> None:
         nonlocal steps
-        drawn[:] += private, public
         steps += 1
         told.step(steps)
 
-    select = selector([batch.index for batch in part.batches])
+    values = draw_pass(drawing, part, count)
+    if passes is not None:
+        passes.save(part.number, values)
+    told.finish(steps, np.array(values["drawn"]) if passes is not None else None)
+    return values
+
+
+def draw_pass(
+    drawing: Drawing, part: Part[PrivateBatch], on_step: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """Draws one pass; returns JSON values: documents, (private, public) tokens, and costs.
+
+    Args:
+        drawing: How it is drawn.
+        part: Its batches, empty ones included.
+        on_step: Told of each step.
+
+    **Privacy** Noise comes from the entropy of the process that draws. The values are part of the
+    release that was paid for; their costs, if any, are private for good.
+    """
+    task, drawn = drawing.task, np.zeros(2, dtype=np.int64)
+
+    def count(private: int, public: int) -> None:
+        drawn[:] += private, public
+        if on_step is not None:
+            on_step()
+
+    select = drawing.selector([batch.index for batch in part.batches])
     prompts = [_prompts(task, batch, task.rules.prompt_columns) for batch in part.batches]
-    public = _public_prompts(task, part.batches) if with_public_prompts else None
     documents = generate_documents(
         task.decoder,
         prompts,
         select,
         task.rules,
         count,
-        public,
+        _public_prompts(task, part.batches) if drawing.with_public_prompts else None,
         public_prefixes=_public_prefixes(task),
         row_keys=[key for batch in part.batches for key in batch.keys],
     )
     for document in documents:
         document.batch += part.start
-    if passes is not None:
-        values = {
-            "documents": [asdict(document) for document in documents],
-            "drawn": drawn.tolist(),
-            **({} if costs is None else costs.kept(part.own)),
-        }
-        passes.save(part.number, values)
-    told.finish(steps, drawn if passes is not None else None)
-    return documents, drawn
+    return {
+        "documents": [asdict(document) for document in documents],
+        "drawn": drawn.tolist(),
+        **({} if drawing.costs is None else drawing.costs.kept(part.own)),
+    }
 
 
 def _prompts(task: GenerationTask, batch: PrivateBatch, columns: int) -> list[list[int]]:
@@ -200,7 +235,7 @@ def _prompts(task: GenerationTask, batch: PrivateBatch, columns: int) -> list[li
     )
 
 
-def _public_prompts(task: GenerationTask, batches: Sequence[PrivateBatch]) -> list[list[int]]:
+def _public_prompts(task: GenerationTask, batches: Sequence[Batch]) -> list[list[int]]:
     """The prompt without examples of each batch's label."""
     texts = task.terms.label_texts
     return [public_prompt(task.public.language_model, texts[batch.label]) for batch in batches]
@@ -256,7 +291,7 @@ def completed(
 
 
 def _rows(
-    task: GenerationTask, batches: Sequence[PrivateBatch], documents: Sequence[Document]
+    task: GenerationTask, batches: Sequence[Batch], documents: Sequence[Document]
 ) -> "pl.DataFrame":
     """Decodes documents; drops those that are blank."""
     owners = [batches[document.batch] for document in documents]

@@ -11,18 +11,12 @@ from typing import Any, cast
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import (
-    ClusterHistogram,
-    assign_clusters,
-    label_indices,
-)
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
     PrivateBatch,
-    assign_records,
     batch_counts,
-    fill_slots,
     label_batch_counts,
     uniform_batch_counts,
 )
@@ -31,6 +25,8 @@ from dpsynth_assets.methods.private_prediction.config import (
     UniformBatchesConfig,
 )
 from dpsynth_assets.methods.private_prediction.decoding import slack_refusal
+from dpsynth_assets.methods.private_prediction.placing import assign_records, fill_slots
+from dpsynth_assets.methods.private_prediction.record_cells import RecordCells
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
@@ -151,7 +147,7 @@ class DeclaredBatches:
         if self.in_slots:
             declared = self._generating
             return self.config.max_batches if declared is None else declared
-        return sum(cell.generating for cell in self._hashed_cells(public))
+        return sum(cell.generating for cell in self.hashed_cells(public))
 
     def refusal(self, tokens: int, epsilon: float) -> str | None:
         """Says in one line why batches of so many private tokens cannot run; None if they can."""
@@ -194,9 +190,9 @@ class DeclaredBatches:
         if self.clustered:
             self._centers(public)
         if self.in_slots:
-            self._slot_cells(public)
+            self.slot_cells(public)
         else:
-            self._hashed_cells(public)
+            self.hashed_cells(public)
 
     def place(self, private: PrivateInputs, public: PublicInputs) -> list[PrivateBatch]:
         """Puts each record, by itself, into its batch.
@@ -206,15 +202,14 @@ class DeclaredBatches:
             ValueError: If centres, histogram or embeddings are missing, or the histogram's labels
                 are not the declared ones.
         """
-        labels = label_indices(private.records["label"].to_list(), self.terms.labels)
-        clusters = self._clusters(private, public, labels) if self.clustered else None
+        labels, clusters = self.record_cells(public)(private)
         config = self.config
         if self.in_slots:
             return fill_slots(
                 private.records,
                 labels,
                 clusters,
-                self._slot_cells(public),
+                self.slot_cells(public),
                 expected_batch_size=config.expected_batch_size,
                 examples_per_context=config.examples_per_context,
                 max_batches=config.max_batches,
@@ -223,24 +218,20 @@ class DeclaredBatches:
             private.records,
             labels,
             clusters,
-            self._hashed_cells(public),
+            self.hashed_cells(public),
             expected_batch_size=config.expected_batch_size,
             examples_per_context=config.examples_per_context,
             salt=public.salt,
         )
 
-    def _clusters(
-        self, private: PrivateInputs, public: PublicInputs, labels: np.ndarray
-    ) -> np.ndarray:
+    def record_cells(self, public: PublicInputs) -> RecordCells:
+        """What finds each record's label, and its cluster where batches follow clusters."""
+        if not self.clustered:
+            return RecordCells(labels=self.terms.labels)
         centers, kept = self._centers(public)
-        if private.embeddings is None:
-            raise ValueError(
-                "Expected embeddings of the private records, got none. Materialise "
-                "private_embeddings."
-            )
-        return assign_clusters(private.embeddings, labels, centers, kept)
+        return RecordCells(labels=self.terms.labels, centers=centers, kept=kept)
 
-    def _hashed_cells(self, public: PublicInputs) -> tuple[BatchCell, ...]:
+    def hashed_cells(self, public: PublicInputs) -> tuple[BatchCell, ...]:
         """Reads how many batches each cell is cut into off declared or released numbers."""
         if not self.clustered and self.per_label is not None:
             return self._uniform_cells(self.per_label)
@@ -255,7 +246,7 @@ class DeclaredBatches:
     def _uniform_cells(self, per_label: int) -> tuple[BatchCell, ...]:
         return uniform_batch_counts(len(self.terms.labels), per_label, self.config.max_batches)
 
-    def _slot_cells(self, public: PublicInputs) -> list[tuple[int, int | None]]:
+    def slot_cells(self, public: PublicInputs) -> list[tuple[int, int | None]]:
         """Lists the (label, cluster) pairs whose records fill batches in their public order."""
         if not self.terms.public_slots:
             raise UndeclaredPublicFactError(

@@ -7,18 +7,15 @@ tokens that the public prompt proposes, and the documents it finishes, are then 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-)
+from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanWithShotsConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanPrediction
-from dpsynth_assets.methods.stages import Stage, StageRelease
-from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.methods.stages import Stage
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class ShownRows:
@@ -75,22 +72,7 @@ class MeanWithShots(MeanPrediction[MeanWithShotsConfig]):
         """The corpus, which reads the other one."""
         return tuple(replace(stage, reads_corpora=True) for stage in super().stages())
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
-        """Asks for the other corpus, and for room for prompts with its rows."""
-        super().check_public(stage, self._showing(public))
-
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
-        """Draws the planned private tokens of every batch behind released rows."""
-        return super().release(stage, private, self._showing(public), checkpoint, progress)
-
-    def _showing(self, public: PublicInputs) -> PublicInputs:
+    def shown(self, public: PublicInputs) -> PublicInputs:
         """The public inputs with prompts that show the first rows of each label."""
         rows = self.rows_behind(self.config.corpus, public)
         shots = {}
@@ -99,3 +81,9 @@ class MeanWithShots(MeanPrediction[MeanWithShotsConfig]):
             shots[text] = tuple(of_label[: self.config.shots])
         model = ShownRows(public.language_model, shots, self.config.max_example_tokens)
         return replace(public, language_model=model)
+
+    def shown_corpora(self, public: PublicInputs) -> "Mapping[str, pl.DataFrame]":
+        """The first rows of each label."""
+        rows = self.rows_behind(self.config.corpus, public).select("text", "label")
+        first = rows.group_by("label", maintain_order=True).head(self.config.shots)
+        return {self.config.corpus: first}

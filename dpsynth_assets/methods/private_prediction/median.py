@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
-from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory, generate_corpus
+from dpsynth_assets.methods.private_prediction.corpus import Drawing, SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.median_attack import audit_median
 from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released
@@ -147,22 +147,21 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
             raise UnaccountedReleaseError(
                 "Expected a cohort that accepts ex-post releases, got one that does not."
             )
-        batches = self.declared.place(private, public)
-        costs = RealisedCosts.of_nothing(len(batches), drawn.tokens)
-        corpus = generate_corpus(
-            self.task(public, drawn.tokens),
-            batches,
-            drawn.selector(costs),
-            progress,
-            passes=private.passes,
-            costs=costs,
-        )
+        corpus, drawing = self.generated(stage, private, public, progress)
+        costs = cast("RealisedCosts", drawing.costs)
         bound = drawn.mechanism.realised_epsilon(costs.by_batch)
         internal = {"ex_post_epsilon_by_batch": costs.by_batch, "ex_post_epsilon": bound}
         return Release(
             value=released(replace(corpus, internal={**corpus.internal, **internal})),
             cost=Cost(guarantee=self.guarantee, ex_post_epsilon=bound),
         )
+
+    def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
+        """Draws with a table of the realised costs of all batches of the run."""
+        drawn = self.mechanism_of(stage, MedianTokens)
+        costs = RealisedCosts.of_nothing(batches, drawn.tokens)
+        task = self.task(public, drawn.tokens)
+        return Drawing(task=task, selector=drawn.selector(costs), costs=costs)
 
     def audit_median(
         self,

@@ -22,6 +22,7 @@ from dpsynth_assets.methods.private_prediction.config import (
     settings_for,
 )
 from dpsynth_assets.methods.private_prediction.corpus import (
+    Drawing,
     GenerationTask,
     SelectorFactory,
     generate_corpus,
@@ -31,6 +32,8 @@ from dpsynth_assets.methods.private_prediction.decoding import decoder_parameter
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
+from dpsynth_assets.methods.private_prediction.split_batches import split_batches
+from dpsynth_assets.methods.private_prediction.split_passes import DrawPass, generate_in_workers
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
@@ -51,6 +54,8 @@ from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from dpsynth_assets.attacks.reconstruction import KeysWritten
 
 PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig | FewShotConfig)
@@ -152,6 +157,15 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
             config=self.config, terms=self.terms, clustered=self.needs_embeddings
         )
 
+    def stages(self) -> tuple[Stage, ...]:
+        """The corpus, whose passes workers draw where records lie in parts.
+
+        Not where vLLM decodes: one engine takes a GPU whole, and the self-test that the charge
+        states is of the engine that draws.
+        """
+        in_parts = not self.terms.decodes_in_vllm
+        return tuple(replace(stage, in_parts=in_parts) for stage in super().stages())
+
     @property
     def examples_in_prompt(self) -> int:
         """Records of a context."""
@@ -215,7 +229,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         del stage
         finishes = self.config.on_exhaustion == "finish_publicly"
         reads = finishes or self.compares_with_public_prompts
-        check_batches(self.declared, public, reads_public_prompts=reads)
+        check_batches(self.declared, self.shown(public), reads_public_prompts=reads)
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the tokens of all batches, each with a public document that ends it."""
@@ -241,17 +255,59 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """
         del checkpoint
         drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
-        corpus = generate_corpus(
-            self.task(public, drawn.tokens),
-            self.declared.place(private, public),
-            drawn.selector(),
-            progress,
-            with_public_prompts=self.compares_with_public_prompts,
-            passes=private.passes,
-        )
+        corpus, _ = self.generated(stage, private, public, progress)
         return Release(
             value=released(corpus), cost=Cost(guarantee=self.guarantee, event=drawn.event())
         )
+
+    def generated(
+        self,
+        stage: Stage,
+        private: PrivateInputs,
+        public: PublicInputs,
+        progress: ProgressCallback,
+    ) -> tuple[SyntheticCorpus, Drawing]:
+        """Draws all passes, here or by workers where records lie in parts, and writes the rows.
+
+        Returns:
+            The corpus, and how it was drawn, with its realised costs if there are any.
+        """
+        shown = self.shown(public)
+        if private.parts is None:
+            batches = self.declared.place(private, public)
+            drawing = self.drawing(stage, shown, len(batches))
+            return generate_corpus(drawing, batches, progress, private.passes), drawing
+        if public.reopened is None:
+            raise ValueError("Expected public inputs that workers can open, got none.")
+        split = split_batches(self.declared, private, public)
+        drawing = self.drawing(stage, shown, len(split.batches))
+        draw = DrawPass(
+            method=self,
+            stage=stage,
+            batches=split.batches,
+            reopened=public.reopened,
+            corpora=self.shown_corpora(public),
+        )
+        return generate_in_workers(drawing, split, draw, private, progress), drawing
+
+    def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
+        """Says how the passes of a run of so many batches are drawn, by whichever process."""
+        del batches
+        drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
+        return Drawing(
+            task=self.task(public, drawn.tokens),
+            selector=drawn.selector(),
+            with_public_prompts=self.compares_with_public_prompts,
+        )
+
+    def shown(self, public: PublicInputs) -> PublicInputs:
+        """Public inputs as prompts show them; a method may put released rows before examples."""
+        return public
+
+    def shown_corpora(self, public: PublicInputs) -> "Mapping[str, pl.DataFrame]":
+        """Those rows of `public.corpora` that `shown` reads."""
+        del public
+        return {}
 
     def task(self, public: PublicInputs, tokens: int) -> GenerationTask:
         """Collects what one run of the loop reads of settings and public inputs."""

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.methods.private_prediction.batching import PrivateBatch
+from dpsynth_assets.methods.private_prediction.batching import Batch
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.models.decoding import is_exact, is_vllm
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
@@ -18,15 +18,16 @@ SMALL_MODEL_PARAMETERS = 20_000_000
 """Operations of a model up to this size are too short for threads to share."""
 
 _Written = TypeVar("_Written")
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(Generic[BatchT]):
     """Batches of one pass: `number`, index of the first, and the batches."""
 
     number: int
     start: int
-    batches: Sequence[PrivateBatch]
+    batches: Sequence[BatchT]
 
     @property
     def own(self) -> slice:
@@ -34,7 +35,7 @@ class Part:
         return slice(self.start, self.start + len(self.batches))
 
 
-def parts_of(batches: Sequence[PrivateBatch], size: int) -> list[Part]:
+def parts_of(batches: Sequence[BatchT], size: int) -> list[Part[BatchT]]:
     """Cuts batches into parts of `size`; the last may be smaller."""
     starts = range(0, len(batches), size)
     return [
@@ -95,7 +96,7 @@ class PassProgress:
 
 
 def run_passes(
-    model: Any, parts: Sequence[Part], run: Callable[[Part], _Written]
+    model: Any, parts: Sequence[Part[BatchT]], run: Callable[[Part[BatchT]], _Written]
 ) -> list[_Written]:
     """Runs every pass and returns what they wrote, in the order of the parts.
 
@@ -114,7 +115,7 @@ def run_passes(
     if workers < 2:
         return [run(part) for part in parts]
 
-    def task_of(part: Part) -> Callable[[], _Written]:
+    def task_of(part: Part[BatchT]) -> Callable[[], _Written]:
         context = copy_context()
         return lambda: context.run(run, part)
 

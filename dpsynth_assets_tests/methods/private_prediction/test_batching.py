@@ -18,10 +18,10 @@ from dpsynth_assets.methods.cluster_histogram import (
 )
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
-    assign_records,
     batch_counts,
     uniform_batch_counts,
 )
+from dpsynth_assets.methods.private_prediction.placing import assign_records
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.forward_passes import pass_rows
 from dpsynth_assets.privacy.histogram import NoisyHistogram

@@ -155,11 +155,8 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
 
 
 def test_contexts_are_named_by_what_they_are_not_by_where_they_stand(cases):
-    from dpsynth_assets.methods.private_prediction.batching import (
-        BatchCell,
-        assign_records,
-        fill_slots,
-    )
+    from dpsynth_assets.methods.private_prediction.batching import BatchCell
+    from dpsynth_assets.methods.private_prediction.placing import assign_records, fill_slots
 
     cell = BatchCell(label=0, cluster=None, batches=2, generating=2)
     names = SimpleNamespace()

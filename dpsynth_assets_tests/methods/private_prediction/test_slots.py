@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.methods.private_prediction.batching import fill_slots
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
+from dpsynth_assets.methods.private_prediction.placing import fill_slots
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 from dpsynth_assets.privacy.units import NeighboringRelation
 

@@ -1,0 +1,33 @@
+"""What stands in for draws in workers: it keeps the inputs of a pass. Imports no model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from dpsynth_assets.methods.private_prediction.batching import Batch, PrivateBatch
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.passes import Part, parts_of
+from dpsynth_assets.methods.private_prediction.split_batches import filled_part
+
+
+@dataclass(frozen=True)
+class Shows:
+    """Returns the inputs of a pass as its values."""
+
+    declared: DeclaredBatches
+    batches: tuple[Batch, ...]
+
+    def __call__(self, number: int, tables: Sequence[pl.DataFrame]) -> dict[str, Any]:
+        part = parts_of(self.batches, self.declared.config.batches_per_forward)[number]
+        return shown(filled_part(part, tables, self.declared))
+
+
+def shown(part: Part[PrivateBatch]) -> dict[str, Any]:
+    """Contexts in their order, of which prompts are a function, and what names them."""
+    batches = [
+        [b.index, b.label, b.cluster, [list(c) for c in b.contexts], [k.hex() for k in b.keys]]
+        for b in part.batches
+    ]
+    return {"batches": batches, "start": part.start}

@@ -1,0 +1,473 @@
+"""Passes over parts: the inputs of each are those of the whole, each is drawn and kept once."""
+
+import json
+import os
+import pickle
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction import corpus, split_passes
+from dpsynth_assets.methods.private_prediction.passes import parts_of
+from dpsynth_assets.methods.private_prediction.split_batches import split_batches
+from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.resources.parted_source import StoredParts
+from dpsynth_assets.resources.record_parts import read_whole, write_array, write_canonical
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets_tests.methods.private_prediction.conftest import (
+    ALPHABET,
+    HISTOGRAM,
+    NAMES,
+    CharacterModel,
+    make_centers,
+    make_terms,
+)
+from dpsynth_assets_tests.parts.shown_passes import Shows, shown
+
+PARTS, ROWS = 5, 150
+SETTINGS = {
+    "expected_batch_size": 4,
+    "clip_bound": 2.0,
+    "max_document_tokens": 8,
+    "max_example_tokens": 8,
+    "max_batches": 6,
+    "min_tokens_for_new_document": 3,
+    "batches_per_forward": 2,
+}
+
+
+@dataclass(frozen=True)
+class Opens:
+    """Stands for a base of public models: opens the small one in whichever process."""
+
+    def __call__(self):
+        return PublicInputs(language_model=CharacterModel(), salt="public salt", seed=1)
+
+
+def public_inputs():
+    """What the driver reads; `Opens` gives workers the model alone."""
+    released = pl.DataFrame({"text": ["shown here", "shown there"] * 9, "label": ["x", "y"] * 9})
+    return replace(
+        Opens()(),
+        cluster_centers=make_centers(),
+        cluster_histogram=HISTOGRAM,
+        corpora={"ctcl": released},
+        reopened=Opens(),
+    )
+
+
+class Reservation:
+    id = "r-1"
+
+
+class Told(list):
+    def __call__(self, share, message):
+        self.append((share, message))
+
+
+def records(rows=ROWS):
+    """Records some of which are equal, of blank text, or of a label that is not declared."""
+    draw = np.random.default_rng(3)
+    texts = ["".join(draw.choice(list(ALPHABET[:26]), 10)) for _ in range(rows)]
+    texts[7] = texts[8] = "again and again"
+    texts[10], texts[11] = " ", " "
+    ids = [f"r{n:03d}" for n in draw.permutation(rows)]
+    ids[8] = ids[7]
+    labels = [["x", "y", "x", "z"][n % 4] for n in range(rows)]
+    labels[8] = labels[7]
+    return pl.DataFrame({"record_id": ids, "unit_id": ids, "text": texts, "label": labels})
+
+
+def embedding_of(text):
+    vector = np.random.default_rng([len(text), *text.encode()]).normal(size=5)
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A store that holds the records in parts, and the folder of an unfinished release."""
+    store = SensitiveStore.at(str(tmp_path / "sensitive"))
+    places = store.parts("letters").begin(PARTS)
+    table = records()
+    for number, place in enumerate(places):
+        own = table.gather_every(PARTS, number).sort("record_id", "text")
+        write_canonical(place, "source", own)
+        write_canonical(place, "held_out", own.clear())
+        write_array(place, "source_embeddings.npy", np.stack([*map(embedding_of, own["text"])]))
+    store.parts("letters").keep(places)
+    store.passes("letters", Reservation).begin()
+    return store
+
+
+def in_parts(store, workers):
+    places = store.parts("letters").places
+    release = store.folder("letters") / "passes" / Reservation.id
+    return PrivateInputs(
+        records=records().clear(),
+        parts=StoredParts(places, workers, with_embeddings=True, release=release),
+        passes=store.passes("letters", Reservation),
+    )
+
+
+def bound(name, **changes):
+    kind = get_method(name)
+    svt = {"max_tokens_per_batch": 30, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
+    slots = changes.get("batching") == "slots"
+    terms = make_terms(
+        accepts_ex_post=True,
+        public_records=None,
+        public_slots=slots,
+        relation=NeighboringRelation.ZERO_OUT if slots else NeighboringRelation.ADD_REMOVE,
+    )
+    return kind(kind.config_type(**(SETTINGS | svt | changes)), terms)
+
+
+def released(method, private, progress=lambda *_: None):
+    plan = method.plan(6.0)
+    assert plan.refusal is None
+    (stage,) = plan.stages
+    assert stage.draws_passes
+    return method.release(stage, private, public_inputs(), None, progress)
+
+
+PAIRS = {"examples_per_context": 2}
+SLOTS = {"batching": "slots"}
+CASES = [
+    (1, "mean_clustered", {}),
+    (1, "mean_uniform", PAIRS),
+    (1, "mean_uniform", SLOTS),
+    (1, "mean_clustered", SLOTS | PAIRS),
+    pytest.param(2, "mean_clustered", SLOTS | PAIRS, marks=pytest.mark.slow),
+    pytest.param(4, "mean_clustered", {}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("count", "name", "changes"), CASES, ids=str)
+def test_the_inputs_of_every_pass_are_those_of_the_whole(home, count, name, changes):
+    declared, public = bound(name, **changes).declared, public_inputs()
+    whole = read_whole(home.parts("letters").places, "source", with_embeddings=True)
+    expected = [
+        json.loads(json.dumps(shown(part))) for part in parts_of(declared.place(whole, public), 2)
+    ]
+    assert len(expected) > 1
+    assert sum(len(batch[3]) for values in expected for batch in values["batches"]) >= 3
+    private = in_parts(home, LocalWorkers(count))
+    split = split_batches(declared, private, public)
+    steps = split.steps(range(len(expected)), len(expected))
+    drawn = private.parts.draw_passes(
+        steps, Shows(declared, split.batches), range(len(expected)), memory=0
+    )
+    assert list(drawn) == list(range(len(expected)))
+    assert [private.passes.load(number) for number in range(len(expected))] == expected
+    assert no_inputs_left(home)
+
+
+def no_inputs_left(store):
+    return not [*(store.folder("letters") / "passes").rglob("*inputs-*")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_draws_its_passes_over_parts(home, name):
+    told = Told()
+    made = released(bound(name), in_parts(home, LocalWorkers(1)), told)
+    passes = home.passes("letters", Reservation)
+    kept = [passes.load(number) for number in range(made.value.facts["batches"] // 2)]
+    assert None not in kept
+    drawn = np.sum([values["drawn"] for values in kept], axis=0).tolist()
+    facts = made.value.facts
+    assert [facts["private_tokens"], facts["public_tokens"]] == drawn
+    assert {row["batch"] for row in made.value.rows.to_dicts()} <= set(range(facts["batches"]))
+    assert told[-1][0] == 1.0
+    assert all("steps under way" not in message for _, message in told)
+    again = released(bound(name), in_parts(home, LocalWorkers(1)))
+    assert again.value.rows.equals(made.value.rows)
+    assert again.cost == made.cost
+
+
+def test_the_realised_cost_is_that_of_all_passes_together(home):
+    method = bound("median_clustered")
+    made = released(method, in_parts(home, LocalWorkers(1)))
+    passes = home.passes("letters", Reservation)
+    each = [cost for n in range(3) for cost in passes.load(n)["costs"]]
+    assert made.value.internal["ex_post_epsilon_by_batch"].tolist() == each
+    assert made.cost.ex_post_epsilon == method.median_mechanism.realised_epsilon(np.array(each))
+    assert made.cost.ex_post_epsilon > 0
+
+
+@pytest.fixture
+def logits_handed_over(monkeypatch):
+    """Draws token 5 always, and keeps every tensor of logits that a selector was given."""
+    from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+
+    seen = []
+
+    def select(self, logits, batch_of_row, active, meter, public_logits=None):
+        seen.append((logits.numpy().tobytes(), batch_of_row.tolist(), active.tolist()))
+        meter.spend(active)
+        return np.full(len(active), 5 + len(seen) % 3, dtype=np.int64)
+
+    monkeypatch.setattr(MeanTokenMechanism, "select", select)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("mean_clustered", {}), ("mean_with_shots", {"corpus": "ctcl"})]
+)
+def test_selectors_are_handed_the_logits_of_the_whole_to_the_last_bit(
+    home, logits_handed_over, name, changes
+):
+    method = bound(name, **changes)
+    whole = read_whole(home.parts("letters").places, "source", with_embeddings=True)
+    plan = method.plan(6.0)
+    made = method.release(plan.stages[0], whole, public_inputs(), None, lambda *_: None)
+    expected = list(logits_handed_over)
+    logits_handed_over.clear()
+    parted = released(method, in_parts(home, LocalWorkers(1)))
+    assert len(expected) > 10
+    assert logits_handed_over == expected
+    assert parted.value.rows.equals(made.value.rows)
+    assert parted.value.facts == made.value.facts
+
+
+@dataclass(frozen=True)
+class DiesAt:
+    """Draws passes until it comes to one at which its process is killed, marking each begun."""
+
+    inner: split_passes.DrawPass
+    number: int
+    marks: Path
+
+    def __call__(self, number, tables):
+        with (self.marks / str(number)).open("a") as file:
+            file.write("x")
+        if number == self.number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner(number, tables)
+
+
+@pytest.fixture
+def dying(monkeypatch, tmp_path):
+    """Wraps what workers are given; `at` names the pass at which they are killed."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    state = {"at": None, "marks": marks}
+    made = StoredParts.draw_passes
+
+    def wrapped(self, steps, draw, wanted, *, memory):
+        return made(self, steps, DiesAt(draw, state["at"], marks), wanted, memory=memory)
+
+    monkeypatch.setattr(StoredParts, "draw_passes", wrapped)
+    return state
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_its_own_pass_alone(home, dying):
+    method = bound("mean_clustered", batches_per_forward=1)
+    dying["at"] = 4
+    with pytest.raises(WorkerError, match=r"pass-0000\d failed .* a process that ended"):
+        released(method, in_parts(home, LocalWorkers(2)))
+    passes = home.passes("letters", Reservation)
+    kept = {n: passes.load(n) for n in range(6) if passes.load(n) is not None}
+    assert len(kept) >= 3
+    assert 4 not in kept
+    assert {mark.read_text() for mark in dying["marks"].iterdir()} == {"x"}, "none is repeated"
+    assert no_inputs_left(home)
+    for mark in dying["marks"].iterdir():
+        mark.unlink()
+    dying["at"] = None
+    made = released(method, in_parts(home, LocalWorkers(2)))
+    assert {int(mark.name) for mark in dying["marks"].iterdir()} == set(range(6)) - set(kept)
+    assert {n: passes.load(n) for n in kept} == kept
+    documents = [d for n in range(6) for d in passes.load(n)["documents"]]
+    assert made.value.facts["batches"] == 6
+    assert 0 < made.value.facts["rows"] <= len(documents)
+    assert sum(d["private_tokens"] for d in documents) == made.value.facts["private_tokens"]
+
+
+def test_only_missing_passes_are_sorted_and_drawn(home, monkeypatch):
+    method = bound("mean_clustered")
+    released(method, in_parts(home, LocalWorkers(1)))
+    passes = home.passes("letters", Reservation)
+    kept = [passes.load(number) for number in range(3)]
+    release = home.folder("letters") / "passes" / Reservation.id
+    (release / "1.json").unlink()
+    sorted_into = []
+    from dpsynth_assets.resources import pass_tasks
+
+    tables = pass_tasks._tables
+
+    def watched(place):
+        siblings = {each.parent.name for each in place.parent.glob("*/*.parquet")}
+        sorted_into.append((place.name, siblings))
+        return tables(place)
+
+    monkeypatch.setattr(pass_tasks, "_tables", watched)
+    released(method, in_parts(home, LocalWorkers(1)))
+    assert sorted_into == [("pass-00001", {"pass-00001"})]
+    assert [passes.load(0), passes.load(2)] == [kept[0], kept[2]]
+    monkeypatch.setattr(pass_tasks.SortRecords, "__call__", None)
+    released(method, in_parts(home, LocalWorkers(1)))  # All are kept: nothing is read.
+
+
+def test_an_error_of_a_draw_shows_its_type_alone(home, monkeypatch, capfd):
+    secret = records()["text"][0]
+
+    def quotes(*arguments, **options):
+        raise ValueError(secret)
+
+    monkeypatch.setattr(corpus, "generate_documents", quotes)
+    with pytest.raises(WorkerError, match="pass-00000 failed in a worker with ValueError") as error:
+        released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
+    assert secret not in str(error.value) + "".join(capfd.readouterr())
+    assert error.value.__cause__ is error.value.__context__ is None
+    assert no_inputs_left(home)
+
+
+def test_nothing_private_travels(home):
+    """What workers are given holds no record, and what they return is nothing at all."""
+    given, returned = [], []
+
+    class Watching:
+        count = 1
+
+        def map_parts(self, function, parts, *, gpus=0, memory=0):
+            given.append((pickle.dumps(function), gpus, memory, type(function).__name__))
+            for result in LocalWorkers(1).map_parts(function, parts):
+                returned.append(result)
+                yield result
+
+    private = in_parts(home, Watching())
+    private = replace(private, parts=replace(private.parts, gpus=1))
+    released(bound("mean_clustered"), private)
+    assert set(returned) == {None}
+    texts = [text.encode() for text in records()["text"] if text.strip()]
+    ids = [name.encode() for name in records()["record_id"]]
+    for content, *_ in given:
+        assert not [word for word in (*texts, *ids) if word in content]
+    assert [(gpus, name) for _, gpus, _, name in given] == [(0, "SortRecords"), (1, "DrawKept")]
+
+
+@pytest.mark.parametrize("changes", [{}, SLOTS], ids=str)
+def test_the_driver_opens_no_record(home, monkeypatch, changes):
+    """Its memory follows the rows that are written, whatever the number of records."""
+    state = {"in_worker": False, "opened": []}
+
+    class Marked:
+        count = 1
+
+        def map_parts(self, function, parts, *, gpus=0, memory=0):
+            for part in parts:
+                state["in_worker"] = True
+                (result,) = LocalWorkers(1).map_parts(function, [part])
+                state["in_worker"] = False
+                yield result
+
+    def watched(name):
+        made = getattr(OwnerOnlyFiles, name)
+
+        def opens(self, path):
+            state["opened"].append((state["in_worker"], path.suffix))
+            return made(self, path)
+
+        monkeypatch.setattr(OwnerOnlyFiles, name, opens)
+
+    watched("read")
+    watched("read_array")
+    released(bound("mean_clustered", **changes), in_parts(home, Marked()))
+    by_driver = {suffix for in_worker, suffix in state["opened"] if not in_worker}
+    by_workers = {suffix for in_worker, suffix in state["opened"] if in_worker}
+    assert by_driver == {".json"}
+    assert by_workers == {".parquet", ".npy"}
+
+
+def test_a_kept_pass_is_never_replaced(home):
+    passes = home.passes("letters", Reservation)
+    passes.save(3, {"drawn": [1, 2]})
+    passes.save(3, {"drawn": [5, 6]})
+    assert passes.load(3) == {"drawn": [1, 2]}
+
+
+def test_a_pass_whose_records_were_removed_is_not_drawn_without_them(home, monkeypatch):
+    from dpsynth_assets.resources import pass_tasks
+
+    made = pass_tasks.DrawKept.__call__
+
+    def purged_first(self, place):
+        pass_tasks._files(place).withdraw(place.parent)
+        return made(self, place)
+
+    monkeypatch.setattr(pass_tasks.DrawKept, "__call__", purged_first)
+    with pytest.raises(WorkerError, match="FileNotFoundError"):
+        released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
+    assert home.passes("letters", Reservation).load(0) is None
+
+
+def left_by_a_killed_run(store):
+    inputs = store.folder("letters") / "passes" / Reservation.id / "inputs-0123456789abcdef"
+    (inputs / "pass-00000").mkdir(parents=True)
+    (inputs / "pass-00000" / "00000-of-00005.parquet").write_text("records")
+    return inputs
+
+
+def test_records_that_a_killed_run_sorted_go_with_the_next_run_with_a_purge_and_the_release(home):
+    from dpsynth_assets.resources.purging import PurgeRule, purge
+
+    inputs = left_by_a_killed_run(home)
+    passes = home.passes("letters", Reservation)
+    passes.save(0, {"drawn": [0, 0]})
+    removed = purge(home, PurgeRule(dataset="letters"), lambda _: True, dry_run=True)
+    assert inputs in removed
+    purge(home, PurgeRule(dataset="letters"), lambda _: True)
+    assert not inputs.exists()
+    assert passes.load(0) == {"drawn": [0, 0]}, "what is paid for stays"
+    inputs = left_by_a_killed_run(home)
+    passes.remove()
+    assert not inputs.exists()
+
+
+def test_the_next_run_removes_what_a_killed_one_sorted(home):
+    inputs = left_by_a_killed_run(home)
+    released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
+    assert not inputs.exists()
+    assert no_inputs_left(home)
+
+
+def test_where_vllm_decodes_one_process_draws():
+    from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+
+    method = bound("mean_clustered")
+    model = LanguageModelSpec(kind="pretrained", model="a/b", decoder="vllm")
+    in_vllm = type(method)(method.config, replace(method.terms, language_model=model))
+    assert [stage.in_parts for stage in method.stages()] == [True]
+    assert [stage.in_parts for stage in in_vllm.stages()] == [False]
+    (few_shot,) = get_method("few_shot")(
+        get_method("few_shot").config_type(), method.terms
+    ).stages()
+    assert not few_shot.in_parts
+
+
+def test_files_of_passes_are_for_their_owner_alone_and_sealed_where_there_is_a_key(
+    home, monkeypatch
+):
+    import stat
+
+    from dpsynth_assets.resources import pass_tasks
+
+    modes, tables = set(), pass_tasks._tables
+
+    def watched(place):
+        paths = [place.parent, place, *place.iterdir()]
+        modes.update(stat.S_IMODE(path.stat().st_mode) for path in paths)
+        return tables(place)
+
+    monkeypatch.setattr(pass_tasks, "_tables", watched)
+    released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
+    assert modes == {0o600, 0o700}

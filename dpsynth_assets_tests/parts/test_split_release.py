@@ -1,0 +1,221 @@
+"""A corpus over parts as the web UI makes it: one charge, passes that survive, errors redacted."""
+
+import json
+
+import dagster as dg
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.dataset import dataset_definitions
+from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.assets.model_steps import stage_step
+from dpsynth_assets.assets.release_asset import release_asset
+from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.private_prediction import corpus
+from dpsynth_assets.public_base.base import PublicBase
+from dpsynth_assets.resources import pass_tasks
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.models import Models
+from dpsynth_assets.resources.parted_source import StoredParts
+from dpsynth_assets.resources.progress import Progress
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.resources.workers import PartWorkers
+from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared, texts
+
+SETTINGS = {
+    "expected_batch_size": 6,
+    "max_batches": 4,
+    "batches_per_forward": 1,
+    "max_document_tokens": 12,
+    "max_example_tokens": 12,
+    "min_tokens_for_new_document": 3,
+    "temperature": 2.0,
+}
+SHARED = {"private_records", "private_embeddings", "cluster_histogram"}
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    """What a base says of a language model that was trained here, in seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPSYNTH_HOME", str(tmp_path_factory.mktemp("base")))
+        said = pl.DataFrame({"text": texts(200), "label": [LABELS[n % 2] for n in range(200)]})
+        base = PublicBase(
+            said.with_columns(text=pl.col("text").str.replace(SECRET, "Somebody")),
+            language_model={
+                "settings": {
+                    "vocabulary": 300,
+                    "width": 16,
+                    "layers": 1,
+                    "heads": 2,
+                    "feed_forward": 16,
+                    "token_budget": 4_000,
+                    "sequence_tokens": [64],
+                }
+            },
+        )
+        return dict(base._public_language_model)
+
+
+def cohort(folder, **changes):
+    method = {"method": "mean_clustered", "settings": SETTINGS}
+    return declared(
+        folder,
+        rows=120,
+        parts=3,
+        methods=[method],
+        budget={"epsilon": 60.0, "delta": 1e-5},
+        held_out_fraction=0.0,
+        **changes,
+    )
+
+
+def only_stage(plan):
+    (planned,) = [part for part in plan.parts if isinstance(part, PlannedMethod)]
+    (stage,) = planned.plan.stages
+    return planned, stage
+
+
+def materialised(spec, language_model, *, select):
+    @dg.asset(key=public_key("tiny", "text_embedder"))
+    def text_embedder():
+        return MANIFEST
+
+    @dg.asset(key=public_key("tiny", "public_clusters"))
+    def public_clusters():
+        return np.linalg.qr(np.random.default_rng(0).normal(size=(384, 4)))[0].T.astype(np.float32)
+
+    @dg.asset(key=public_key("tiny", "public_language_model"))
+    def public_language_model():
+        return language_model
+
+    plan = plan_dataset(spec)
+    (planned, stage), shared = only_stage(plan), dataset_definitions(spec, plan).assets
+    public = [text_embedder, public_clusters, public_language_model]
+    assets = [*public, *shared, release_asset(spec, plan, planned, stage)]
+    return dg.materialize(
+        assets,
+        selection=[each for each in assets if each in public or each.key.path[-1] in select],
+        resources={
+            "io_manager": ArtifactIOManager(),
+            "ledger": PrivacyLedger(),
+            "sensitive_store": SensitiveStore(),
+            "release_store": ReleaseStore(),
+            "models": Models(),
+            "progress": Progress(),
+            "workers": PartWorkers(),
+        },
+        raise_on_error=False,
+    )
+
+
+def charges():
+    entries = PrivacyLedger().open().entries("letters")
+    return [e.kind for e in entries if "candidate_corpus" in str(e.asset)]
+
+
+def told(result):
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    return failed.step_failure_data.user_failure_data.description
+
+
+def kept_passes(store):
+    return sorted((store.folder("letters") / "passes").glob("*/[0-9]*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_corpus_over_parts_is_charged_once_and_reused(
+    tmp_path, store, monkeypatch, language_model, count
+):
+    spec = cohort(tmp_path)
+    assert materialised(spec, language_model, select=SHARED).success
+    monkeypatch.setenv("DPSYNTH_WORKER_COUNT", count)
+    result = materialised(spec, language_model, select={"candidate_corpus"})
+    assert result.success
+    assert charges() == ["reserve", "commit"]
+    value = result.output_for_node("letters__mean_clustered__candidate_corpus")
+    assert value.height > 0
+    assert value["batch"].n_unique() > 1
+    assert not list((store.folder("letters") / "passes").glob("*")), "removed with the release"
+    reads = [read.reservation for read in store.contributions("letters").reads()]
+    assert len(set(reads)) == 2  # Of the histogram and the corpus, each of every part.
+    assert len(reads) == 6
+    shown = json.dumps([str(event.event_specific_data) for event in result.all_events])
+    assert SECRET not in shown
+    monkeypatch.setattr(pass_tasks.DrawKept, "__call__", None)
+    again = materialised(spec, language_model, select={"candidate_corpus"})
+    assert again.success
+    assert again.output_for_node("letters__mean_clustered__candidate_corpus").equals(value)
+    assert charges() == ["reserve", "commit"]
+
+
+@pytest.mark.slow
+def test_a_draw_that_fails_is_redacted_and_goes_on_under_its_charge(
+    tmp_path, store, monkeypatch, language_model
+):
+    spec = cohort(tmp_path)
+    assert materialised(spec, language_model, select=SHARED).success
+    generate, drawn = corpus.generate_documents, []
+
+    def fails_at_the_third(*arguments, **options):
+        if len(drawn) == 2:
+            raise ValueError(SECRET)
+        drawn.append(1)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(corpus, "generate_documents", fails_at_the_third)
+    result = materialised(spec, language_model, select={"candidate_corpus"})
+    assert "pass-00002 failed in a worker with ValueError" in told(result)
+    assert SECRET not in told(result)
+    assert charges() == ["reserve"]
+    kept = {path.name: path.read_bytes() for path in kept_passes(store)}
+    assert set(kept) == {"0.json", "1.json"}
+    drawn.clear()
+
+    def counts(*arguments, **options):
+        drawn.append({path.name: path.read_bytes() for path in kept_passes(store)})
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(corpus, "generate_documents", counts)
+    result = materialised(spec, language_model, select={"candidate_corpus"})
+    assert result.success
+    assert charges() == ["reserve", "commit"]
+    assert all(kept.items() <= seen.items() for seen in drawn), "kept passes stay as they were"
+    facts = [json.loads(content) for content in kept.values()]
+    value = result.output_for_node("letters__mean_clustered__candidate_corpus")
+    batches = {document["batch"] for values in facts for document in values["documents"]}
+    assert batches <= set(value["batch"])
+    assert len(drawn) + len(kept) == value["batch"].n_unique()
+
+
+@pytest.mark.slow
+def test_nothing_is_read_before_the_charge(tmp_path, store, monkeypatch, language_model):
+    spec = cohort(tmp_path)
+    assert materialised(spec, language_model, select=SHARED).success
+    seen = []
+    made = StoredParts.draw_passes
+
+    def watched(self, *arguments, **options):
+        seen.append(charges())
+        return made(self, *arguments, **options)
+
+    monkeypatch.setattr(StoredParts, "draw_passes", watched)
+    assert materialised(spec, language_model, select={"candidate_corpus"}).success
+    assert seen == [["reserve"]]
+
+
+def test_on_ray_the_tasks_that_draw_ask_for_gpus_and_not_their_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
+    whole, parted = cohort(tmp_path).model_copy(update={"parts": 1}), cohort(tmp_path)
+    _, stage = only_stage(plan_dataset(parted))
+    assert stage_step(parted, stage, None)[1] == 0
+    monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
+    step, gpus = stage_step(parted, stage, None)
+    assert (step["op_tags"], gpus) == ({}, 1)
+    step, gpus = stage_step(whole, stage, None)
+    assert (step["op_tags"]["dagster-ray/config"], gpus) == ({"num_gpus": 1}, 0)
