@@ -31,7 +31,7 @@ from dpsynth_assets.assets.launch import (
     tag_run,
 )
 from dpsynth_assets.assets.method_assets import described, part_asset
-from dpsynth_assets.assets.model_steps import model_step
+from dpsynth_assets.assets.model_steps import model_step, on_processors
 from dpsynth_assets.assets.parted_records import require_parts
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
@@ -40,6 +40,7 @@ from dpsynth_assets.assets.released_values import (
 )
 from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
@@ -78,10 +79,10 @@ def release_asset(
 ) -> dg.AssetsDefinition:
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
-    if stage.in_parts and spec.parts > 1:
-        resources |= {"workers"}
     section = public_section if stage.public else private_section
     engine = spec.engine if planned.method.uses_engine else None
+    if in_parts := given_parts(spec, stage, engine):
+        resources |= {"workers"}
 
     @dg.asset(
         **part_asset(spec, planned, stage.name),
@@ -118,6 +119,7 @@ def release_asset(
             plan=plan,
             planned=planned,
             stage=stage,
+            in_parts=in_parts,
             context=context,
             release=release_name(context, config),
             upstream=upstream,
@@ -127,6 +129,13 @@ def release_asset(
             return run.output(stored)
 
     return released
+
+
+def given_parts(spec: PrivateDatasetSpec, stage: Stage, engine: EngineSpec | None) -> bool:
+    """Whether workers go over the parts of the records for a stage."""
+    if not stage.in_parts or spec.parts <= 1:
+        return False
+    return not stage.in_model or on_processors(spec.public_data, engine)
 
 
 def private_inputs(spec: PrivateDatasetSpec, stage: Stage) -> list[dg.AssetKey]:
@@ -173,6 +182,7 @@ class _StageRun:
     plan: DatasetPlan
     planned: PlannedMethod | PlannedShared
     stage: Stage
+    in_parts: bool
     context: dg.AssetExecutionContext
     release: str
     upstream: Mapping[str, Any]
@@ -192,10 +202,6 @@ class _StageRun:
     def report(self) -> Any:
         """Where progress is told."""
         return self.context.resources.progress.start(self.context, self.name)
-
-    @property
-    def _in_parts(self) -> bool:
-        return self.stage.in_parts and self.spec.parts > 1
 
     @property
     def _store(self) -> ReleaseStore:
@@ -289,7 +295,7 @@ class _StageRun:
     def _check(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
         public = self.public
-        if self._in_parts:
+        if self.in_parts:
             require_parts(self.spec, self._sensitive)
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
@@ -336,13 +342,14 @@ class _StageRun:
         return _drawn(made.value, made.cost)
 
     def _private(self, reservation: Reservation) -> PrivateInputs:
-        if self._in_parts:
+        if self.in_parts:
             return self._sensitive.read_parts_for_release(
                 self.spec.name,
                 ledger=self.ledger,
                 reservation=reservation,
                 workers=self.context.resources.workers.open(),
                 with_embeddings=self.stage.needs_embeddings,
+                with_secrets=self.stage.needs_secrets,
             )
         private = self._sensitive.read_for_release(
             self.spec.name,

@@ -17,14 +17,11 @@ from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.resources.sensitive_store import DICTIONARY, SensitiveStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
 
 SECRETS_KEY = "secrets"
-DICTIONARY = "secrets_dictionary"
-"""Table of the sensitive store: every secret found, its kind, and how many records hold it."""
-
 SUMMARY = "secrets_summary.json"
 """Private counts for the steward: secrets of each kind, and those over their declared cap."""
 

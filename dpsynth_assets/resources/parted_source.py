@@ -109,14 +109,20 @@ class StoredParts:
     workers: Workers
     with_embeddings: bool = True
 
-    def summed(self, count: Callable[[PrivateInputs], np.ndarray]) -> np.ndarray:
+    def summed(
+        self,
+        count: Callable[[PrivateInputs], np.ndarray],
+        progress: Callable[[float], None] | None = None,
+    ) -> np.ndarray:
         """Adds up what `count` returns for each part; exact, in whatever order."""
         total: np.ndarray | None = None
         task = Count(count, self.with_embeddings)
-        for counts in self.workers.map_parts(task, self.places):
+        for done, counts in enumerate(self.workers.map_parts(task, self.places), 1):
             if not np.issubdtype(counts.dtype, np.integer):
                 raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
             total = counts.astype(np.int64) if total is None else total + counts
+            if progress is not None:
+                progress(done / len(self.places))
         if total is None:
             raise ValueError("Expected at least one part, got none.")
         return total

@@ -37,7 +37,10 @@ from dpsynth_assets.workers import Workers
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
 SECRETS = "secrets.parquet"
-"""Incidence of secrets in the records of the source split."""
+"""Incidence of secrets in the records of the source split, or of one part of it."""
+
+DICTIONARY = "secrets_dictionary"
+"""Table of every secret found, its kind, and how many records hold it."""
 
 
 class SensitiveStore(dg.ConfigurableResource):
@@ -216,9 +219,7 @@ class SensitiveStore(dg.ConfigurableResource):
         private = self._read(dataset, "source", with_embeddings=with_embeddings)
         self.contributions(dataset).note(reservation.id, private.records)
         self._note_paid(dataset)
-        if not with_secrets:
-            return private
-        return replace(private, secrets=self._read_table(dataset, SECRETS))
+        return replace(private, secrets=self._found_secrets(dataset) if with_secrets else None)
 
     def read_parts_for_release(
         self,
@@ -228,6 +229,7 @@ class SensitiveStore(dg.ConfigurableResource):
         reservation: Reservation,
         workers: Workers,
         with_embeddings: bool,
+        with_secrets: bool = False,
     ) -> PrivateInputs:
         """Gives a mechanism that only counts the parts of the source split (`Stage.in_parts`).
 
@@ -240,8 +242,15 @@ class SensitiveStore(dg.ConfigurableResource):
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
         self._note_paid(dataset)
-        nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
-        return PrivateInputs(records=nothing, parts=StoredParts(places, workers, with_embeddings))
+        return PrivateInputs(
+            records=pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String)),
+            secrets=self._found_secrets(dataset) if with_secrets else None,
+            parts=StoredParts(places, workers, with_embeddings),
+        )
+
+    def _found_secrets(self, dataset: str) -> pl.DataFrame:
+        """Numbers of records by secret; what the secrets say stays where it is."""
+        return self._read_table(dataset, f"{DICTIONARY}.parquet").drop("value")
 
     def _note_paid(self, dataset: str) -> None:
         Fingerprints(self._files, self.base).note_paid(dataset)

@@ -3,7 +3,9 @@
 - A part travels as a path. Whoever works on it reads the records from the sensitive store itself.
 - What comes back is in the order of the parts, whichever was finished first. So a sum over parts is
   one sum, and a stage has one result for any number of workers.
-- A worker adds no noise and opens no ledger: the process that runs the step does both, once.
+- A worker adds no noise and opens no ledger: the process that runs the step does both, once. Where
+  a mechanism samples records, the coin of each is tossed where the record is read, from the
+  randomness of the operating system; it is sent nowhere.
 - No engine repeats a task. A failed part fails the step, and running it again goes on from the
   files of the finished parts, under the same charge.
 - An error of a worker arrives as its type alone. Its message may quote a record, so the message is

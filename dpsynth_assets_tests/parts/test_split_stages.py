@@ -371,5 +371,8 @@ def test_every_stage_that_may_be_given_parts_counts_over_them(tmp_path, store):
         ("aug_pe", "population"),
         ("aug_pe_from_corpus", "label_histogram"),
         ("aug_pe_from_corpus", "population"),
+        ("secpe", "secret_clusters"),
+        ("epsvec", "fixed_shots"),
+        ("epsvec", "dataset_vectors"),
     }
     assert ("cluster_histogram", "cluster_histogram") in marked
