@@ -194,6 +194,10 @@ class SensitiveStore(dg.ConfigurableResource):
         """Stores a table that depends on private data without noise; returns its path."""
         return self._write_table(dataset, f"{name}.parquet", table)
 
+    def forget_internal_table(self, dataset: str, name: str) -> None:
+        """Removes what `write_internal_table` stored, if anything."""
+        (self.folder(dataset) / f"{name}.parquet").unlink(missing_ok=True)
+
     def read_internal_table(
         self, dataset: str, name: str, *, purpose: InternalPurpose
     ) -> pl.DataFrame:

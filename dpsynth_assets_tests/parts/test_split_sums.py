@@ -240,6 +240,15 @@ def test_records_are_drawn_part_by_part_where_the_charge_is_for_a_sample(places,
         assert abs(total[-1] - rows / 2) < 3.2 * rows**0.5
 
 
+def shot_votes():
+    draw = np.random.default_rng(1)
+    return ShotVotes(
+        candidate_labels=np.arange(10) % 2,
+        candidate_embeddings=draw.standard_normal((10, WIDTH), dtype=np.float32),
+        labels=LABELS,
+    )
+
+
 def test_shots_released_over_parts_are_those_of_the_whole(places, monkeypatch):
     monkeypatch.setattr(histogram, "discrete_gaussian", lambda counts, scale: counts)
     noise = NoisyHistogram(noise="gaussian", scale=2.0, relation=NeighboringRelation.ADD_REMOVE)
@@ -273,18 +282,11 @@ def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader,
     whole = whole_of(places)
     rows, steps = whole.records.height, cluster_sums()[1].steps
     sampling, incidence = listed(whole)
-    shots = ShotVotes(
-        candidate_labels=np.arange(10) % 2,
-        candidate_embeddings=np.random.default_rng(1).standard_normal(
-            (10, WIDTH), dtype=np.float32
-        ),
-        labels=LABELS,
-    )
     countings = (
         difference_sums(task_of(opens_reader)),
         cluster_sums()[0],
         cluster_sums(sampling, incidence)[0],
-        shots,
+        shot_votes(),
     )
     states, certain, some, votes = (whole.counted(counting) for counting in countings)
     assert states[-1] == votes.sum() == rows
