@@ -31,8 +31,8 @@ from dpsynth_assets.assets.launch import (
     tag_run,
 )
 from dpsynth_assets.assets.method_assets import described, part_asset
-from dpsynth_assets.assets.model_steps import model_step, on_processors
-from dpsynth_assets.assets.parted_records import require_parts
+from dpsynth_assets.assets.model_steps import model_step
+from dpsynth_assets.assets.parted_records import given_parts, require_parts
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
@@ -40,7 +40,6 @@ from dpsynth_assets.assets.released_values import (
 )
 from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
@@ -129,13 +128,6 @@ def release_asset(
             return run.output(stored)
 
     return released
-
-
-def given_parts(spec: PrivateDatasetSpec, stage: Stage, engine: EngineSpec | None) -> bool:
-    """Whether workers go over the parts of the records for a stage."""
-    if not stage.in_parts or spec.parts <= 1:
-        return False
-    return not stage.in_model or on_processors(spec.public_data, engine)
 
 
 def private_inputs(spec: PrivateDatasetSpec, stage: Stage) -> list[dg.AssetKey]:

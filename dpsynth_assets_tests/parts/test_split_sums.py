@@ -7,8 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.parted_records import store_in_parts
-from dpsynth_assets.assets.release_asset import given_parts
+from dpsynth_assets.assets.parted_records import given_parts, store_in_parts
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
