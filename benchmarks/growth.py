@@ -2,6 +2,7 @@
 
     PYTHONPATH=. python benchmarks/growth.py [--records 10000 100000 1000000] [--parts 64]
         [--embed 1000 10000] [--folder FOLDER] [--json FILE] [--plot FILE] [--pairs 1000000]
+        [--cold]
     PYTHONPATH=. python benchmarks/growth.py --read FILE [--plot FILE]
 
 Short records (a dozen words, three of a unit on average) come from a seeded generator, as a Parquet
@@ -17,9 +18,11 @@ file. Each stage runs in a process of its own, on one thread, with one worker in
 
 Embeddings of the other stages are random unit vectors, written beforehand and not timed. Prints
 seconds of the clock and of the processor, the peak memory of every process (VmHWM), bytes written
-a record, and the slope of log time against log n. --pairs repeats the stages of one n with two
-workers, in turn with one worker: if both take the processor seconds of one, the work was divided
-without loss, on a busy machine too.
+a record, and the slope of log time against log n. --cold repeats cells and votes three times with
+the embeddings in the memory that the system keeps files in, and three times after it has dropped
+them; the seconds of the kernel and the bytes that came from the disk are told apart. --pairs
+repeats the stages of one n with two workers, in turn with one worker: if both take the processor
+seconds of one, the work was divided without loss, on a busy machine too.
 
 Then a model, fitted to these runs by least squares of relative errors: a stage takes a + b n
 seconds of a processor; the driver's stages (sort, fingerprints) stay on one; the others take
@@ -42,6 +45,7 @@ from pathlib import Path
 import numpy as np
 
 DRIVER, SHARED = ("sort", "fingerprints"), ("canonical", "note", "cells", "votes")
+READING = ("cells", "votes")
 STAGES = ("sort", "canonical", "fingerprints", "note", "cells", "votes")
 LABELS = ("good", "bad")
 DIMENSION, CENTERS, CANDIDATES = 384, 100, 1_000
@@ -61,6 +65,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--read", type=Path, help="figures of an earlier run, instead of a run")
     parser.add_argument("--plot", type=Path, help="picture of time by n")
     parser.add_argument("--pairs", type=int, help="one n whose stages two workers do as well")
+    parser.add_argument("--cold", action="store_true", help="cells and votes from the disk, too")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=1, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -98,6 +103,11 @@ def of_size(options: argparse.Namespace, n: int, folder: Path) -> list[dict]:
         run(stage)
     if n in options.embed:
         run("embed")
+    if options.cold and n in options.records:
+        for stage in READING * 3:
+            run(stage, reading="warm")  # Read just before.
+            forget_files(folder)
+            run(stage, reading="cold")
     if n == options.pairs:
         for stage in SHARED[1:] * 2:  # `canonical` uses its input up.
             for workers in (1, 2):
@@ -112,13 +122,16 @@ class Run:
         self.options, self.n, self.folder, self.source = options, n, folder, source
         self.rows: list[dict] = []
 
-    def __call__(self, stage: str, workers: int = 1, *, paired: bool = False) -> None:
+    def __call__(
+        self, stage: str, workers: int = 1, *, paired: bool = False, reading: str = ""
+    ) -> None:
         """Runs one stage and keeps its row."""
         command = [sys.executable, __file__, "--stage", stage, "--folder", str(self.folder)]
         command += ["--parts", str(self.options.parts), "--workers", str(workers)]
         environment = os.environ | dict.fromkeys(THREADS, "1")
         said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         row = {"n": self.n, "stage": stage, "workers": workers, "paired": paired}
+        row |= {"reading": reading}
         row |= {"parts": self.options.parts, "source_bytes": self.source}
         row |= json.loads(said.stdout.splitlines()[-1])
         self.rows.append(row)
@@ -131,13 +144,16 @@ def one_stage(options: argparse.Namespace) -> dict:
 
     work = prepared(options.stage, options.folder, options.parts, LocalWorkers(options.workers))
     children = Children()
-    wall, cpu, written = time.perf_counter(), time.process_time(), bytes_written()
+    wall, cpu, written = time.perf_counter(), time.process_time(), bytes_of("wchar")
+    kernel, read = os.times().system, bytes_of("read_bytes")
     work()
     row = {
+        "kernel_seconds": os.times().system - kernel,
+        "disk_bytes": bytes_of("read_bytes") - read,
         "seconds": time.perf_counter() - wall,
         "processor_seconds": time.process_time() - cpu,
         "worker_seconds": of_workers(),
-        "written_bytes": bytes_written() - written,
+        "written_bytes": bytes_of("wchar") - written,
         "peak_bytes": peak_of("self"),
     }
     return row | {"worker_peak_bytes": children.largest()}
@@ -288,10 +304,18 @@ def of_workers() -> float:
     return times.children_user + times.children_system
 
 
-def bytes_written() -> int:
-    """What this process has passed to write calls."""
+def bytes_of(kind: str) -> int:
+    """What this process has passed to write calls (wchar), or had read from disks (read_bytes)."""
     lines = Path("/proc/self/io").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("wchar")).split()[1])
+    return int(next(line for line in lines if line.startswith(f"{kind}:")).split()[1])
+
+
+def forget_files(folder: Path) -> None:
+    """Lets the system drop what it holds of the embeddings, once they are on the disk."""
+    for path in folder.rglob("*.npy"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def peak_of(process: str) -> int:
@@ -323,7 +347,7 @@ class Children:
 
 
 def alone(rows: list[dict]) -> list[dict]:
-    return [row for row in rows if not row["paired"]]
+    return [row for row in rows if not row["paired"] and not row.get("reading")]
 
 
 def is_shown(row: dict) -> bool:
@@ -352,8 +376,26 @@ def report(rows: list[dict]) -> None:
         steps = [slope(n[i : i + 2], seconds[i : i + 2]) for i in range(len(n) - 1)]
         each = ", ".join(f"{step:.2f}" for step in steps)
         print(f"| {stage} | {slope(n, seconds):.2f} | {each} | {a:.2f} | {b * 1e6:.1f} |")
+    report_cold(rows)
     report_pairs(rows)
     report_model(rows)
+
+
+def report_cold(rows: list[dict]) -> None:
+    """Reading embeddings from memory beside reading them from the disk: means of all runs."""
+    own = [row for row in rows if row.get("reading")]
+    if not own:
+        return
+    print("\n| records | stage | embeddings | clock | program | kernel | GB from the disk |")
+    print("|--:|---|---|--:|--:|--:|--:|")
+    for n, stage, reading in sorted({(r["n"], r["stage"], r["reading"]) for r in own}):
+        runs = [r for r in own if (r["n"], r["stage"], r["reading"]) == (n, stage, reading)]
+        names = ("seconds", "processor_seconds", "kernel_seconds", "disk_bytes")
+        clock, processor, kernel, read = (float(np.mean([r[k] for r in runs])) for k in names)
+        print(
+            f"| {n:,} | {stage} | {reading} | {clock:.2f} | {processor - kernel:.2f} | "
+            f"{kernel:.2f} | {read / 1e9:.2f} |"
+        )
 
 
 def report_pairs(rows: list[dict]) -> None:

@@ -181,14 +181,11 @@ def _copies(
     sensitive_store: SensitiveStore,
 ) -> bool:
     from dpsynth_assets.attacks.overlap import has_verbatim_private_span
+    from dpsynth_assets.resources.scored_source import ScoredSource
 
-    private = sensitive_store.read_internal(spec.name, "source", purpose="release gate").records
-    return has_verbatim_private_span(
-        texts,
-        private["text"].to_list(),
-        public_corpus["text"].to_list(),
-        private_units=private["unit_id"].to_list(),
-    )
+    private = sensitive_store.counted_internal(spec.name, purpose="release gate")
+    holders = ScoredSource(private=private, by_unit=True).span_holders
+    return has_verbatim_private_span(texts, holders, public_corpus["text"].to_list())
 
 
 def _has_canary(spec: PrivateDatasetSpec, texts: list[str]) -> bool:

@@ -261,6 +261,46 @@ def test_volumes_and_mounts_of_the_code_server_reach_the_run_workers():
     assert len(made.server_k8s_config.pod_spec_config) + len(made.run_k8s_config.pod_spec_config)
 
 
+def of_kubernetes(kind, part):
+    """Reads a part of a manifest as Kubernetes' API names it; an unknown key is an error."""
+    client = pytest.importorskip("kubernetes.client")
+    models = pytest.importorskip("dagster_k8s.models")
+    model = getattr(client, kind)
+    return models.k8s_model_from_dict(model, models.k8s_snake_case_dict(model, part))
+
+
+def test_what_stands_beside_the_chart_is_of_kubernetes_own_kinds():
+    for part in yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text()):
+        made = of_kubernetes(f"V1{part['kind']}", part)
+        assert made.metadata.name == part["metadata"]["name"]
+        version = "apps/v1" if part["kind"] == "Deployment" else "v1"
+        assert made.api_version == version
+    with pytest.raises(Exception, match="Unexpected keys"):
+        of_kubernetes("V1Volume", {"name": "home", "persistentVolumeClaim": {"claim": "x"}})
+
+
+def test_parts_that_the_chart_hands_on_are_of_kubernetes_own_kinds():
+    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
+    lists = {
+        "volumes": "V1Volume",
+        "volumeMounts": "V1VolumeMount",
+        "envSecrets": "V1SecretEnvSource",
+    }
+    for key, kind in lists.items():
+        assert [of_kubernetes(kind, part) for part in deployment[key]]
+    assert of_kubernetes("V1PodSecurityContext", deployment["podSecurityContext"]).run_as_non_root
+    launcher = read("helm/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]
+    for resources in (deployment["resources"], launcher["resources"]):
+        assert of_kubernetes("V1ResourceRequirements", resources).limits
+
+
+def test_the_chart_is_said_not_to_be_rendered_here():
+    """No registry of packages has Dagster's chart, so what is not checked is written down."""
+    for place in (DEPLOY / "README.md", ROOT / "docs" / "operations.md"):
+        assert "`helm template`" in place.read_text()
+    assert "helm template" in (DEPLOY / "helm" / "values.yaml").read_text()
+
+
 def test_helm_claims_are_the_ones_that_are_made():
     made = list(yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text()))
     claims = {part["metadata"]["name"] for part in made if "Claim" in part["kind"]}

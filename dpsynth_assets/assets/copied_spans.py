@@ -16,6 +16,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, PlannedMethod
 from dpsynth_assets.resources.private_section import private_section
+from dpsynth_assets.resources.scored_source import ScoredSource
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
@@ -92,12 +93,11 @@ def _compare(
     """Every copied span as a row; **Privacy** it quotes private records."""
     from dpsynth_assets.attacks.overlap import copied_spans
 
-    private = store.read_internal(dataset, "source", purpose="internal evaluation").records
+    private = store.counted_internal(dataset, purpose="internal evaluation")
     found = copied_spans(
         candidate["text"].to_list() if "text" in candidate.columns else [],
-        private["text"].to_list(),
+        ScoredSource(private=private, by_unit=True).span_holders,
         public_corpus["text"].to_list(),
-        private_units=private["unit_id"].to_list(),
     )
     rows = [{"row": span.row, "words": " ".join(span.words)} for span in found]
     return pl.DataFrame(rows, schema={"row": pl.Int64, "words": pl.String})

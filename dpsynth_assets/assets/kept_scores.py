@@ -68,7 +68,7 @@ def scores_version(
     from dpsynth_assets.attacks.circumstances import circumstances, code_behind, files_behind
 
     stated = json.dumps([dataclasses.asdict(settings), dict(manifest)], sort_keys=True, default=str)
-    sides = [
+    sides: list[Any] = [
         part
         for texts, labels, features in (
             (reference.source_texts, reference.source_labels, reference.source_features),
@@ -76,6 +76,7 @@ def scores_version(
         )
         for part in (version_of_texts(texts), list(labels), _of_array(features))
     ]
+    sides += [reference.source_version, reference.source_label_count]
     public = version_of_texts(public_texts), list(reference.canaries)
     opened = files_behind(manifest), code_behind(type(models))
     return version_of(stated, *sides, *public, opened, circumstances())

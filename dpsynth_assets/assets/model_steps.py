@@ -29,6 +29,14 @@ def model_step(base: PublicDataSpec | str, engine: EngineSpec | None = None) -> 
     return step_on("auto" if spec is None else spec.language_model.device)
 
 
+def on_processors(base: PublicDataSpec | str, engine: EngineSpec | None = None) -> bool:
+    """Whether such a step asks for no GPU, and its engine is one that workers can open beside it.
+
+    vLLM takes its share of a device for itself, so there is one of it.
+    """
+    return not model_step(base, engine)["op_tags"] and (engine is None or engine.kind != "vllm")
+
+
 def embedding_step(base: PublicDataSpec | str) -> dict[str, Any]:
     """Pool and GPU request of a step that only embeds; the packaged embedder needs no GPU."""
     spec = _declared(base)

@@ -7,10 +7,12 @@ import dagster as dg
 
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
-from dpsynth_assets.assets.model_steps import embedding_step, step_of_tasks
+from dpsynth_assets.assets.model_steps import embedding_step, on_processors, step_of_tasks
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.fingerprints import Reader
@@ -64,6 +66,13 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
         store.read_records.note_read(spec.name, state, digest)
     finally:
         parts.drop(places)
+
+
+def given_parts(spec: PrivateDatasetSpec, stage: Stage, engine: EngineSpec | None) -> bool:
+    """Whether workers go over the parts of the records for a stage."""
+    if not stage.in_parts or spec.parts <= 1:
+        return False
+    return not stage.in_model or on_processors(spec.public_data, engine)
 
 
 def require_parts(spec: PrivateDatasetSpec, store: SensitiveStore) -> tuple[Folder, ...]:

@@ -32,7 +32,7 @@ from dpsynth_assets.assets.launch import (
 )
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.model_steps import stage_step
-from dpsynth_assets.assets.parted_records import require_parts
+from dpsynth_assets.assets.parted_records import given_parts, require_parts
 from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
     read_released_stage,
@@ -78,11 +78,11 @@ def release_asset(
 ) -> dg.AssetsDefinition:
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
-    if stage.in_parts and spec.parts > 1:
-        resources |= {"workers"}
     section = public_section if stage.public else private_section
     engine = spec.engine if planned.method.uses_engine else None
     step, gpus = stage_step(spec, stage, engine)
+    if in_parts := given_parts(spec, stage, engine):
+        resources |= {"workers"}
 
     @dg.asset(
         **part_asset(spec, planned, stage.name),
@@ -119,6 +119,7 @@ def release_asset(
             plan=plan,
             planned=planned,
             stage=stage,
+            in_parts=in_parts,
             context=context,
             release=release_name(context, config),
             upstream=upstream,
@@ -175,6 +176,7 @@ class _StageRun:
     plan: DatasetPlan
     planned: PlannedMethod | PlannedShared
     stage: Stage
+    in_parts: bool
     context: dg.AssetExecutionContext
     release: str
     upstream: Mapping[str, Any]
@@ -195,10 +197,6 @@ class _StageRun:
     def report(self) -> Any:
         """Where progress is told."""
         return self.context.resources.progress.start(self.context, self.name)
-
-    @property
-    def _in_parts(self) -> bool:
-        return self.stage.in_parts and self.spec.parts > 1
 
     @property
     def _store(self) -> ReleaseStore:
@@ -292,12 +290,12 @@ class _StageRun:
     def _check(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
         public = self.public
-        if self._in_parts:
+        if self.in_parts:
             require_parts(self.spec, self._sensitive)
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
         room = self.planned.method.room(self.stage, public)
-        if not self._in_parts:
+        if not self.in_parts:
             return room
         # A worker's sums and the weights that it is given are smaller than a checkpoint.
         return replace(room, kept=room.kept * (1 + self.context.resources.workers.open().count))
@@ -345,7 +343,7 @@ class _StageRun:
     @contextmanager
     def _private(self, reservation: Reservation) -> Iterator[PrivateInputs]:
         """All records, or parts with workers that stay until the stage ends."""
-        if not self._in_parts:
+        if not self.in_parts:
             yield self._whole(reservation)
             return
         with self.context.resources.workers.open().opened() as workers:
@@ -356,6 +354,7 @@ class _StageRun:
                 workers=workers,
                 with_embeddings=self.stage.needs_embeddings,
                 gpus=self.gpus,
+                with_secrets=self.stage.needs_secrets,
             )
 
     def _whole(self, reservation: Reservation) -> PrivateInputs:

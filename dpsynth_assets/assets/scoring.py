@@ -35,6 +35,7 @@ from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.resources.private_section import public_section
+from dpsynth_assets.resources.scored_source import ScoredSource, sampled_source
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.identity import version_of, version_of_texts
 
@@ -94,8 +95,8 @@ def score_corpora(
         public_texts: Documents whose spans are no leak.
         progress: Called with the share done in [0, 1] and a public message.
     """
-    reference = _private_reference(spec, store)
     settings = evaluation_settings(spec, corpora)
+    reference = _private_reference(spec, store, settings.max_rows)
     version = scores_version(settings, reference, list(public_texts), manifest, models)
     kept = KeptScores(store, spec.name)
     opened = _Opened(manifest, models)
@@ -175,17 +176,27 @@ def compared_rows_sentence(spec: PrivateDatasetSpec, corpora: Sequence[CorpusToS
     return f"Every corpus is scored on {rows} rows, the smallest number, that of {name}{mauve}."
 
 
-def _private_reference(spec: PrivateDatasetSpec, store: SensitiveStore) -> PrivateReference:
-    source, source_features = store.read_for_scoring(spec.name, "source")
+def _private_reference(
+    spec: PrivateDatasetSpec, store: SensitiveStore, rows: int
+) -> PrivateReference:
+    """Reads held-out records, and a sample of as many source records as are compared.
+
+    Copies are looked for in all source records, of which one part is held at a time.
+    """
+    sample = sampled_source(store.each_for_scoring(spec.name, "source"), spec.name, rows)
     held_out, held_out_features = store.read_for_scoring(spec.name, "held_out")
+    private = store.counted_internal(spec.name, purpose="internal evaluation", with_embeddings=True)
     return PrivateReference(
-        source_texts=source["text"].to_list(),
-        source_labels=source["label"].to_list(),
-        source_features=source_features,
+        source_texts=sample.records["text"].to_list(),
+        source_labels=sample.records["label"].to_list(),
+        source_features=sample.embeddings,
         held_out_texts=held_out["text"].to_list(),
         held_out_labels=held_out["label"].to_list(),
         held_out_features=held_out_features,
         canaries=read_canaries(spec),
+        source=ScoredSource(private=private),
+        source_label_count=sample.labels,
+        source_version=sample.version,
     )
 
 

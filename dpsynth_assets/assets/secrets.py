@@ -8,6 +8,7 @@ import polars as pl
 
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import dataset_key, public_key
+from dpsynth_assets.assets.parted_records import require_parts
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.metadata import code_references
@@ -16,15 +17,12 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section, public_section
-from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.resources.sensitive_store import DICTIONARY, SensitiveStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
+from dpsynth_assets.workers import Workers
 
 SECRETS_KEY = "secrets"
-DICTIONARY = "secrets_dictionary"
-"""Table of the sensitive store: every secret found, its kind, and how many records hold it."""
-
 SUMMARY = "secrets_summary.json"
 """Private counts for the steward: secrets of each kind, and those over their declared cap."""
 
@@ -47,6 +45,8 @@ def recall_results(dataset: str) -> list[dict[str, Any]]:
 
 
 def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
+    resources = {"sensitive_store", "progress"} | ({"workers"} if spec.parts > 1 else set())
+
     @dg.asset(
         key=dataset_key(spec.name, SHARED, SECRETS_KEY),
         group_name=level_group(spec.name, SENSITIVE),
@@ -65,19 +65,20 @@ def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefini
             "found. Owner-only store; no count is shown. What its detectors miss is measured on "
             "secrets planted in public text."
         ),
+        required_resource_keys=resources,
     )
     @private_section(f"Finding secrets of dataset {spec.name!r}")
     def secrets(
-        context: dg.AssetExecutionContext,
-        public_corpus: pl.DataFrame,
-        sensitive_store: SensitiveStore,
-        progress: Progress,
+        context: dg.AssetExecutionContext, public_corpus: pl.DataFrame
     ) -> dg.MaterializeResult:
-        report = progress.start(context, f"{spec.name}/{SHARED}/{SECRETS_KEY}")
+        given = context.resources
+        report = given.progress.start(context, f"{spec.name}/{SHARED}/{SECRETS_KEY}")
         report(0.0, "planting secrets in public text")
         with public_section("Planting secrets in public text"):
             recall = measured_recall(spec.name, declared, public_corpus["text"].to_list())
-        _find(spec, declared, sensitive_store, lambda share: report(0.2 + 0.8 * share, ""))
+        share = lambda done: report(0.2 + 0.8 * done, "")  # noqa: E731
+        workers = given.workers.open() if spec.parts > 1 else None
+        _find(spec, declared, given.sensitive_store, workers, share)
         return dg.MaterializeResult(metadata=_metadata(declared, recall))
 
     return secrets
@@ -112,16 +113,30 @@ def measured_recall(
 
 
 def _find(
-    spec: PrivateDatasetSpec, declared: SecretsSpec, store: SensitiveStore, share: Any
+    spec: PrivateDatasetSpec,
+    declared: SecretsSpec,
+    store: SensitiveStore,
+    workers: Workers | None,
+    share: Any,
 ) -> None:
-    """Detects, and stores everything for the owner alone."""
+    """Detects, and stores everything for the owner alone.
+
+    Values of columns are read from the source anew, beside all records; else parts are searched by
+    workers, and each keeps its own incidence.
+    """
+    from dpsynth_assets.resources.secret_parts import find_in_parts, forget_tables
     from dpsynth_assets.secret_detection import find_secrets, values_of_columns
 
-    private = store.read_internal(spec.name, "source", purpose="find secrets")
-    found = find_secrets(
-        private.records, declared, of_columns=values_of_columns(spec), progress=share
-    )
-    store.write_internal_table(spec.name, SECRETS_KEY, found.table)
+    of_columns = any(kind.detector == "column" for kind in declared.kinds)
+    if workers is not None and not of_columns:
+        found = find_in_parts(declared, require_parts(spec, store), workers, share)
+        store.forget_internal_table(spec.name, SECRETS_KEY)
+    else:
+        private = store.read_internal(spec.name, "source", purpose="find secrets")
+        values = values_of_columns(spec)
+        found = find_secrets(private.records, declared, of_columns=values, progress=share)
+        forget_tables(store.parts(spec.name).places)
+        store.write_internal_table(spec.name, SECRETS_KEY, found.table)
     store.write_internal_table(spec.name, DICTIONARY, found.secrets)
     store.write_internal(spec.name, SUMMARY, json.dumps(found.over_their_caps(declared)))
 

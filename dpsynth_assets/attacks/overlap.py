@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpsynth_assets.attacks.near_copies import CloseRecords, close_among
+from dpsynth_assets.attacks.span_holders import SpanHolders, holders_among, matches
 from dpsynth_assets.attacks.word_spans import WordBlock, split_words, word_blocks
 
 SPAN_WORDS = 12
@@ -38,22 +40,20 @@ MOST_UNITS = 2
 PIECE_WORDS = 2
 EVERYDAY_SHARE = 0.05
 NEAR_DUPLICATE_COSINE = 0.95
-BLOCK_ROWS = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Background:
-    """Spans that a corpus is compared with; `units` numbers each private record's unit."""
+    """Spans that a corpus is compared with."""
 
-    private_texts: Sequence[str]
-    units: np.ndarray
+    private: SpanHolders
     public_texts: Sequence[str]
     most_units: int
 
 
 def has_verbatim_private_span(
     texts: Sequence[str],
-    private_texts: Sequence[str],
+    private_texts: Sequence[str] | SpanHolders,
     public_texts: Sequence[str],
     *,
     words: int = SPAN_WORDS,
@@ -65,7 +65,7 @@ def has_verbatim_private_span(
 
     Args:
         texts: The synthetic corpus.
-        private_texts: Private records.
+        private_texts: Private records, or what counts their units where they lie elsewhere.
         public_texts: Documents whose spans are no leak.
         words: Words a span, at least 1.
         most_units: Most units that a particular span occurs in, at least 1.
@@ -92,7 +92,7 @@ def has_verbatim_private_span(
 
 def verbatim_share(
     texts: Sequence[str],
-    private_texts: Sequence[str],
+    private_texts: Sequence[str] | SpanHolders,
     public_texts: Sequence[str],
     *,
     words: int = SPAN_WORDS,
@@ -109,10 +109,7 @@ def verbatim_share(
             "Expected 1 <= piece_words <= words and most_units >= 1, got piece_words="
             f"{piece_words}, words={words}, most_units={most_units}."
         )
-    units = _unit_numbers(private_units, len(private_texts))
-    background = _Background(
-        private_texts=private_texts, units=units, public_texts=public_texts, most_units=most_units
-    )
+    background = _background(private_texts, private_units, public_texts, most_units)
     copies = np.zeros(len(texts), dtype=bool)
     for block in word_blocks(texts):
         copies[block.texts[_copied_starts(block, background, words, piece_words)]] = True
@@ -134,7 +131,7 @@ class CopiedSpan:
 
 def copied_spans(
     texts: Sequence[str],
-    private_texts: Sequence[str],
+    private_texts: Sequence[str] | SpanHolders,
     public_texts: Sequence[str],
     *,
     private_units: Sequence[str] | None = None,
@@ -143,7 +140,7 @@ def copied_spans(
 
     Args:
         texts: The synthetic corpus.
-        private_texts: Private records.
+        private_texts: Private records, or what counts their units where they lie elsewhere.
         public_texts: Documents whose spans are no leak.
         private_units: Unit of each private record; None counts each record as a unit.
 
@@ -152,10 +149,7 @@ def copied_spans(
 
     **Privacy** Internal: computed from private records without noise, and quotes them.
     """
-    units = _unit_numbers(private_units, len(private_texts))
-    background = _Background(
-        private_texts=private_texts, units=units, public_texts=public_texts, most_units=MOST_UNITS
-    )
+    background = _background(private_texts, private_units, public_texts, MOST_UNITS)
     return [
         CopiedSpan(row, tuple(split_words(texts[row])[first:last]))
         for block in word_blocks(texts)
@@ -185,33 +179,37 @@ def _runs(block: WordBlock, starts: np.ndarray) -> Iterator[tuple[int, int, int]
 
 def near_duplicate_share(
     features: np.ndarray,
-    private_features: np.ndarray,
+    private_features: np.ndarray | CloseRecords,
     *,
     cosine: float = NEAR_DUPLICATE_COSINE,
 ) -> float:
-    """Share of rows whose nearest private record is at least `cosine` similar.
+    """Share of rows with a private record that is at least `cosine` similar.
 
     Texts of one template are near duplicates of each other, so the figure says something only
     beside that of real held-out records.
 
     Args:
         features: (N, d) unit embeddings of the synthetic corpus.
-        private_features: (M, d) unit embeddings of private records.
+        private_features: (M, d) unit embeddings of private records, or what counts those close to
+            a row where they lie elsewhere.
         cosine: Similarity from which a row counts, in [-1, 1].
 
     **Privacy** Internal: computed from private records without noise.
     """
-    if len(features) == 0 or len(private_features) == 0:
+    if len(features) == 0:
         return 0.0
-    close = 0
-    for start in range(0, len(features), BLOCK_ROWS):
-        block = features[start : start + BLOCK_ROWS]  # [block, d]
-        nearest = np.full(len(block), -1.0, dtype=np.float32)
-        for other in range(0, len(private_features), BLOCK_ROWS):
-            similarity = block @ private_features[other : other + BLOCK_ROWS].T
-            np.maximum(nearest, similarity.max(1), out=nearest)
-        close += int((nearest >= cosine).sum())
-    return close / len(features)
+    close = private_features if callable(private_features) else close_among(private_features)
+    return int((close(features, cosine) > 0).sum()) / len(features)
+
+
+def _background(
+    private: Sequence[str] | SpanHolders,
+    private_units: Sequence[str] | None,
+    public_texts: Sequence[str],
+    most_units: int,
+) -> _Background:
+    holders = private if callable(private) else holders_among(private, private_units)
+    return _Background(private=holders, public_texts=public_texts, most_units=most_units)
 
 
 def _copied_starts(
@@ -258,7 +256,7 @@ def _everyday_words(block: WordBlock, public_texts: Sequence[str]) -> np.ndarray
     words = np.unique(block.words)
     documents = np.zeros(len(words), dtype=np.int64)
     for public in word_blocks(public_texts):
-        places, texts = _matches(words, public, 1)
+        places, texts = matches(words, public, 1)
         held = np.unique(np.stack([places, texts]), axis=1)  # each document counts a word once
         documents += np.bincount(held[0], minlength=len(words))
     everyday = words[documents >= max(1.0, EVERYDAY_SHARE * len(public_texts))]
@@ -278,33 +276,7 @@ def _holders(
     Returns:
         int64 (C,) and bool (C,).
     """
-    pairs = np.empty(0, dtype=np.int64)  # candidate * units + unit, each once
-    unit_count = int(background.units.max(initial=0)) + 1
-    for block in word_blocks(background.private_texts):
-        places, texts = _matches(candidates, block, words)
-        pairs = np.union1d(pairs, places * unit_count + background.units[texts])
     public = np.zeros(len(candidates), dtype=bool)
     for block in word_blocks(background.public_texts):
-        public[_matches(candidates, block, words)[0]] = True
-    return np.bincount(pairs // unit_count, minlength=len(candidates)), public
-
-
-def _matches(candidates: np.ndarray, block: WordBlock, words: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds a block's spans among sorted candidates: places there, and texts they lie in."""
-    hashes, starts = block.spans(words)
-    if len(candidates) == 0:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    places = np.searchsorted(candidates, hashes).clip(max=len(candidates) - 1)
-    found = candidates[places] == hashes
-    return places[found], block.texts[starts[found]]
-
-
-def _unit_numbers(private_units: Sequence[str] | None, records: int) -> np.ndarray:
-    if private_units is None:
-        return np.arange(records)
-    if len(private_units) != records:
-        raise ValueError(
-            f"Expected a unit for each private record, got {len(private_units)} units and "
-            f"{records} records."
-        )
-    return np.unique(np.asarray(private_units), return_inverse=True)[1]
+        public[matches(candidates, block, words)[0]] = True
+    return background.private(candidates, words), public

@@ -76,6 +76,7 @@ class PartedRecords(Protocol):
         state: Sequence[np.ndarray] = (),
         *,
         gpus: float = 0,
+        progress: Callable[[float], None] | None = None,
     ) -> np.ndarray:
         """Adds up the whole numbers that `count` returns for each part; private.
 
@@ -83,6 +84,7 @@ class PartedRecords(Protocol):
             count: See `PrivateInputs.counted`.
             state: What workers find as `PrivateInputs.state`; it travels by the sensitive store.
             gpus: GPUs that one part needs.
+            progress: Told the share of parts done, which is public.
         """
 
     def draw_passes(
@@ -115,8 +117,8 @@ class PrivateInputs:
     Attributes:
         records: Columns `record_id`, `unit_id`, `text`, `label` (strings); held-out rows excluded.
         embeddings: float32 (N, d), rows aligned with `records`, unit length.
-        secrets: Which record holds which secret: columns `record` (row of `records`) and
-            `secret` (index), where the cohort declares secrets and the stage reads them.
+        secrets: How many records hold each secret that was found: columns `secret` (index), `kind`
+            and `records`, where the cohort declares secrets and the stage reads them.
         passes: Finished passes of this very release, if the caller keeps them.
         parts: Where a stage works part by part (`Stage.in_parts`) and the records lie in parts:
             these. `records` is then empty and there are no embeddings.
@@ -132,19 +134,26 @@ class PrivateInputs:
     parts: PartedRecords | None = field(default=None, repr=False)
     state: Sequence[np.ndarray] = field(default=(), repr=False)
 
-    def counted(self, count: "Callable[[PrivateInputs], np.ndarray]") -> np.ndarray:
-        """Counts the records, wherever they lie.
+    def counted(
+        self,
+        count: "Callable[[PrivateInputs], np.ndarray]",
+        progress: Callable[[float], None] | None = None,
+    ) -> np.ndarray:
+        """Counts the records, or sums what they contribute in whole numbers, wherever they lie.
 
         Args:
-            count: Turns the inputs of some records into whole numbers, one for each public bin,
-                each record by itself: the counts of all are the sum. It is sent to workers, so it
-                holds public values only and is defined at the top of a module.
+            count: Turns the inputs of some records into whole numbers, one for each public bin or
+                each coordinate of a lattice, each record by itself: those of all records are the
+                sum. It is sent to workers, so it holds public values only and is defined at the
+                top of a module. It is called once for every part: where a mechanism samples
+                records, each tosses its coin there.
+            progress: Told the share of parts done, where there are parts.
 
         Returns:
-            The counts of all records, the same for any number of parts and of workers. Private:
+            The sums over all records, the same for any number of parts and of workers. Private:
             the caller adds noise, once.
         """
-        return count(self) if self.parts is None else self.parts.summed(count)
+        return count(self) if self.parts is None else self.parts.summed(count, progress=progress)
 
     def rows(self, chosen: np.ndarray) -> "PrivateInputs":
         """Some of the records by their places, with their embeddings; private."""
@@ -183,6 +192,7 @@ class PublicInputs:
         topic_histogram: Released noisy counts by label and topic (JSON), if the cohort has them.
         conditional_generator: `models.conditional_generator.ConditionalGenerator`, if it has one.
         engine: Engine of the dataset file (`models.engines`), if a method generates through one.
+        opens_engine: Opens the same engine again, in a worker; it is sent there.
         released: Releases of earlier stages of the same method, by stage.
         corpora: Published rows of other methods of the cohort that this one builds on, by folder.
         generators: Folders of the fine-tuned weights that wrote such rows, where weights did.
@@ -201,6 +211,7 @@ class PublicInputs:
     topic_histogram: Mapping[str, Any] | None = None
     conditional_generator: Any | None = None
     engine: Any | None = None
+    opens_engine: Callable[[], Any] | None = None
     released: Mapping[str, Released] = field(default_factory=dict)
     corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
     generators: Mapping[str, Path] = field(default_factory=dict)

@@ -64,12 +64,14 @@ class Stage:
         title: What is released, in a short sentence with its source.
         kinds: Badges of the asset in the web UI.
         needs_embeddings: Whether it reads the embeddings of the private records.
-        needs_secrets: Whether it reads which private record holds which secret.
+        needs_secrets: Whether it reads how many private records hold each secret.
         after: Earlier stages of the same method whose releases it reads.
         in_parts: Whether it takes nothing of the records but exact sums over them, counts or
             clipped gradients (`PrivateInputs.counted`), or draws passes from them
             (`PartedRecords.draw_passes`), so that it may be given parts instead of all
             records.
+        in_model: Whether it reads records inside the language model. Its parts are worked on where
+            that runs on processors; where it runs on a GPU, the step itself reads all records.
         shared: Histograms of the dataset that it reads.
         reads_corpora: Whether it reads the published corpora that the method builds on.
         public: Whether it reads public and released values only: it is charged nothing, has no
@@ -89,6 +91,7 @@ class Stage:
     needs_embeddings: bool = False
     needs_secrets: bool = False
     in_parts: bool = False
+    in_model: bool = False
     after: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     reads_corpora: bool = False

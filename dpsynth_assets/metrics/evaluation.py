@@ -10,7 +10,7 @@ mechanism read; copying is measured against the *source* records, which mechanis
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -82,9 +82,32 @@ class ScoredCorpus:
     features: np.ndarray = field(repr=False)
 
 
+class SourceRecords(Protocol):
+    """All source records, wherever they lie."""
+
+    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
+        """See `attacks.span_holders.SpanHolders`."""
+
+    def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
+        """See `attacks.near_copies.CloseRecords`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateReference:
-    """Private records: what mechanisms read, what was held out, and planted canaries."""
+    """Private records: what mechanisms read, what was held out, and planted canaries.
+
+    Attributes:
+        source_texts: The source records, or a sample of them beside `source`.
+        source_labels: Their labels.
+        source_features: Their embeddings.
+        held_out_texts: The held-out records.
+        held_out_labels: Their labels.
+        held_out_features: Their embeddings.
+        canaries: What was planted.
+        source: All source records, which copies are looked for in; None: the above are all.
+        source_label_count: How many labels all source records have; None: as many as the above.
+        source_version: Digest of all source records; "": to be made of the above.
+    """
 
     source_texts: Sequence[str] = field(repr=False)
     source_labels: Sequence[str] = field(repr=False)
@@ -93,11 +116,16 @@ class PrivateReference:
     held_out_labels: Sequence[str] = field(repr=False)
     held_out_features: np.ndarray = field(repr=False)
     canaries: Sequence[str] = field(repr=False, default=())
+    source: SourceRecords | None = field(repr=False, default=None)
+    source_label_count: int | None = field(repr=False, default=None)
+    source_version: str = field(repr=False, default="")
 
     @property
     def has_labels(self) -> bool:
         """Says whether there are at least two labels to tell apart."""
-        return len(set(self.source_labels)) > 1 and len(set(self.held_out_labels)) > 1
+        known = self.source_label_count
+        labels = len(set(self.source_labels)) if known is None else known
+        return labels > 1 and len(set(self.held_out_labels)) > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +263,7 @@ def _scores(
     canaries: int | None,
 ) -> CorpusScores:
     """Everything but the scores that are resampled."""
+    source = reference.source
     return CorpusScores(
         name=corpus.name,
         rows=len(corpus.texts),
@@ -249,13 +278,15 @@ def _scores(
         label_distance=_label_distance(corpus, reference),
         verbatim_share=verbatim_share(
             corpus.texts,
-            reference.source_texts,
+            reference.source_texts if source is None else source.span_holders,
             public_texts,
             words=settings.span_words,
             most_units=settings.span_most_units,
         ),
         near_duplicate_share=near_duplicate_share(
-            corpus.features, reference.source_features, cosine=settings.near_duplicate_cosine
+            corpus.features,
+            reference.source_features if source is None else source.close_records,
+            cosine=settings.near_duplicate_cosine,
         ),
         canaries_found=canaries,
         frechet_distance=_frechet(corpus.features, reference),

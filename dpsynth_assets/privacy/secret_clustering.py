@@ -3,6 +3,8 @@
 Shape letters: N private records, K public clusters, d dimensions.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -18,6 +20,58 @@ from dpsynth_assets.privacy.secret_noise import shift_event
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.secret_statistics import ClusterStatistics, NoisyClusters
 from dpsynth_assets.privacy.units import NeighboringRelation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampledStatistics:
+    """Samples records and adds up what they contribute; holds public values only.
+
+    Records may lie in several places, each of which is given to this once: the sum over the places
+    is the statistics of a sample of all records.
+
+    Attributes:
+        statistics: What a record contributes.
+
+    **Privacy** Each record tosses a coin of its own, from the randomness of the operating system
+    where the record is read. No coin is a function of another record, or of a seed.
+    """
+
+    statistics: ClusterStatistics
+
+    def __call__(
+        self,
+        private_embeddings: np.ndarray,
+        groups: np.ndarray | None,
+        chances: float | np.ndarray,
+    ) -> np.ndarray:
+        """Computes (K, 1 + d) int64 counts and sums of the sampled records, in lattice steps.
+
+        Args:
+            private_embeddings: (N, d) numbers, N >= 0.
+            groups: (N,) group of each record; None: there are no groups.
+            chances: Public sampling probability of all records, or (N,) one for each.
+
+        Raises:
+            ValueError: If a shape does not fit.
+        """
+        embeddings = np.asarray(private_embeddings)
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.statistics.dimensions:
+            raise ValueError(
+                f"Expected embeddings of shape (N, {self.statistics.dimensions}), "
+                f"got {embeddings.shape}."
+            )
+        if groups is not None and np.shape(groups) != (len(embeddings),):
+            raise ValueError("Expected one group for each record, got another number of them.")
+        if np.ndim(chances) == 0:
+            chances = np.full(len(embeddings), chances)
+        if np.shape(chances) != (len(embeddings),):
+            raise ValueError(
+                f"Expected one sampling probability for each of {np.size(chances)} declared "
+                "records, got another number of embeddings."
+            )
+        drawn = secure_bernoulli(np.asarray(chances))  # [secpe A2:L7] [secpe A2:L8]
+        sampled = None if groups is None else np.asarray(groups)[drawn]
+        return self.statistics.of(embeddings[drawn], sampled)
 
 
 class SecretClustering:
@@ -111,19 +165,46 @@ class SecretClustering:
             UnaccountedReleaseError: Before a record is read, if T releases were made.
             ValueError: If the shape does not fit.
         """
+        return self.release_sums(
+            lambda of: of(private_embeddings, groups, self._sampling.probabilities)
+        )
+
+    def release_sums(
+        self, summed: Callable[[SampledStatistics], np.ndarray]
+    ) -> Release[NoisyClusters]:
+        """Does as `release` with records that lie somewhere else, in several places perhaps.
+
+        Args:
+            summed: Gives every record once to what it is called with, with the probability of
+                `sampling`, and returns the sum. Called once.
+
+        Raises:
+            UnaccountedReleaseError: Before a record is read, if T releases were made.
+            TypeError: The sums are not whole numbers of the expected shape.
+            OverflowError: They could leave 64-bit integers.
+        """
         if self.remaining < 1:
             raise UnaccountedReleaseError(
                 f"Expected at most {self._iterations} secret clusterings, got one more. "
                 "Plan more iterations, or stop."
             )
         self._released += 1
-        statistics = self.private_statistics(*self._sample(private_embeddings, groups))
-        noisy = discrete_gaussian(
-            statistics.reshape(-1).tolist(), noise_for_gaussian(self._noise_steps)
-        )
-        dp_statistics = np.array(noisy, dtype=np.float64).reshape(statistics.shape)
+        sums = self._checked(summed(SampledStatistics(statistics=self._statistics)))
+        noisy = discrete_gaussian(sums.reshape(-1).tolist(), noise_for_gaussian(self._noise_steps))
+        dp_statistics = np.array(noisy, dtype=np.float64).reshape(sums.shape)
         cost = Cost(guarantee=GuaranteeType.SECRET, event=self._event(1))
         return Release(value=self._statistics.merge(dp_statistics), cost=cost)
+
+    def _checked(self, sums: np.ndarray) -> np.ndarray:
+        """Refuses sums that are none of these statistics; no number is shown."""
+        if sums.dtype != np.int64 or sums.shape != self._statistics.shape:
+            raise TypeError(
+                f"Expected int64 sums of shape {self._statistics.shape}, got {sums.dtype} of "
+                f"{sums.shape}."
+            )
+        if sum(sums[:, 0].tolist()) > LARGEST_SUM:
+            raise OverflowError("Expected sums that fit 64-bit integers, got too many records.")
+        return sums
 
     def private_statistics(
         self, private_embeddings: np.ndarray, groups: np.ndarray | None = None
@@ -138,26 +219,3 @@ class SecretClustering:
             steps=steps,
             relation=self._relation,
         )
-
-    def _sample(
-        self, private_embeddings: np.ndarray, groups: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Takes each record with its own public probability; [secpe A2:L7] [secpe A2:L8]."""
-        embeddings = np.asarray(private_embeddings)
-        if embeddings.ndim != 2 or embeddings.shape[1] != self._statistics.dimensions:
-            raise ValueError(
-                f"Expected embeddings of shape (N, {self._statistics.dimensions}), "
-                f"got {embeddings.shape}."
-            )
-        if groups is not None and np.shape(groups) != (len(embeddings),):
-            raise ValueError("Expected one group for each record, got another number of them.")
-        chances = self._sampling.probabilities
-        if np.ndim(chances) == 0:
-            chances = np.full(len(embeddings), chances)
-        if np.shape(chances) != (len(embeddings),):
-            raise ValueError(
-                f"Expected one sampling probability for each of {np.size(chances)} declared "
-                "records, got another number of embeddings."
-            )
-        drawn = secure_bernoulli(np.asarray(chances))
-        return embeddings[drawn], None if groups is None else np.asarray(groups)[drawn]

@@ -81,6 +81,11 @@ class ClusterStatistics:
         """Dimensions d of embeddings and centres."""
         return int(self._centre_steps.shape[1])
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(K, 1 + d) of what `of` computes."""
+        return len(self._counts), 1 + self.dimensions
+
     def of(self, private_embeddings: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
         """Computes (K, 1 + d) int64 counts and sums in lattice steps. Private.
 
@@ -97,7 +102,7 @@ class ClusterStatistics:
         groups = np.zeros(len(private_embeddings)) if groups is None else np.asarray(groups)
         if len(groups) != len(private_embeddings):
             raise ValueError("Expected one group for each record, got another number of them.")
-        statistics = np.zeros((len(self._counts), 1 + self.dimensions), dtype=np.int64)
+        statistics = np.zeros(self.shape, dtype=np.int64)
         rows = max(1, BLOCK_ENTRIES // max(statistics.shape))
         for start in range(0, len(private_embeddings), rows):
             block = private_embeddings[start : start + rows]

@@ -5,6 +5,7 @@ Shape letters: N records of a batch, n public number of records, L blocks (layer
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -91,6 +92,63 @@ def vector_mean_event(
     return GaussianEvent(noise_multiplier=float(noise_std) / sensitivity)
 
 
+@dataclass(frozen=True)
+class BlockSums:
+    """Clips each record's blocks and adds them as whole numbers; holds public values only.
+
+    Sums of integers are the same in any order, so records may lie in several places: the totals of
+    the places, added up, are the total of all records.
+
+    Attributes:
+        lattice: What blocks are rounded to.
+        bounds: (L,) clip bound of each block.
+        dimensions: d, numbers of a block.
+    """
+
+    lattice: Lattice
+    bounds: tuple[float, ...]
+    dimensions: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(L, d)."""
+        return len(self.bounds), self.dimensions
+
+    def empty(self) -> np.ndarray:
+        """Total of no record: (L d + 1,) int64, the sums and how many records they are of."""
+        return np.zeros(len(self.bounds) * self.dimensions + 1, dtype=np.int64)
+
+    def add(self, private_total: np.ndarray, private_vectors: np.ndarray) -> None:
+        """Adds some records to a total.
+
+        Args:
+            private_total: As `empty` makes it; changed in place.
+            private_vectors: (N, L, d) numbers, N >= 0. A block with NaN or infinity adds zero.
+
+        Raises:
+            ValueError: If the shape disagrees.
+            OverflowError: If the sums could leave 64-bit integers.
+        """
+        vectors = np.asarray(private_vectors)
+        if vectors.ndim != 3 or vectors.shape[1:] != self.shape:
+            raise ValueError(
+                f"Expected vectors of shape (N, {', '.join(map(str, self.shape))}), "
+                f"got {vectors.shape}."
+            )
+        private_total[-1] += len(vectors)
+        self.check(private_total)
+        sums = private_total[:-1].reshape(self.shape)
+        for block, bound in enumerate(self.bounds):  # [epsvec A1:L1]
+            clipped = self.lattice.clip(vectors[:, block], bound)  # [epsvec A1:L2] [epsvec A1:L4]
+            sums[block] += clipped.sum(axis=0)
+
+    def check(self, private_total: np.ndarray) -> None:
+        """Refuses a total of so many records that its sums could leave 64-bit integers."""
+        capacity = LARGEST_SUM // max(self.lattice.steps(bound) for bound in self.bounds)
+        if not 0 <= private_total[-1] <= capacity:
+            raise OverflowError(f"Expected at most {capacity} vectors, got more.")
+
+
 class VectorMean:
     """Adds private vectors batch by batch, then releases their noisy means exactly once.
 
@@ -131,9 +189,9 @@ class VectorMean:
             relation=relation,
             max_records_per_unit=max_records_per_unit,
         )
-        self._bounds = [float(bound) for bound in l2_bounds]
+        bounds = tuple(float(bound) for bound in l2_bounds)
         self._records = int(records)
-        self._lattice = Lattice.for_bound(max(self._bounds))
+        self._lattice = Lattice.for_bound(max(bounds))
         noise_steps = float(noise_std) * self._records / self._lattice.spacing * _UP
         if not 1 <= noise_steps <= LARGEST_SUM / 64:
             raise ValueError(
@@ -141,9 +199,8 @@ class VectorMean:
                 "Scale noise_std to the l2_bounds."
             )
         self._noise_steps = math.ceil(noise_for_gaussian(noise_steps))
-        self._capacity = LARGEST_SUM // max(self._lattice.steps(bound) for bound in self._bounds)
-        self._private_sum = np.zeros((len(self._bounds), int(dimensions)), dtype=np.int64)
-        self._added = 0
+        self._sums = BlockSums(self._lattice, bounds, int(dimensions))
+        self._private_total = self._sums.empty()
         self._released = False
 
     def event(self) -> GaussianEvent:
@@ -166,18 +223,34 @@ class VectorMean:
             UnaccountedReleaseError: After the release: the sums are gone.
         """
         self._check_open()
-        vectors = np.asarray(private_vectors)
-        if vectors.ndim != 3 or vectors.shape[1:] != self._private_sum.shape:
-            raise ValueError(
-                f"Expected vectors of shape (N, {', '.join(map(str, self._private_sum.shape))}), "
-                f"got {vectors.shape}."
+        self._sums.add(self._private_total, private_vectors)
+
+    @property
+    def sums(self) -> BlockSums:
+        """Adds records up elsewhere, for `add_total`."""
+        return self._sums
+
+    def add_total(self, private_total: np.ndarray) -> None:
+        """Adds records that were added up elsewhere, by `sums`.
+
+        Args:
+            private_total: Their total, as `BlockSums.add` leaves it.
+
+        Raises:
+            TypeError: If it is no such total.
+            OverflowError: If the sums could leave 64-bit integers, after some 2^34 records.
+            UnaccountedReleaseError: After the release.
+        """
+        self._check_open()
+        total = np.asarray(private_total)
+        if total.dtype != np.int64 or total.shape != self._private_total.shape:
+            raise TypeError(
+                f"Expected an int64 total of shape {self._private_total.shape}, got {total.dtype} "
+                f"of {total.shape}."
             )
-        self._added += len(vectors)
-        if self._added > self._capacity:
-            raise OverflowError(f"Expected at most {self._capacity} vectors, got more.")
-        for block, bound in enumerate(self._bounds):  # [epsvec A1:L1]
-            clipped = self._lattice.clip(vectors[:, block], bound)  # [epsvec A1:L2] [epsvec A1:L4]
-            self._private_sum[block] += clipped.sum(axis=0)
+        self._sums.check(total)
+        self._private_total += total
+        self._sums.check(self._private_total)
 
     def release(self) -> Release[np.ndarray]:
         """Adds the noise and returns (L, d) float64 means with their cost; works once.
@@ -187,9 +260,9 @@ class VectorMean:
         """
         self._check_open()
         self._released = True
-        private_sum, self._private_sum = self._private_sum, np.zeros_like(self._private_sum)
-        noisy = discrete_gaussian(private_sum.reshape(-1).tolist(), self._noise_steps)
-        dp_sum = self._lattice.to_floats(np.array(noisy)).reshape(private_sum.shape)
+        private_total, self._private_total = self._private_total, self._sums.empty()
+        noisy = discrete_gaussian(private_total[:-1].tolist(), self._noise_steps)
+        dp_sum = self._lattice.to_floats(np.array(noisy)).reshape(self._sums.shape)
         dp_means = dp_sum / self._records  # [epsvec A1:L6]
         return Release(value=dp_means, cost=Cost(guarantee=GuaranteeType.DP, event=self._event))
 

@@ -8,7 +8,7 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.models.prompt_templates import prompted
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.opening import OpenedModels, OpensEngine
 from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
 
 
@@ -43,6 +43,7 @@ def load_public_inputs(
     language_model = None if manifest is None else models.language_model(manifest)
     return PublicInputs(
         engine=None if engine is None else models.engine(engine, language_model),
+        opens_engine=None if engine is None else OpensEngine(engine, manifest),
         language_model=None if language_model is None else prompted(language_model, terms.prompts),
         cluster_centers=values.get("public_clusters"),
         public_records=values.get("public_corpus"),

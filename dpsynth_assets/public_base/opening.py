@@ -1,6 +1,7 @@
 """Opens public models from what their assets say of them: on first use, once a process."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -40,6 +41,25 @@ class OpenedModels:
         """Opens the generator that the artifact `conditional_generator` describes."""
         path = local_copy(manifest["path"])
         return _conditional_generator(path, manifest["dtype"], manifest["device"])
+
+
+@dataclass(frozen=True)
+class OpensEngine:
+    """Opens the engine of a dataset file again, where it is sent to: public values only.
+
+    Attributes:
+        spec: The engine.
+        manifest: The artifact `public_language_model`, if there is one.
+    """
+
+    spec: EngineSpec
+    manifest: Mapping[str, Any] | None
+
+    def __call__(self) -> "Engine":
+        """The engine, opened once a process."""
+        models = OpenedModels()
+        model = None if self.manifest is None else models.language_model(self.manifest)
+        return models.engine(self.spec, model)
 
 
 @kept(2)

@@ -16,6 +16,7 @@ class Purpose(StrEnum):
     UNIT_BOUND = "unit bound"
     HELD_OUT = "held out"
     PART = "part"
+    SCORED = "scored"
 
 
 def keyed_hash(purpose: Purpose, dataset: str, *parts: str) -> bytes:

@@ -138,16 +138,20 @@ class StoredParts:
         state: Sequence[np.ndarray] = (),
         *,
         gpus: float = 0,
+        progress: Callable[[float], None] | None = None,
     ) -> np.ndarray:
         """Adds up what `count` returns for each part; exact, in whatever order."""
         total: np.ndarray | None = None
         with self._stored(state) as path:
             task = Count(count, self.with_embeddings, self.exchange, path)
-            for outcome in self.workers.map_parts(task, self.places, gpus=gpus):
+            made = self.workers.map_parts(task, self.places, gpus=gpus)
+            for done, outcome in enumerate(made, 1):
                 counts = self._taken(outcome)
                 if not np.issubdtype(counts.dtype, np.integer):
                     raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
                 total = counts.astype(np.int64) if total is None else total + counts
+                if progress is not None:
+                    progress(done / len(self.places))
         if total is None:
             raise ValueError("Expected at least one part, got none.")
         return total

@@ -110,9 +110,10 @@ def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
     files.write(part / f"{split}.digest", lambda file: file.write(digest.encode()))
 
 
-def read_table(part: Folder, name: str) -> pl.DataFrame:
-    """Reads one Parquet file of a part."""
-    return pl.read_parquet(io.BytesIO(files_of(part).read(part / name)))
+def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl.DataFrame:
+    """Reads one Parquet file of a part, or of another folder of the store `files`."""
+    files = files or files_of(part)
+    return pl.read_parquet(io.BytesIO(files.read(part / name)))
 
 
 def read_text(part: Folder, name: str) -> str | None:

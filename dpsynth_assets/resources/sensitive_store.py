@@ -10,7 +10,7 @@ DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), ne
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
@@ -32,13 +32,23 @@ from dpsynth_assets.resources.part_tasks import NoteRead
 from dpsynth_assets.resources.parted_source import StoredParts
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 from dpsynth_assets.resources.read_records import ReadRecords
-from dpsynth_assets.resources.record_parts import EXCHANGE, SPLITS, RecordParts, Split, read_whole
+from dpsynth_assets.resources.record_parts import (
+    EXCHANGE,
+    SPLITS,
+    RecordParts,
+    Split,
+    read_part,
+    read_whole,
+)
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
-from dpsynth_assets.workers import Workers
+from dpsynth_assets.workers import LocalWorkers, Workers
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
 SECRETS = "secrets.parquet"
-"""Incidence of secrets in the records of the source split."""
+"""Incidence of secrets in the records of the source split, or of one part of it."""
+
+DICTIONARY = "secrets_dictionary"
+"""Table of every secret found, its kind, and how many records hold it."""
 
 _PASSES = "passes"
 
@@ -201,6 +211,10 @@ class SensitiveStore(dg.ConfigurableResource):
         """Stores a table that depends on private data without noise; returns its path."""
         return self._write_table(dataset, f"{name}.parquet", table)
 
+    def forget_internal_table(self, dataset: str, name: str) -> None:
+        """Removes what `write_internal_table` stored, if anything."""
+        (self.folder(dataset) / f"{name}.parquet").unlink(missing_ok=True)
+
     def read_internal_table(
         self, dataset: str, name: str, *, purpose: InternalPurpose
     ) -> pl.DataFrame:
@@ -226,9 +240,7 @@ class SensitiveStore(dg.ConfigurableResource):
         private = self._read(dataset, "source", with_embeddings=with_embeddings)
         self.contributions(dataset).note(reservation.id, private.records)
         self._note_paid(dataset)
-        if not with_secrets:
-            return private
-        return replace(private, secrets=self._read_table(dataset, SECRETS))
+        return replace(private, secrets=self._found_secrets(dataset) if with_secrets else None)
 
     def read_parts_for_release(
         self,
@@ -239,6 +251,7 @@ class SensitiveStore(dg.ConfigurableResource):
         workers: Workers,
         with_embeddings: bool,
         gpus: float = 0,
+        with_secrets: bool = False,
     ) -> PrivateInputs:
         """Gives a mechanism the parts of the source split, with finished passes (`Stage.in_parts`).
 
@@ -249,6 +262,7 @@ class SensitiveStore(dg.ConfigurableResource):
             workers: Who counts, sorts and draws.
             with_embeddings: Whether what is counted or sorted reads embeddings.
             gpus: GPUs that a worker needs to draw a pass.
+            with_secrets: Whether it reads how many records hold each secret.
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
@@ -259,12 +273,13 @@ class SensitiveStore(dg.ConfigurableResource):
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
         self._note_paid(dataset)
-        nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
         release = _absolute(self.folder(dataset) / _PASSES / reservation.id)
         exchange = self._emptied_exchange(release)
-        parts = StoredParts(places, workers, with_embeddings, exchange, release, gpus)
-        passes = self.passes(dataset, reservation)
-        return PrivateInputs(records=nothing, parts=parts, passes=passes)
+        return replace(
+            _in_parts(StoredParts(places, workers, with_embeddings, exchange, release, gpus)),
+            passes=self.passes(dataset, reservation),
+            secrets=self._found_secrets(dataset) if with_secrets else None,
+        )
 
     def _emptied_exchange(self, release: Folder) -> Folder:
         """An empty folder for what driver and workers hand one another under a charge.
@@ -277,6 +292,10 @@ class SensitiveStore(dg.ConfigurableResource):
         self._files.remove(folder)
         self._files.make_folder(release.parent, release, folder)
         return folder
+
+    def _found_secrets(self, dataset: str) -> pl.DataFrame:
+        """Numbers of records by secret; what the secrets say stays where it is."""
+        return self._read_table(dataset, f"{DICTIONARY}.parquet").drop("value")
 
     def _note_paid(self, dataset: str) -> None:
         Fingerprints(self._files, self.base).note_paid(dataset)
@@ -313,6 +332,29 @@ class SensitiveStore(dg.ConfigurableResource):
         """Reads a split for a stage whose output stays sensitive or internal."""
         del purpose  # Stated at the call site, where a reviewer and a test look for it.
         return self._read(dataset, split, with_embeddings=with_embeddings)
+
+    def counted_internal(
+        self, dataset: str, *, purpose: InternalPurpose, with_embeddings: bool = False
+    ) -> PrivateInputs:
+        """Gives an internal stage the source split to count, by `PrivateInputs.counted` alone.
+
+        Where records lie in parts, this process reads one after the other.
+        """
+        if places := self.parts(dataset).places:
+            return _in_parts(StoredParts(places, LocalWorkers(), with_embeddings))
+        return self.read_internal(
+            dataset, "source", purpose=purpose, with_embeddings=with_embeddings
+        )
+
+    def each_for_scoring(self, dataset: str, split: Split) -> Iterator[PrivateInputs]:
+        """Records and embeddings of a split, part by part, for internal evaluation."""
+        places = self.parts(dataset).places
+        if not places:
+            yield self.read_internal(
+                dataset, split, purpose="internal evaluation", with_embeddings=True
+            )
+        for place in places:
+            yield read_part(place, split, with_embeddings=True)
 
     def read_for_scoring(self, dataset: str, split: Split) -> tuple[pl.DataFrame, np.ndarray]:
         """Records and embeddings of a split, for internal evaluation."""
@@ -358,6 +400,12 @@ class SensitiveStore(dg.ConfigurableResource):
                 f"Materialise {dataset}/shared/private_records and private_embeddings first."
             )
         return path
+
+
+def _in_parts(parts: StoredParts) -> PrivateInputs:
+    """Inputs whose records lie in parts, and nowhere else."""
+    nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
+    return PrivateInputs(records=nothing, parts=parts)
 
 
 def _absolute(place: Folder) -> Folder:

@@ -4,6 +4,8 @@ from dpsynth_assets.secret_detection.detectors import Detector, detector_of, nor
 from dpsynth_assets.secret_detection.incidence import (
     SecretIncidence,
     find_secrets,
+    merged_dictionary,
+    renumbered,
     values_of_columns,
 )
 from dpsynth_assets.secret_detection.recall import PlantedRecall, planted_recall
@@ -14,7 +16,9 @@ __all__ = [
     "SecretIncidence",
     "detector_of",
     "find_secrets",
+    "merged_dictionary",
     "normalised",
     "planted_recall",
+    "renumbered",
     "values_of_columns",
 ]

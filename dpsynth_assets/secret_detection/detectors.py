@@ -170,13 +170,16 @@ class Detector(Protocol):
         """The values in one text as they stand there, in any order, repeated or not."""
 
 
-def detector_of(kind: SecretKindSpec, texts: Sequence[str]) -> Detector | None:
+def detector_of(
+    kind: SecretKindSpec, texts: Sequence[str], rare: Sequence[str] | None = None
+) -> Detector | None:
     """Opens the detector of a kind.
 
     Args:
         kind: Its declaration.
         texts: The private texts, whose vocabulary decides which words are rare; used by
             `rare_words` alone.
+        rare: The rare words, where `texts` are not all of them.
 
     Returns:
         The detector; None where secrets are values of a column, which no text is searched for.
@@ -196,7 +199,9 @@ def detector_of(kind: SecretKindSpec, texts: Sequence[str]) -> Detector | None:
             flags = re.IGNORECASE if kind.ignore_case else 0
             return Pattern(re.compile(str(kind.pattern), flags))
         case "rare_words":
-            return VocabularyWords(rare_words(texts, quantile=kind.quantile, count=kind.words))
+            if rare is None:
+                rare = rare_words(texts, quantile=kind.quantile, count=kind.words)
+            return VocabularyWords(rare)
     return None
 
 

@@ -4,7 +4,7 @@ Secrets are found by detectors, or named by a column of the source: the user's o
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -96,6 +96,7 @@ def find_secrets(
     declared: SecretsSpec,
     *,
     of_columns: Mapping[str, Mapping[str, set[str]]] | None = None,
+    rare: Mapping[str, Sequence[str]] | None = None,
     progress: ShareCallback | None = None,
 ) -> SecretIncidence:
     """Runs every declared detector over the records.
@@ -104,6 +105,7 @@ def find_secrets(
         records: Canonical records; columns `record_id` and `text` are read.
         declared: Kinds of secrets.
         of_columns: Kind -> record id -> values (`values_of_columns`).
+        rare: Kind -> its rare words, where `records` are a part of all; None to choose them here.
         progress: Called with the share of kinds and records done; tells nothing else.
 
     Raises:
@@ -116,7 +118,7 @@ def find_secrets(
     found: dict[tuple[str, str], set[int]] = {}
     for place, kind in enumerate(declared.kinds):
         share = _share_of_part(progress, place, len(declared.kinds))
-        detector = detector_of(kind, texts)
+        detector = detector_of(kind, texts, None if rare is None else rare.get(kind.name, ()))
         if detector is None:
             held = [sorted((of_columns or {}).get(kind.name, {}).get(one, ())) for one in ids]
         else:
@@ -157,6 +159,35 @@ def _tabulated(found: Mapping[tuple[str, str], set[int]]) -> SecretIncidence:
         }
     )
     return SecretIncidence(table=table, secrets=secrets)
+
+
+def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Adds up the dictionaries of parts; secrets get the numbers they have in the whole.
+
+    Args:
+        each: `SecretIncidence.secrets` of every part, no record in two of them.
+    """
+    total: pl.DataFrame | None = None
+    for own in each:
+        known = own.select("kind", "value", "records")
+        joined = known if total is None else pl.concat([total, known])
+        total = joined.group_by("kind", "value").agg(pl.col("records").sum())
+    if total is None:
+        raise ValueError("Expected at least one part, got none.")
+    ordered = total.sort("kind", "value").with_row_index("secret")
+    return ordered.select(
+        pl.col("secret").cast(pl.UInt32), "kind", "value", pl.col("records").cast(pl.UInt32)
+    )
+
+
+def renumbered(table: pl.DataFrame, own: pl.DataFrame, dictionary: pl.DataFrame) -> pl.DataFrame:
+    """Gives the secrets of a part's table their numbers in the dictionary of all parts."""
+    numbers = own.select(pl.col("secret").alias("own"), "kind", "value").join(
+        dictionary.select("secret", "kind", "value"), on=["kind", "value"]
+    )
+    joined = table.join(numbers, left_on="secret", right_on="own", suffix="_of_all")
+    named = joined.select("record", pl.col("secret_of_all").alias("secret"))
+    return named.sort("record", "secret")
 
 
 def _share_of_part(progress: ShareCallback | None, place: int, parts: int) -> ShareCallback:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 """A word: letters and digits, with apostrophes and hyphens inside."""
@@ -50,10 +50,20 @@ class Pattern:
 
 
 def rare_words(texts: Sequence[str], *, quantile: float, count: int) -> list[str]:
-    """Lists words near a quantile of the vocabulary, rarest first.
+    """Lists words near a quantile of the vocabulary of texts; see `rare_among`."""
+    return rare_among(word_counts(texts), quantile=quantile, count=count)
+
+
+def word_counts(texts: Iterable[str]) -> Counter[str]:
+    """Counts the words of private texts, in lower case; counts of several lists add up."""
+    return Counter(word for text in texts for word in _WORD.findall(text.casefold()))
+
+
+def rare_among(frequency: Mapping[str, int], *, quantile: float, count: int) -> list[str]:
+    """Lists words near a quantile of a vocabulary, rarest first.
 
     Args:
-        texts: Private texts.
+        frequency: How often each word of the private texts occurs.
         quantile: Place in the sorted vocabulary, in [0, 1].
         count: Words taken, half of them on either side.
 
@@ -63,7 +73,6 @@ def rare_words(texts: Sequence[str], *, quantile: float, count: int) -> list[str
     **Source** SecPE, section 4.2: words sorted by frequency, those near the 20% quantile. Equally
     frequent words are sorted by themselves, so that the list is a function of the texts.
     """
-    frequency = Counter(word for text in texts for word in _WORD.findall(text.casefold()))
     ordered = sorted(frequency, key=lambda word: (frequency[word], word))
     middle = round(quantile * max(0, len(ordered) - 1))
     start = max(0, min(middle - count // 2, len(ordered) - count))

@@ -5,7 +5,9 @@
   one sum, and a stage has one result for any number of workers.
 - A worker opens no ledger, and adds no noise to what it counts: the process that runs the step does
   both, once. What a worker draws whole, a pass, it draws with noise of its own and keeps itself, in
-  the sensitive store; what is kept is never drawn again.
+  the sensitive store; what is kept is never drawn again. Where a mechanism samples
+  records, the coin of each is tossed where the record is read, from the randomness of the operating
+  system; it is sent nowhere.
 - Workers that were opened (`Workers.opened`) stay over several maps, with what their functions keep
   (`keeping.kept`): a model is opened once a process. They are gone at the end of the block.
 - No engine repeats a task. A failed part fails the step, and running it again goes on from the

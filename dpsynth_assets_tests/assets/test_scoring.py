@@ -16,6 +16,7 @@ from dpsynth_assets.assets.scoring import (
     score_corpora,
     write_report,
 )
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
@@ -85,6 +86,12 @@ class Records(SensitiveStore):
     def read_for_scoring(self, dataset, split):
         rows = _rows(self._held_out if split == "held_out" else 200, f"{PRIVATE} {split}")
         return rows, embedded(rows["text"].to_list(), 0.0)
+
+    def read_internal(self, dataset, split, *, purpose, with_embeddings=False):
+        rows, embeddings = self.read_for_scoring(dataset, split)
+        ids = [str(number) for number in range(rows.height)]
+        known = rows.with_columns(record_id=pl.Series(ids), unit_id=pl.Series(ids))
+        return PrivateInputs(records=known, embeddings=embeddings)
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def histograms_and_sums() -> dict[str, Moved]:
     import polars as pl
     from dp_kmeans.noisy_kmeans import random_view
 
-    from dpsynth_assets.methods.epsvec.shots import count_votes
+    from dpsynth_assets.methods.epsvec.shots import ShotVotes
     from dpsynth_assets.methods.inputs import PrivateInputs
     from dpsynth_assets.privacy.lattice import Lattice
     from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
@@ -128,7 +128,9 @@ def histograms_and_sums() -> dict[str, Moved]:
 
     def shots(order: np.ndarray) -> np.ndarray:
         private = PrivateInputs(records=table[order], embeddings=records[order])
-        return np.array(count_votes(private, candidate_labels, public, names))
+        return ShotVotes(
+            candidate_labels=candidate_labels, candidate_embeddings=public, labels=tuple(names)
+        )(private)
 
     return {
         "fixed shots": sum_moves(shots, len(records)),

@@ -383,5 +383,8 @@ def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(tmp_path, s
         ("ctcl", "finetuned_generator"),
         ("dp_fine_tuning", "finetuned_generator"),
         ("downstream_fine_tuning", "downstream_model"),
+        ("secpe", "secret_clusters"),
+        ("epsvec", "fixed_shots"),
+        ("epsvec", "dataset_vectors"),
     }
     assert ("cluster_histogram", "cluster_histogram") in marked

@@ -194,3 +194,34 @@ def test_groups_must_belong_to_records_and_centres():
         clustering(centre_groups=np.array([0, 1]))
     with pytest.raises(ValueError, match="one group for each record"):
         clustering(centre_groups=np.array([0, 1, 1])).release(np.zeros((2, 2)), np.array([0]))
+
+
+def test_sums_made_elsewhere_are_released_once_each_and_read_after_no_other():
+    mechanism, asked = clustering(noise_std=QUIET, iterations=1), []
+    private = np.array([[0.8, 0.1], [0.6, -0.1], [0.0, 0.5]])
+
+    def summed(of):
+        asked.append(of)
+        return of(private[:1], None, 1.0) + of(private[1:], None, 1.0)
+
+    made = mechanism.release_sums(summed).value
+    together = clustering(noise_std=QUIET).release(private).value
+    assert made.centres == pytest.approx(together.centres, abs=1e-4)
+    assert made.counts == pytest.approx([12, 21, 30], abs=1e-4)
+    with pytest.raises(UnaccountedReleaseError):
+        mechanism.release_sums(summed)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("sums", "error"),
+    [
+        (np.zeros((3, 3)), TypeError),
+        (np.zeros((3, 2), dtype=np.int64), TypeError),
+        (np.full((3, 3), 1 << 61, dtype=np.int64), OverflowError),
+    ],
+    ids=["floats", "another shape", "too many records"],
+)
+def test_what_is_no_sum_of_these_statistics_is_refused(sums, error):
+    with pytest.raises(error):
+        clustering().release_sums(lambda _: sums)

@@ -133,7 +133,7 @@ def test_integer_noise_over_integer_sensitivity_is_at_least_the_event(seed, coun
         mean.add(rest)
         if replace or mean is means[0]:
             mean.add(extra[None])
-    shift = (means[0]._private_sum - means[1]._private_sum).reshape(-1)
+    shift = (means[0]._private_total - means[1]._private_total)[:-1]
     moved_squared = sum(int(step) ** 2 for step in shift)
     noise = means[0]._noise_steps
     if moved_squared:
@@ -199,7 +199,7 @@ def test_nothing_can_be_released_or_added_twice():
     mean = VectorMean(dimensions=8, **SETTINGS)
     mean.add(records(5))
     mean.release()
-    assert not mean._private_sum.any()
+    assert not mean._private_total.any()
     with pytest.raises(UnaccountedReleaseError, match="second"):
         mean.release()
     with pytest.raises(UnaccountedReleaseError, match="second"):
@@ -257,3 +257,40 @@ def test_vectors_of_another_shape_are_refused(shape):
 def test_directions_have_norm_one_and_zero_stays_zero():
     directions = unit_directions(np.array([[3.0, 4.0], [0.0, 0.0]]))
     np.testing.assert_allclose(directions, [[0.6, 0.8], [0.0, 0.0]])
+
+
+def test_totals_made_elsewhere_are_the_total_made_here(noiseless):
+    vectors = records(30)
+    here, there = (VectorMean(dimensions=8, **SETTINGS) for _ in range(2))
+    here.add(vectors)
+    for some in (vectors[:7], vectors[7:7], vectors[7:]):
+        total = there.sums.empty()
+        there.sums.add(total, some)
+        there.add_total(total)
+    assert here.release().value.tobytes() == there.release().value.tobytes()
+    with pytest.raises(UnaccountedReleaseError):
+        there.add_total(total)
+
+
+@pytest.mark.parametrize(
+    ("total", "error"),
+    [
+        (np.zeros(17), TypeError),
+        (np.zeros(16, dtype=np.int64), TypeError),
+        (np.full(17, 1 << 40, dtype=np.int64), OverflowError),
+        (np.full(17, -1, dtype=np.int64), OverflowError),
+    ],
+    ids=["floats", "another shape", "too many records", "fewer than none"],
+)
+def test_what_is_no_total_of_these_sums_is_refused(total, error):
+    with pytest.raises(error):
+        VectorMean(dimensions=8, **SETTINGS).add_total(total)
+
+
+def test_totals_that_are_too_many_together_are_refused():
+    mean = VectorMean(dimensions=8, **SETTINGS)
+    total = mean.sums.empty()
+    total[-1] = 1 << 34
+    mean.add_total(total)
+    with pytest.raises(OverflowError):
+        mean.add_total(total)

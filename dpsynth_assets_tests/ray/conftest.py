@@ -22,6 +22,8 @@ from dpsynth_assets_tests.faults.conftest import PATIENCE_SECONDS, forge, house,
 __all__ = ["forge", "house", "instance"]
 
 ROOT = Path(__file__).resolve().parents[2]
+SOON = {"DAGSTER_STEP_DELEGATING_EXECUTOR_SLEEP_SECONDS": "0.2"}
+"""Runs look for events of their steps five times a second, Dagster does once."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,12 @@ class Cluster:
 
     Attributes:
         variables: What whoever submits a job to it has in the environment.
+        address: Where workers are asked for.
         folder: Where Ray keeps its sessions: logs, and objects that it moves to the disk.
     """
 
     variables: dict[str, str]
+    address: str
     folder: Path
 
 
@@ -60,7 +64,7 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
         pytest.skip("Ray is not importable here; `make test-ray` runs these in .venv-ray")
     # Ray puts sockets there, whose paths may have 107 characters.
     folder = Path("/tmp") / f"dpsynth-ray-{secrets.token_hex(3)}"
-    port, token = free_port(), secrets.token_hex(32)
+    port, store, token = free_port(), free_port(), secrets.token_hex(32)
     address = f"http://127.0.0.1:{port}"
     variables = {
         **os.environ,
@@ -74,7 +78,7 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
     started = [*["ray", "start", "--block", "--disable-usage-stats", "--num-cpus=4"]]
     head = [
         *started,
-        *["--head", "--port=0", "--include-dashboard=true", f"--dashboard-port={port}"],
+        *["--head", f"--port={store}", "--include-dashboard=true", f"--dashboard-port={port}"],
         *[f"--temp-dir={folder}", "--num-gpus=0", f"--ray-client-server-port={free_port()}"],
         f"--dashboard-agent-listen-port={free_port()}",
     ]
@@ -90,8 +94,12 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.5)
             names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_API_SERVER_ADDRESS", "PYTHONPATH")
-            yield Cluster({name: variables[name] for name in names}, folder)
+            given = {name: variables[name] for name in names}
+            yield Cluster(given, f"127.0.0.1:{store}", folder)
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(folder, ignore_errors=True)

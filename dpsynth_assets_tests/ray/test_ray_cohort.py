@@ -2,14 +2,22 @@
 
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
+from pathlib import Path
 
 import polars as pl
 import pytest
 
+from dpsynth_assets.privacy.events import is_post_processing
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, public_spec, write_sources
+from dpsynth_assets_tests.ray.conftest import SOON
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +31,12 @@ GENERATOR = {
     "batch_tokens": 512,
 }
 CORPORA = ("mean_uniform", "dp_fine_tuning")
+CHARGED, PREDICTED = (
+    "letters/dp_fine_tuning/finetuned_generator",
+    "letters/mean_uniform/candidate_corpus",
+)
+ROWS = 40
+RUN_SECONDS = 1200.0
 COHORT = {
     "name": "letters",
     "columns": {"labels": ["label"], "id": "id"},
@@ -46,10 +60,10 @@ COHORT = {
             "method": "dp_fine_tuning",
             "budget_share": 0.5,
             "settings": {
-                "steps": 4,
+                "steps": 40,
                 "expected_batch_size": 32,
                 "max_document_tokens": 40,
-                "rows": 40,
+                "rows": ROWS,
             },
         },
     ],
@@ -76,10 +90,12 @@ def installation(tmp_path_factory):
     return folder
 
 
-def materialise(folder, cluster, selection, **variables):
+def started(folder, cluster, selection, **variables):
+    """Starts a run that submits its steps to the cluster."""
     environment = {
         **os.environ,
         **cluster.variables,
+        **SOON,
         "DPSYNTH_HOME": str(folder / "home"),
         "DPSYNTH_DATASETS": str(folder / "datasets"),
         "DPSYNTH_EXECUTOR": "ray",
@@ -89,26 +105,98 @@ def materialise(folder, cluster, selection, **variables):
     }
     code = "from dagster._cli import main; main()"
     command = ["asset", "materialize", "-m", "dpsynth_assets.definitions", "--select", selection]
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-c", code, *command],
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
+        start_new_session=True,
     )
+
+
+def ended(run):
+    """Waits for a run, but not for ever; returns its exit code and what it said."""
+    try:
+        said, _ = run.communicate(timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGKILL)
+        raise
+    return run.returncode, said
+
+
+def ledger_of(folder):
+    return folder / "home" / "ledger" / "ledger.sqlite"
+
+
+def charges(folder):
+    """Assets that a cohort was charged for; what follows from releases costs nothing."""
+    entries = Ledger(f"sqlite:///{ledger_of(folder)}").entries("letters")
+    paid = [e for e in entries if e.kind == "reserve" and not is_post_processing(e.event)]
+    return sorted(entry.asset for entry in paid)
+
+
+def is_charged(folder, asset):
+    """Asks the file itself, in a hundredth of the time: a step may live for a second only."""
+    if not ledger_of(folder).exists():
+        return False
+    with closing(sqlite3.connect(f"file:{ledger_of(folder)}?mode=ro", uri=True)) as book:
+        try:
+            asked = "SELECT 1 FROM privacy_ledger WHERE kind = 'reserve' AND asset = ?"
+            return book.execute(asked, (asset,)).fetchone() is not None
+        except sqlite3.OperationalError:  # Its table is about to be made, or it is locked.
+            return False
+
+
+def process_of(step):
+    """The process that executes a step, not the shell that Ray starts it by; None without one."""
+    named = f"DAGSTER_RUN_STEP_KEY={step}\0".encode()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            python = (place / "exe").resolve().name.startswith("python")
+            runs = python and b"execute_step" in (place / "cmdline").read_bytes()
+            if runs and named in (place / "environ").read_bytes():
+                return int(place.name)
+        except OSError:
+            continue
+    return None
+
+
+def until(holds):
+    """Waits for something to hold, but not for ever; returns it."""
+    deadline = time.monotonic() + RUN_SECONDS
+    while not (held := holds()):
+        assert time.monotonic() < deadline, "nothing came in time"
+        time.sleep(0.02)
+    return held
 
 
 def test_a_run_that_no_node_can_hold_is_refused_at_once(installation, cluster):
     asked = 'key:"public/tiny/public_language_model"'
-    done = materialise(installation, cluster, asked, DPSYNTH_GPU="nvidia.com/gpu")
-    assert done.returncode != 0
-    assert "Expected a node of the Ray cluster with 1 GPU(s)" in done.stdout + done.stderr
+    code, said = ended(started(installation, cluster, asked, DPSYNTH_GPU="nvidia.com/gpu"))
+    assert code != 0
+    assert "Expected a node of the Ray cluster with 1 GPU(s)" in said
 
 
-def test_a_cohort_is_published_and_leaves_nothing_private_with_ray(installation, cluster):
+def test_a_cohort_whose_step_was_killed_is_published_and_leaves_nothing_private_with_ray(
+    installation, cluster
+):
+    """The step that trains dies under its charge, the others go on, and a second run pays nothing.
+
+    Both corpora have one charge, and the one that may write any number has the rows asked for.
+    """
     wanted = " or ".join(f'+key:"letters/{method}/corpus"' for method in CORPORA)
-    done = materialise(installation, cluster, wanted)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run = started(installation, cluster, wanted)
+    until(lambda: is_charged(installation, CHARGED))
+    os.kill(process_of(CHARGED.replace("/", "__")), signal.SIGKILL)
+    code, said = ended(run)
+    assert code != 0, said
+    entries = Ledger(f"sqlite:///{ledger_of(installation)}").entries("letters")
+    assert CHARGED not in [entry.asset for entry in entries if entry.kind == "commit"]
+    again = f'(key:"{CHARGED}"+ or key:"{PREDICTED}"+) and ({wanted})'
+    code, said = ended(started(installation, cluster, again))
+    assert code == 0, said
+    assert charges(installation) == [CHARGED, PREDICTED]
     released = installation / "home" / "released" / "letters"
     labels = {
         path.parent.name: json.loads(path.read_text()) for path in released.glob(f"*/{LABEL_FILE}")
@@ -117,6 +205,7 @@ def test_a_cohort_is_published_and_leaves_nothing_private_with_ray(installation,
     for name, label in labels.items():
         assert 0 < label["guarantee"]["epsilon"] <= 60
         assert pl.read_parquet(released / name / "data").height > 0
+    assert pl.read_parquet(released / "dp_fine_tuning" / "data").height == ROWS
     for path in cluster.folder.rglob("*"):
         if path.is_file():
             content = path.read_bytes()

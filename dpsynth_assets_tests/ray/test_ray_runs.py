@@ -17,6 +17,7 @@ from dpsynth_assets_tests.faults.cohort import (
     RESERVED,
     STORED,
 )
+from dpsynth_assets_tests.ray.conftest import SOON
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,7 @@ def passing(*variables):
 def ray_house(house, cluster):
     house.variables |= cluster.variables
     house.variables |= {"FAULTS_EXECUTOR": "declared", "DPSYNTH_EXECUTOR": "ray"}
+    house.variables |= {"FAULTS_HEALTH_SECONDS": "1", **SOON}
     house.variables["FAULTS_CONFIG"] = passing()
     return house
 

@@ -1,9 +1,5 @@
 """Workers of a Ray cluster: results in order, no words of a record, no task twice."""
 
-import importlib.util
-import os
-import secrets
-import shutil
 import time
 import traceback
 from pathlib import Path
@@ -16,6 +12,7 @@ import pytest
 from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import CellCounts
+from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.fine_tuning.split_training import StepOfPart
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
@@ -26,16 +23,21 @@ from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
-from dpsynth_assets.resources.record_parts import read_whole
+from dpsynth_assets.resources.record_parts import read_table, read_whole
+from dpsynth_assets.resources.secret_parts import TABLE, find_in_parts
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
-from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
+from dpsynth_assets_tests.parts import test_split_sums as sums
+from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared, store
 from dpsynth_assets_tests.parts.shown_passes import Shows
+from dpsynth_assets_tests.parts.test_secret_parts import DECLARED
+from dpsynth_assets_tests.parts.test_split_sums import opens_reader, places
 from dpsynth_assets_tests.parts.training_tasks import RECORDS, Marks
 from dpsynth_assets_tests.workers import tasks
 
 pytestmark = pytest.mark.slow
+__all__ = ["opens_reader", "places", "store"]
 
 TERMS = CohortTerms(
     cohort="letters",
@@ -50,27 +52,23 @@ TERMS = CohortTerms(
 
 
 @pytest.fixture(scope="module")
-def sessions(tmp_path_factory):
-    """A cluster of two processors in this process's charge, and where it keeps its logs."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is not importable here; `make test-ray` runs these in .venv-ray")
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+def sessions(cluster):
+    """Connects this process to the cluster; where that keeps its logs and objects."""
+    patch = pytest.MonkeyPatch()
+    for name, value in cluster.variables.items():
+        patch.setenv(name, value)
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    folder = Path("/tmp") / f"dpsynth-ray-{secrets.token_hex(3)}"
     ray.init(
-        num_cpus=2,
-        include_dashboard=False,
+        address=cluster.address,
         log_to_driver=False,
-        object_store_memory=100 << 20,
-        _temp_dir=str(folder),
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}},
+        logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": cluster.variables["PYTHONPATH"]}},
     )
-    yield folder
+    yield cluster.folder
     ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+    patch.undo()
 
 
 @pytest.fixture
@@ -188,3 +186,51 @@ def test_a_worker_that_is_killed_is_not_called_again(sessions, parts, tmp_path):
     with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with"):
         list(RayWorkers(2).map_parts(tasks.DiesOnce(marks), parts))
     assert {mark.read_text() for mark in marks.iterdir()} == {"x"}
+
+
+def test_a_part_whose_worker_was_killed_is_counted_when_the_step_is_repeated(
+    sessions, tmp_path, store
+):
+    """As under a charge: the step fails in one line, and the next attempt sums the same bits."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    store_in_parts(declared(tmp_path, parts=3), store, LocalWorkers(1))
+    places = store.parts("letters").places
+    whole = read_whole(places, "source", with_embeddings=False)
+    inputs = PrivateInputs(
+        records=whole.records.clear(),
+        parts=StoredParts(places, RayWorkers(2), with_embeddings=False),
+    )
+    count = tasks.CountsAfterADeath(marks, LabelCounts(labels=LABELS))
+    with pytest.raises(WorkerError, match="failed in a worker with"):
+        inputs.counted(count)
+    assert len(list(marks.iterdir())) == 1
+    assert np.array_equal(inputs.counted(count), LabelCounts(labels=LABELS)(whole))
+
+
+def test_sums_of_secpe_and_epsvec_are_those_of_one_process(
+    sessions, tmp_path, places, opens_reader
+):
+    countings = (
+        sums.difference_sums(sums.task_of(opens_reader)),
+        sums.cluster_sums()[0],
+        sums.shot_votes(),
+    )
+    whole = sums.whole_of(places)
+    expected = np.concatenate([counting(whole).reshape(-1) for counting in countings])
+    inputs = PrivateInputs(records=whole.records.clear(), parts=StoredParts(places, RayWorkers(2)))
+    assert np.array_equal(inputs.counted(sums.Several(countings)), expected)
+    kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
+    assert not [1 for content in kept if SECRET.encode() in content]
+
+
+def test_secrets_are_found_by_tasks_as_by_one_process(sessions, tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=3), store, LocalWorkers(1))
+    places, found = store.parts("letters").places, []
+    for workers in (LocalWorkers(1), RayWorkers(2)):
+        made = find_in_parts(DECLARED, places, workers, lambda _: None)
+        tables = [read_table(place, TABLE) for place in places]
+        found.append([made.secrets.rows(), *(table.rows() for table in tables)])
+    assert found[0] == found[1]
+    kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
+    assert not [1 for content in kept if SECRET.encode() in content]

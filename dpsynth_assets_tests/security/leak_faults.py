@@ -33,8 +33,9 @@ class QuotingInputs:
         """Not there: asking for them raises."""
         quoting(self._private.records)
 
-    def counted(self, count: "Callable[[QuotingInputs], Any]") -> Any:
+    def counted(self, count: "Callable[[QuotingInputs], Any]", progress: object = None) -> Any:
         """What only counts records asks for them as well."""
+        del progress
         return count(self)
 
 

@@ -3,8 +3,10 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.workers import kept
@@ -39,6 +41,22 @@ class DiesOnce:
             file.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
+
+
+@dataclass(frozen=True)
+class CountsAfterADeath:
+    """Ends the first process that counts, and counts ever after."""
+
+    marks: Path
+    count: Callable[[Any], Any]
+
+    def __call__(self, private: Any) -> Any:
+        try:
+            (self.marks / "died").touch(exist_ok=False)
+        except FileExistsError:
+            return self.count(private)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,7 @@ class EpsVec(Method[EpsVecConfig]):
                 title="Candidates nearest to most records, by a noisy histogram.",
                 kinds=("python",),
                 needs_embeddings=self.config.private_histogram,
+                in_parts=self.config.private_histogram,
                 after=(CANDIDATES,),
                 public=not self.config.private_histogram,
             ),
@@ -162,6 +163,8 @@ class EpsVec(Method[EpsVecConfig]):
             Stage(
                 name=VECTORS,
                 title="Directions from the model's texts to the records, at chosen layers.",
+                in_parts=True,
+                in_model=True,
                 after=(*before, NEGATIVES),
             ),
         ]

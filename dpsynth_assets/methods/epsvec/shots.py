@@ -119,8 +119,12 @@ def release_shots(
 
     **Source** EPSVec, section 4.4; Algorithm 2, line 2. The paper states neither relation nor δ.
     """
-    votes = count_votes(private, candidates["label"].to_numpy(), candidate_embeddings, labels)
-    made = histogram.release(votes)
+    votes = ShotVotes(
+        candidate_labels=candidates["label"].to_numpy(),
+        candidate_embeddings=candidate_embeddings,
+        labels=tuple(labels),
+    )
+    made = histogram.release(private.counted(votes).tolist())
     dp_counts = made.value
     ranks = _ranks(candidates, dp_counts, len(labels))
     chosen = FixedShots(
@@ -132,31 +136,42 @@ def release_shots(
     return Release(value=chosen, cost=made.cost)
 
 
-def count_votes(
-    private: PrivateInputs,
-    candidate_labels: np.ndarray,
-    candidate_embeddings: np.ndarray,
-    labels: Sequence[str],
-) -> list[int]:
-    """Counts, for each candidate, the records of its label that are nearest to it. Private.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShotVotes:
+    """Counts votes of some records for candidates, for `PrivateInputs.counted`.
 
     Nearest is the largest inner product, found exactly (`privacy.nearest`): no record decides for
     which candidate another one votes.
+
+    Attributes:
+        candidate_labels: (M,) places of the candidates' labels.
+        candidate_embeddings: (M, d) float32, unit length.
+        labels: Declared labels, in order.
     """
-    if private.embeddings is None or len(private.embeddings) != private.records.height:
-        raise ValueError(
-            "Expected one embedding for each private record, got none or another number. Embed "
-            "the records again."
-        )
-    public = PublicRows(candidate_embeddings, distance=False)
-    groups = {
-        index: public.group(np.flatnonzero(candidate_labels == index))
-        for index in range(len(labels))
-    }
-    own = counted_labels(private.records, labels)  # UNCOUNTED has no group.
-    choices = nearest_rows_of_labels(private.embeddings, own, public, groups)
-    votes = np.bincount(choices[choices != NO_ROW], minlength=len(candidate_labels))
-    return [int(count) for count in votes]
+
+    candidate_labels: np.ndarray
+    candidate_embeddings: np.ndarray
+    labels: tuple[str, ...]
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Counts, for each candidate, the records of its label nearest to it: (M,) int64; private.
+
+        Raises:
+            ValueError: There is not one embedding for each record.
+        """
+        if private.embeddings is None or len(private.embeddings) != private.records.height:
+            raise ValueError(
+                "Expected one embedding for each private record, got none or another number. Embed "
+                "the records again."
+            )
+        public = PublicRows(self.candidate_embeddings, distance=False)
+        groups = {
+            index: public.group(np.flatnonzero(self.candidate_labels == index))
+            for index in range(len(self.labels))
+        }
+        own = counted_labels(private.records, self.labels)  # UNCOUNTED has no group.
+        choices = nearest_rows_of_labels(private.embeddings, own, public, groups)
+        return np.bincount(choices[choices != NO_ROW], minlength=len(self.candidate_labels))
 
 
 def _ranks(candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int) -> list[np.ndarray]:

@@ -1,5 +1,6 @@
 """Work of each stage of EPSVec: public stages prepare, paid ones release."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.candidates import (
     CANDIDATES_FILE,
+    TextsByLabel,
     public_candidates,
     public_texts,
     read_candidates,
@@ -39,6 +41,48 @@ CANDIDATES = "candidate_pool"
 SHOTS = "fixed_shots"
 NEGATIVES = "negative_set"
 VECTORS = "dataset_vectors"
+
+
+def opened_reader(
+    config: EpsVecConfig,
+    terms: CohortTerms,
+    engine: Engine,
+    shots: TextsByLabel,
+    layers: tuple[int, ...] | None,
+) -> StateReader:
+    """Reader of states over an engine that is open."""
+    return StateReader(
+        engine=engine,
+        scaffold=scaffold_of(config, terms, engine),
+        shots=shots,
+        layers=reader_layers(layers, engine),
+        max_tokens=config.max_document_tokens,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpensReader:
+    """Opens the reader of a release again, in a worker; holds public and released values only.
+
+    Attributes:
+        config: Settings.
+        terms: Declared facts.
+        opens_engine: Opens the engine.
+        shots: Fixed shots of the prompts.
+        layers: Layers of the negatives.
+    """
+
+    config: EpsVecConfig
+    terms: CohortTerms
+    opens_engine: Callable[[], Engine]
+    shots: TextsByLabel
+    layers: tuple[int, ...]
+
+    def __call__(self) -> StateReader:
+        """Opens the engine, which private text may be given to, and the reader."""
+        engine = self.opens_engine()
+        require_private_engine(engine)
+        return opened_reader(self.config, self.terms, engine, self.shots, self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +226,15 @@ class StageWork:
         shots = self.fixed_shots()
         return VectorTask(
             reader=self._reader(shots, negatives.layers),
+            opens_reader=None
+            if self.public.opens_engine is None
+            else OpensReader(
+                config=self.config,
+                terms=self.terms,
+                opens_engine=self.public.opens_engine,
+                shots=self._leading(shots),
+                layers=negatives.layers,
+            ),
             negatives=negatives,
             expected_records=expected_records(
                 self.terms, shots.dp_records, noise.sampling_probability
@@ -193,13 +246,10 @@ class StageWork:
         )
 
     def _reader(self, shots: FixedShots, layers: tuple[int, ...] | None) -> StateReader:
-        return StateReader(
-            engine=self.engine,
-            scaffold=self.scaffold,
-            shots=shots.leading(self.config.shots),
-            layers=reader_layers(layers, self.engine),
-            max_tokens=self.config.max_document_tokens,
-        )
+        return opened_reader(self.config, self.terms, self.engine, self._leading(shots), layers)
+
+    def _leading(self, shots: FixedShots) -> TextsByLabel:
+        return shots.leading(self.config.shots)
 
     def _require_same_model(self, name: str) -> None:
         """Refuses another model: directions mean nothing in it."""

@@ -4,7 +4,7 @@ Letters: N records, Y labels, L layers, d width.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from dpsynth_assets.privacy.events import event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.vector_mean import unit_directions
+from dpsynth_assets.privacy.vector_mean import BlockSums, unit_directions
 
 if TYPE_CHECKING:
     import polars as pl
@@ -106,6 +106,7 @@ class VectorTask:
 
     Attributes:
         reader: Reads states behind the prompts of the labels.
+        opens_reader: Opens the same reader again, in a worker; it is sent there.
         negatives: What records are compared with, and the clip bounds.
         noise: What was planned and charged.
         config: How records are paired, and how many pass at a time.
@@ -120,6 +121,7 @@ class VectorTask:
     config: EpsVecConfig
     terms: CohortTerms
     salt: str
+    opens_reader: Callable[[], StateReader] | None = None
     expected_records: np.ndarray | None = None
 
     @property
@@ -135,7 +137,7 @@ def release_vectors(
 
     Args:
         task: What is public.
-        private: Records with `record_id`, `text` and `label`.
+        private: Records with `record_id`, `text` and `label`, whole or in parts.
         progress: Told the share done.
 
     **Privacy** See `VectorNoise`. A record's differences are functions of itself and public values,
@@ -149,9 +151,7 @@ def release_vectors(
     labels, layers = len(task.terms.labels), len(task.reader.layers)
     width = task.reader.engine.width
     mean = task.noise.mean(layers=layers, dimensions=labels * width, records=task.records)
-    for differences, label in _differences(task, private, progress):
-        for part in _parts(differences, labels):
-            mean.add(_stacked(part, label, labels))
+    mean.add_total(_total(task, mean.sums, private, progress))
     dp_means = mean.release().value.reshape(layers, labels, width)  # [epsvec A1:L6]
     noise_norm = task.noise.noise_std(layers=layers, records=task.records) * np.sqrt(width)
     norms = np.linalg.norm(dp_means, axis=2).T
@@ -210,22 +210,87 @@ def _lengths(norms: np.ndarray, noise_norm: float, task: VectorTask) -> np.ndarr
     return np.asarray(norms * kept * of_a_label * task.negatives.clip_bounds)
 
 
-def _differences(
-    task: VectorTask, private: PrivateInputs, progress: ProgressCallback
-) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields (N, L, d) differences, in clip bounds, of some records of one label. Private."""
-    drawn = _drawn(private.records, task.noise.sampling_probability)
-    done = 0
-    for label, name in enumerate(task.terms.labels):
-        mine = drawn.filter(drawn["label"] == name)
-        for part in mine.iter_slices(task.config.records_per_pass):
-            done += part.height
-            progress(done / drawn.height, "reading records inside the model")
-            states = task.reader.read(label, part["text"].to_list())
-            known = references(
-                task.negatives, label, part["record_id"].to_list(), task.salt, task.config
-            )
-            yield (states - known) / task.negatives.clip_bounds[:, None], label  # [epsvec A1:L3]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DifferenceSums:
+    """Reads some records inside the model and sums their differences, for `PrivateInputs.counted`.
+
+    Attributes:
+        opens_reader: Opens the reader of states.
+        sums: Clips, rounds to the lattice and adds.
+        negatives: What records are compared with, and the clip bounds.
+        config: How records are paired, and how many pass at a time.
+        labels: The Y declared labels.
+        sampling_probability: q in (0, 1] with which each record is drawn.
+        salt: Public key of the pairing.
+
+    **Privacy** A record's term is a function of the record and public values, bit for bit, in whole
+    numbers; so the sum does not depend on how records were divided, or on who read them.
+    """
+
+    opens_reader: Callable[[], StateReader]
+    sums: BlockSums
+    negatives: Negatives
+    config: EpsVecConfig
+    labels: tuple[str, ...]
+    sampling_probability: float
+    salt: str
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Sums the differences of a part, and counts its records: int64; private."""
+        return self.of(private, lambda _: None)
+
+    def of(self, private: PrivateInputs, progress: Callable[[float], None]) -> np.ndarray:
+        """Does as `__call__` and tells the share of records done."""
+        total = self.sums.empty()
+        drawn, done = _drawn(private.records, self.sampling_probability), 0
+        if drawn.is_empty():
+            return total
+        reader = self.opens_reader()
+        for label, name in enumerate(self.labels):
+            mine = drawn.filter(drawn["label"] == name)
+            for some in mine.iter_slices(self.config.records_per_pass):
+                done += some.height
+                progress(done / drawn.height)
+                for differences in _cut(self._differences(reader, label, some), len(self.labels)):
+                    self.sums.add(total, _stacked(differences, label, len(self.labels)))
+        return total
+
+    def _differences(self, reader: StateReader, label: int, records: "pl.DataFrame") -> np.ndarray:
+        """(N, L, d) differences, in clip bounds, of records of one label; [epsvec A1:L3]."""
+        states = reader.read(label, records["text"].to_list())
+        known = references(
+            self.negatives, label, records["record_id"].to_list(), self.salt, self.config
+        )
+        return np.asarray((states - known) / self.negatives.clip_bounds[:, None])
+
+
+def _total(
+    task: VectorTask, sums: BlockSums, private: PrivateInputs, progress: ProgressCallback
+) -> np.ndarray:
+    """Sums the differences of all records; private.
+
+    Raises:
+        ValueError: Records lie in parts, and the engine cannot be opened in a worker.
+    """
+
+    def told(share: float) -> None:
+        progress(share, "reading records inside the model")
+
+    opens_reader = (lambda: task.reader) if private.parts is None else task.opens_reader
+    if opens_reader is None:
+        raise ValueError("Expected an engine that workers can open, got none. Set parts: 1.")
+    differences = DifferenceSums(
+        opens_reader=opens_reader,
+        sums=sums,
+        negatives=task.negatives,
+        config=task.config,
+        labels=task.terms.labels,
+        sampling_probability=task.noise.sampling_probability,
+        salt=task.salt,
+    )
+    if private.parts is None:
+        return differences.of(private, told)
+    return private.counted(differences, told)
 
 
 def _drawn(records: "pl.DataFrame", sampling_probability: float) -> "pl.DataFrame":
@@ -237,7 +302,7 @@ def _drawn(records: "pl.DataFrame", sampling_probability: float) -> "pl.DataFram
     return records.filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
 
 
-def _parts(differences: np.ndarray, labels: int) -> list[np.ndarray]:
+def _cut(differences: np.ndarray, labels: int) -> list[np.ndarray]:
     """Cuts (N, L, d) so that the stack over all labels stays small."""
     rows = max(1, _ENTRIES_AT_A_TIME // (labels * differences[0].size))
     return [differences[start : start + rows] for start in range(0, len(differences), rows)]

@@ -67,6 +67,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             kinds=("numpy",),
             needs_embeddings=True,
             needs_secrets=True,
+            in_parts=True,
         )
         population = Stage(
             name=STAGE,
@@ -163,7 +164,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         """Releases the noisy clusters.
 
         **Privacy** The planned event: (p, r)-secret protection and no DP of any kind, unless the
-        same release is charged for records too. Which record holds which secret is read for the
+        same release is charged for records too. How many records hold which secret is read for the
         steward's summary alone and decides nothing released.
 
         **Source** SecPE, Algorithms 1 and 2.
@@ -244,7 +245,5 @@ def _cluster_facts(released: Representatives, mechanism: ClusterReleases) -> dic
 
 def _most_records(private: PrivateInputs) -> dict[str, Any]:
     """Counts the records of the most frequent detected secret; internal."""
-    if private.secrets is None or not private.secrets.height:
-        return {"most_records_of_a_detected_secret": 0}
-    held = private.secrets.group_by("secret").len()["len"].to_list()
-    return {"most_records_of_a_detected_secret": max(held)}
+    held = [] if private.secrets is None else private.secrets["records"].to_list()
+    return {"most_records_of_a_detected_secret": max(held, default=0)}

@@ -14,6 +14,7 @@ from dpsynth_assets.clustering import fit_centers, nearest_center
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import (
+    PublicIncidence,
     aligned_probabilities,
     read_public_incidence,
     solved_sampling,
@@ -23,7 +24,7 @@ from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.secret_budgets import SecretPromise, posteriors_of_round
-from dpsynth_assets.privacy.secret_clustering import SecretClustering
+from dpsynth_assets.privacy.secret_clustering import SampledStatistics, SecretClustering
 from dpsynth_assets.privacy.secret_noise import joint_factor, shift_event
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -187,14 +188,13 @@ class ClusterReleases:
 
         **Source** SecPE, Algorithm 2.
         """
-        if private.embeddings is None:
-            raise ValueError("Expected embeddings of the records, got none. Embed them first.")
         promise = promise_of(self.terms)
+        incidence, sampling = _sampling(self.config, promise)
         mechanism = SecretClustering(
             public_centres=clusters.centres,
             public_counts=clusters.counts,
             l2_bound=L2_BOUND,
-            sampling=_sampling(self.config, promise, private),
+            sampling=sampling,
             noise_std=self.noise_std,
             iterations=self.config.releases,
             relation=promise.relation,
@@ -204,10 +204,13 @@ class ClusterReleases:
             raise UnaccountedReleaseError(
                 "Expected the public incidence that was planned, got another. Plan again."
             )
-        groups = label_numbers(private, self.terms.labels)
-        rounds = [
-            mechanism.release(private.embeddings, groups).value for _ in range(self.config.releases)
-        ]
+
+        def summed(of: SampledStatistics) -> np.ndarray:
+            return private.counted(
+                ClusterSums(of=of, labels=self.terms.labels, sampling=sampling, incidence=incidence)
+            )
+
+        rounds = [mechanism.release_sums(summed).value for _ in range(self.config.releases)]
         return Representatives(
             centres=np.stack([each.centres for each in rounds]).astype(np.float32),
             counts=np.stack([each.counts for each in rounds]),
@@ -254,16 +257,45 @@ def label_numbers(private: PrivateInputs, labels: Sequence[str]) -> np.ndarray:
     return np.fromiter(numbers, dtype=np.int64, count=private.records.height)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClusterSums:
+    """Samples some records and sums their contributions, for `PrivateInputs.counted`.
+
+    Attributes:
+        of: Samples and sums.
+        labels: Declared labels, in order.
+        sampling: One public probability for all records, or those of the listed ones.
+        incidence: The listed records, where the incidence is declared public.
+    """
+
+    of: SampledStatistics
+    labels: tuple[str, ...]
+    sampling: SecretSampling
+    incidence: PublicIncidence | None
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Sums (C, 1 + d) int64 lattice steps of a fresh sample; private.
+
+        Raises:
+            ValueError: There are no embeddings.
+        """
+        if private.embeddings is None:
+            raise ValueError("Expected embeddings of the records, got none. Embed them first.")
+        chances = self.sampling.probabilities
+        if self.incidence is not None:
+            ids = private.records["record_id"].to_list()
+            chances = aligned_probabilities(self.incidence, self.sampling, ids)
+        return self.of(private.embeddings, label_numbers(private, self.labels), chances)
+
+
 def _sampling(
-    config: SecPeConfig, promise: SecretPromise, private: PrivateInputs
-) -> SecretSampling:
+    config: SecPeConfig, promise: SecretPromise
+) -> tuple[PublicIncidence | None, SecretSampling]:
     """Who takes part, from declared facts: one probability, or the linear program's."""
     if not promise.public_incidence:
-        return capped_sampling(config, promise)
+        return None, capped_sampling(config, promise)
     incidence = read_public_incidence(promise)
-    solved = solved_sampling(incidence, promise)
-    chances = aligned_probabilities(incidence, solved, private.records["record_id"].to_list())
-    return SecretSampling(probabilities=chances, count_probabilities=solved.count_probabilities)
+    return incidence, solved_sampling(incidence, promise)
 
 
 def _file(folder: Path) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from dpsynth_assets.methods.epsvec.shots import (
     FixedShots,
-    count_votes,
+    ShotVotes,
     no_shots,
     random_shots,
     release_shots,
@@ -38,7 +38,11 @@ def released(cases, records, *, noise_std):
 def votes(cases, records):
     private = cases.private(records)
     embeddings = cases.embedder.embed(list(TEXTS))
-    return np.array(count_votes(private, CANDIDATES["label"].to_numpy(), embeddings, ("x", "y")))
+    return ShotVotes(
+        candidate_labels=CANDIDATES["label"].to_numpy(),
+        candidate_embeddings=embeddings,
+        labels=("x", "y"),
+    )(private)
 
 
 def test_a_record_votes_for_the_nearest_candidate_of_its_own_label(cases):
@@ -147,5 +151,7 @@ def test_shots_survive_their_file(tmp_path):
 def test_missing_embeddings_are_refused_without_a_word_of_text(cases):
     private = type(cases.private(cases.records(3)))(records=cases.records(3))
     with pytest.raises(ValueError, match="one embedding") as error:
-        count_votes(private, np.zeros(1), np.zeros((1, 2)), ("x",))
+        ShotVotes(
+            candidate_labels=np.zeros(1), candidate_embeddings=np.zeros((1, 2)), labels=("x",)
+        )(private)
     assert "bread" not in str(error.value)

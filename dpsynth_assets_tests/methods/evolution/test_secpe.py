@@ -377,7 +377,7 @@ def test_a_population_evolves_and_its_rows_are_free(tmp_path, api):
 
 def test_facts_show_no_dp_and_internal_numbers_stay_internal(tmp_path, api):
     private = make_private()
-    secrets = pl.DataFrame({"record": [0, 1, 2], "secret": [4, 4, 5]})
+    secrets = pl.DataFrame({"secret": [4, 5], "kind": ["code", "code"], "records": [2, 1]})
     private = type(private)(records=private.records, embeddings=private.embeddings, secrets=secrets)
     release, *_ = run(tmp_path, api, config(), private)
     assert release.value.facts["dp_guarantee"] == "none"

@@ -1,0 +1,164 @@
+"""Source records as internal evaluation reads them: counted part by part, and a sample of them.
+
+Whoever scores holds the records of one part at a time, and the sample. The sample follows from the
+records, by a keyed hash of each one's id: it is the same for any number of parts.
+
+**Privacy** Internal: everything here is computed from private records without noise.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.attacks.near_copies import close_among
+from dpsynth_assets.attacks.span_holders import holders_among
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.records.hashing import Purpose, hash_rows
+from dpsynth_assets.records.record_filters import CANONICAL
+from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
+
+_KEY, _PLACE = "__key", "__place"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpanCounts:
+    """Counts units that hold spans, for `PrivateInputs.counted`.
+
+    Attributes:
+        candidates: uint64 (C,) hashes of spans, sorted and distinct; of a synthetic corpus.
+        words: Words a span.
+        by_unit: Whether records of a unit count once.
+    """
+
+    candidates: np.ndarray
+    words: int
+    by_unit: bool
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Counts (C,) int64; private."""
+        units = private.records["unit_id"].to_list() if self.by_unit else None
+        texts = private.records["text"].to_list()
+        return holders_among(texts, units)(self.candidates, self.words)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CloseCounts:
+    """Counts records close to rows of a synthetic corpus, for `PrivateInputs.counted`.
+
+    Attributes:
+        features: (N, d) unit embeddings of the rows.
+        cosine: Similarity from which a record is close.
+    """
+
+    features: np.ndarray
+    cosine: float
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Counts (N,) int64; private.
+
+        Raises:
+            ValueError: There are no embeddings.
+        """
+        if private.embeddings is None:
+            raise ValueError("Expected embeddings of the private records, got none.")
+        return close_among(private.embeddings)(self.features, self.cosine)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredSource:
+    """What corpora are searched for copies of.
+
+    Attributes:
+        private: The records, whole or in parts.
+        by_unit: Whether records of a unit count once.
+    """
+
+    private: PrivateInputs = field(repr=False)
+    by_unit: bool = False
+
+    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
+        """See `attacks.span_holders.SpanHolders`."""
+        count = SpanCounts(candidates=candidates, words=words, by_unit=self.by_unit)
+        return self.private.counted(count)
+
+    def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
+        """See `attacks.near_copies.CloseRecords`."""
+        return self.private.counted(CloseCounts(features=features, cosine=cosine))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SourceSample:
+    """Some source records, and what is known of all of them.
+
+    Attributes:
+        records: At most as many as asked, those of the smallest hashes.
+        embeddings: Their embeddings.
+        labels: How many labels all records have.
+        version: Digest of all records and embeddings as they lie.
+    """
+
+    records: pl.DataFrame = field(repr=False)
+    embeddings: np.ndarray = field(repr=False)
+    labels: int
+    version: str
+
+
+def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> SourceSample:
+    """Draws a sample of records that come part by part.
+
+    Args:
+        each: All records with their embeddings, some at a time.
+        dataset: Key of the hash.
+        rows: Size of the sample, a public number.
+
+    Raises:
+        ValueError: There are no embeddings, or no part at all.
+    """
+    kept: PrivateInputs | None = None
+    labels: set[str] = set()
+    versions: list[str] = []
+    for some in each:
+        if some.embeddings is None:
+            raise ValueError("Expected embeddings of the private records, got none.")
+        texts, own = some.records["text"].to_list(), some.records["label"].to_list()
+        labels |= set(own)
+        versions.append(version_of(version_of_texts(texts), own, array_version(some.embeddings)))
+        kept = _smallest(kept, some, dataset, rows)
+    if kept is None or kept.embeddings is None:
+        raise ValueError("Expected at least one part, got none.")
+    return SourceSample(
+        records=kept.records.select(CANONICAL),
+        embeddings=kept.embeddings,
+        labels=len(labels),
+        version=version_of(versions),
+    )
+
+
+def _smallest(
+    kept: PrivateInputs | None, some: PrivateInputs, dataset: str, rows: int
+) -> PrivateInputs:
+    """The records of the smallest hashes among those kept and some more.
+
+    Records of one hash are equal in every column, or are told apart by what they say.
+    """
+    keys = hash_rows(Purpose.SCORED, dataset, [some.records["record_id"].to_list()])
+    known = some.records.with_columns(pl.Series(_KEY, keys, dtype=pl.String))
+    embeddings = some.embeddings
+    if kept is not None and kept.embeddings is not None and embeddings is not None:
+        known = pl.concat([kept.records, known])
+        chosen = _first(known, rows)
+        first = chosen < kept.records.height
+        both = np.empty((len(chosen), embeddings.shape[1]), dtype=np.float32)
+        both[first] = kept.embeddings[chosen[first]]
+        both[~first] = embeddings[chosen[~first] - kept.records.height]
+        return PrivateInputs(records=known[chosen], embeddings=both)
+    chosen = _first(known, rows)
+    taken = None if embeddings is None else np.asarray(embeddings[chosen], dtype=np.float32)
+    return PrivateInputs(records=known[chosen], embeddings=taken)
+
+
+def _first(known: pl.DataFrame, rows: int) -> np.ndarray:
+    placed = known.with_row_index(_PLACE).sort([_KEY, *CANONICAL], maintain_order=True)
+    return placed[_PLACE].head(rows).to_numpy().astype(np.int64)

@@ -1,0 +1,151 @@
+"""Secrets found part by part: dictionary and incidence of the whole, for the owner alone."""
+
+import base64
+import stat
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets import secrets as asset
+from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.datasets.secrets import SecretsSpec
+from dpsynth_assets.records import read_private_records
+from dpsynth_assets.records.record_filters import CANONICAL
+from dpsynth_assets.resources import secret_parts
+from dpsynth_assets.resources.record_parts import read_table
+from dpsynth_assets.resources.secret_parts import TABLE, find_in_parts
+from dpsynth_assets.secret_detection import find_secrets
+from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets_tests.parts.conftest import SECRET, declared
+
+KINDS = [
+    {"name": "number", "detector": "regex", "pattern": r"\b\d+\b", "max_records": 1},
+    {"name": "place", "detector": "regex", "pattern": "orchard|harbour", "max_records": 4},
+    {"name": "any", "detector": "regex", "pattern": "violin", "each": "kind", "max_records": 9},
+    {"name": "rare", "detector": "rare_words", "words": 7, "quantile": 0.4, "max_records": 3},
+    {"name": "none", "detector": "regex", "pattern": "zeppelin", "max_records": 3},
+]
+DECLARED = SecretsSpec.model_validate({"kinds": KINDS})
+PARTS = 5
+TIGHT = {"epsilon": 8, "delta": 1e-6, "accountant": "tight"}
+
+
+def silent(_):
+    pass
+
+
+@pytest.fixture
+def places(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=PARTS), store, LocalWorkers(1))
+    return store.parts("letters").places
+
+
+def by_record(table, records, dictionary):
+    """Each record with the secrets that it holds, by what they say."""
+    numbered = records.with_row_index("record").with_columns(pl.col("record").cast(pl.UInt32))
+    return (
+        table.join(numbered, on="record")
+        .join(dictionary, on="secret")
+        .select(*CANONICAL, "kind", "value")
+    )
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_is_found_in_parts_is_what_is_found_in_the_whole(tmp_path, places, count):
+    records = read_private_records(declared(tmp_path)).records
+    whole, told = find_secrets(records, DECLARED), []
+    parted = find_in_parts(DECLARED, places, LocalWorkers(count), told.append)
+    assert parted.secrets.equals(whole.secrets)
+    assert set(whole.secrets["kind"]) == {"number", "place", "any", "rare"}
+    assert parted.over_their_caps(DECLARED) == whole.over_their_caps(DECLARED)
+    each = [
+        by_record(read_table(place, TABLE), read_table(place, "source.parquet"), parted.secrets)
+        for place in places
+    ]
+    every = [*CANONICAL, "kind", "value"]
+    expected = by_record(whole.table, records, whole.secrets)
+    assert pl.concat(each).sort(every).equals(expected.sort(every))
+    assert read_table(places[0], TABLE).schema == whole.table.schema
+    assert told == [done / PARTS for done in range(1, PARTS + 1)]
+
+
+def test_notes_are_removed_and_what_stays_is_the_owners(store, places):
+    before = set(store.base.rglob("*"))
+    find_in_parts(DECLARED, places, LocalWorkers(1), silent)
+    added = set(store.base.rglob("*")) - before
+    assert added == {place / TABLE for place in places}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in added} == {0o600}
+
+
+def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
+    spec = declared(tmp_path, parts=PARTS)
+    store_in_parts(spec, store, LocalWorkers(1))
+    written = []
+    writes = secret_parts._write
+
+    def keeps(part, name, table):
+        writes(part, name, table)
+        written.append((part / name).read_bytes())
+
+    monkeypatch.setattr(secret_parts, "_write", keeps)
+    found = find_in_parts(DECLARED, store.parts("letters").places, LocalWorkers(1), silent)
+    assert found.secrets.height > 20
+    assert len(written) == 4 * PARTS
+    assert not [content for content in written if b"orchard" in content or b"PAR1" in content]
+
+
+def test_a_part_that_fails_leaves_no_notes_and_quotes_nothing(places, monkeypatch):
+    works = secret_parts.FindSecrets.__call__
+
+    def fails_at_the_last(self, part):
+        if part == places[-1]:
+            raise ValueError(SECRET)
+        works(self, part)
+
+    monkeypatch.setattr(secret_parts.FindSecrets, "__call__", fails_at_the_last)
+    with pytest.raises(WorkerError, match="failed in a worker with ValueError") as refused:
+        find_in_parts(DECLARED, places, LocalWorkers(1), silent)
+    assert SECRET not in str(refused.value)
+    names = {path.name for place in (*places, places[0].parent) for path in place.glob("*.parquet")}
+    assert names == {"source.parquet", "held_out.parquet", TABLE}
+
+
+def test_what_workers_are_given_and_send_holds_no_record(places):
+    class Watching:
+        count = 1
+
+        def map_parts(self, function, parts, *, gpus=0, memory=0):
+            for result in LocalWorkers(1).map_parts(function, parts):
+                seen.append((repr(function), result))
+                yield result
+
+    seen = []
+    find_in_parts(DECLARED, places, Watching(), silent)
+    assert {result for _, result in seen} == {None}
+    assert len(seen) == 2 * PARTS  # Words first, then secrets.
+    assert not [given for given, _ in seen if SECRET.split()[0] in given]
+
+
+def test_the_asset_keeps_one_dictionary_whichever_way_it_searched(tmp_path, store):
+    spec = declared(tmp_path, parts=PARTS)
+    store_in_parts(spec, store, LocalWorkers(1))
+    folder, kept = store.folder("letters"), []
+    for workers in (None, LocalWorkers(1)):
+        asset._find(spec, DECLARED, store, workers, silent)
+        names = ("secrets_dictionary.parquet", "secrets_summary.json")
+        kept.append([(folder / name).read_bytes() for name in names])
+        assert (folder / "secrets.parquet").exists() is (workers is None)
+    assert kept[0] == kept[1]
+
+
+def test_values_of_columns_are_found_beside_all_records(tmp_path, store):
+    kind = {"name": "person", "detector": "column", "column": "who", "max_records": 3}
+    named = SecretsSpec.model_validate({"kinds": [kind]})
+    spec = declared(tmp_path, parts=PARTS, secrets={"kinds": [kind]}, budget=TIGHT)
+    store_in_parts(spec, store, LocalWorkers(1))
+    asset._find(spec, DECLARED, store, LocalWorkers(1), silent)  # Leaves tables in the parts.
+    asset._find(spec, named, store, LocalWorkers(1), silent)
+    dictionary = pl.read_parquet(store.folder("letters") / "secrets_dictionary.parquet")
+    assert dictionary["kind"].unique().to_list() == ["person"]
+    assert not list(store.folder("letters").glob(f"parts-*/*/{TABLE}"))

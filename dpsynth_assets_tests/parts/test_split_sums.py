@@ -1,0 +1,338 @@
+"""Sums and votes of SecPE and EPSVec over parts: the same bits for any parts and any workers."""
+
+from dataclasses import dataclass, replace
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.parted_records import given_parts, store_in_parts
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.epsvec import EpsVec
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.negatives import Negatives
+from dpsynth_assets.methods.epsvec.shots import ShotVotes, release_shots
+from dpsynth_assets.methods.epsvec.stages import OpensReader
+from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
+from dpsynth_assets.methods.epsvec.vectors import DifferenceSums, VectorTask, release_vectors
+from dpsynth_assets.methods.evolution.secret_clusters import (
+    ClusterReleases,
+    ClusterSums,
+    PublicClusters,
+)
+from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
+from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
+from dpsynth_assets.privacy import histogram, secret_clustering, vector_mean
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
+from dpsynth_assets.privacy.secret_clustering import SampledStatistics
+from dpsynth_assets.privacy.secret_sampling import SecretSampling
+from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
+from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.public_base.opening import OpensEngine
+from dpsynth_assets.resources.parted_source import StoredParts
+from dpsynth_assets.resources.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.workers import LocalWorkers
+from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, declared
+
+ROWS, WIDTH, PARTS = 60, 8, 5
+LAYERS = (0, 1)
+
+
+def silent(*_):
+    pass
+
+
+@pytest.fixture
+def places(tmp_path, store):
+    """Parts with random embeddings; one part is empty where the hash leaves it so."""
+    store_in_parts(declared(tmp_path, rows=ROWS, parts=PARTS), store, LocalWorkers(1))
+    made, draw = store.parts("letters").places, np.random.default_rng(0)
+    for place in made:
+        rows = read_table(place, "source.parquet").height
+        embeddings = draw.standard_normal((rows, WIDTH), dtype=np.float32)
+        write_array(place, "source_embeddings.npy", embeddings)
+    return made
+
+
+def whole_of(places):
+    return read_whole(places, "source", with_embeddings=True)
+
+
+def parted(places, count=1):
+    nothing = whole_of(places).records.clear()
+    return PrivateInputs(records=nothing, parts=StoredParts(places, LocalWorkers(count)))
+
+
+def terms(**changes):
+    settings = {
+        "cohort": "letters",
+        "relation": NeighboringRelation.ADD_REMOVE,
+        "unit": PrivacyUnit(),
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "accountant": "tight",
+        "labels": LABELS,
+        "label_texts": LABELS,
+        "public_records": None,
+    }
+    return CohortTerms(**(settings | changes))
+
+
+# ------------------------------------------------------------------------------------ SecPE
+
+CENTRES = np.random.default_rng(3).standard_normal((6, WIDTH))
+CENTRE_LABELS = np.arange(6) % 2
+CERTAIN = SecretSampling.capped(probability=1.0, max_occurrences=2)
+
+
+def cluster_sums(sampling=CERTAIN, incidence=None):
+    statistics = ClusterStatistics(
+        public_centres=CENTRES,
+        public_counts=np.ones(6),
+        l2_bound=1.0,
+        centre_groups=CENTRE_LABELS,
+    )
+    of = SampledStatistics(statistics=statistics)
+    return ClusterSums(of=of, labels=LABELS, sampling=sampling, incidence=incidence), statistics
+
+
+def listed(whole):
+    """Every third record is listed, and is never drawn."""
+    ids = tuple(whole.records["record_id"].to_list()[::3])
+    incidence = PublicIncidence(
+        record_ids=ids, records_of_secret=(np.arange(len(ids)),), kinds=("code",)
+    )
+    sampling = SecretSampling(probabilities=np.zeros(len(ids)), count_probabilities=np.ones(1))
+    return sampling, incidence
+
+
+def test_every_record_tosses_its_own_coin_in_every_part(places):
+    """Half of the records, about, twice; a bound fails by chance less than once in 10⁹."""
+    half = SecretSampling.capped(probability=0.5, max_occurrences=2)
+    counting, statistics = cluster_sums(half)
+    rows = whole_of(places).records.height
+    first, second = (parted(places).counted(counting) for _ in range(2))
+    assert not np.array_equal(first, second)
+    for sums in (first, second):
+        assert abs(sums[:, 0].sum() / statistics.steps - rows / 2) < 3.2 * rows**0.5
+
+
+def test_secpe_releases_over_parts_what_it_releases_over_the_whole(places, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        secret_clustering, "discrete_gaussian", lambda values, scale: drawn.append(scale) or values
+    )
+    promise = SecretPromise(
+        budgets=(SecretBudget(kind="code", prior=1e-2, posterior=5e-2, max_records=2),)
+    )
+    mechanism = ClusterReleases(
+        config=SecPeConfig(clusters=3, releases=2),
+        terms=terms(secrets=promise),
+        noise_std=3.0,
+        count_probabilities=tuple(CERTAIN.count_probabilities),
+    )
+    clusters = PublicClusters(
+        centres=CENTRES.astype(np.float32), counts=np.ones(6), labels=CENTRE_LABELS
+    )
+    apart, together = (
+        mechanism.release(clusters, private) for private in (parted(places), whole_of(places))
+    )
+    assert apart.centres.tobytes() == together.centres.tobytes()
+    assert apart.counts.tobytes() == together.counts.tobytes()
+    assert len(drawn) == 4  # Once for each of two releases, whatever the number of parts.
+
+
+# ----------------------------------------------------------------------------------- EPSVec
+
+
+@pytest.fixture(scope="module")
+def opens_reader(tmp_path_factory):
+    """Opens a real model of two layers, as a worker does."""
+    folder = tmp_path_factory.mktemp("model") / "toy"
+    said = [f"A note on the {a} and the {b}" for a in WORDS for b in WORDS]
+    settings = TrainingSettings(
+        vocabulary=300, width=16, heads=2, layers=2, feed_forward=24, token_budget=1000,
+        batch_tokens=256, sequence_tokens=(64,), threads=1,
+    )  # fmt: skip
+    public = pl.DataFrame({"text": said, "label": [LABELS[n % 2] for n in range(len(said))]})
+    train_language_model(public, folder, settings)
+    manifest = {"path": str(folder), "dtype": "float32", "device": "cpu"}
+    return OpensReader(
+        config=EpsVecConfig(max_document_tokens=12, records_per_pass=7),
+        terms=terms(),
+        opens_engine=OpensEngine(EngineSpec(), manifest),
+        shots=(("A note",), ()),
+        layers=LAYERS,
+    )
+
+
+def negatives_of(reader):
+    """Two negatives of each label, and bounds that clip some records."""
+    states = tuple(reader.read(label, ["A note", "the river"]) for label in range(2))
+    return Negatives(
+        texts=(("A note", "the river"),) * 2,
+        states=states,
+        layers=LAYERS,
+        clip_bounds=np.array([0.5, 2.0]),
+        model=reader.engine.name,
+    )
+
+
+def task_of(opens_reader, sampling_probability=1.0):
+    reader = opens_reader()
+    return VectorTask(
+        reader=reader,
+        opens_reader=opens_reader,
+        negatives=negatives_of(reader),
+        noise=VectorNoise(
+            noise_multiplier=1.0,
+            sampling_probability=sampling_probability,
+            relation=NeighboringRelation.ADD_REMOVE,
+            max_records_per_unit=1,
+        ),
+        config=opens_reader.config,
+        terms=terms(),
+        salt="salt",
+    )
+
+
+def difference_sums(task):
+    width = task.reader.engine.width
+    mean = task.noise.mean(layers=2, dimensions=2 * width, records=1)
+    return DifferenceSums(
+        opens_reader=task.opens_reader,
+        sums=mean.sums,
+        negatives=task.negatives,
+        config=task.config,
+        labels=LABELS,
+        sampling_probability=task.noise.sampling_probability,
+        salt=task.salt,
+    )
+
+
+def test_vectors_released_over_parts_are_those_of_the_whole(places, opens_reader, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        vector_mean, "discrete_gaussian", lambda values, scale: drawn.append(scale) or values
+    )
+    task = task_of(opens_reader)
+    apart, together = (
+        release_vectors(task, private, silent).value
+        for private in (parted(places), whole_of(places))
+    )
+    assert apart.directions.tobytes() == together.directions.tobytes()
+    assert np.array_equal(apart.signal_over_noise, together.signal_over_noise)
+    assert len(drawn) == 2
+
+
+def test_records_are_drawn_part_by_part_where_the_charge_is_for_a_sample(places, opens_reader):
+    counting = difference_sums(task_of(opens_reader, sampling_probability=0.5))
+    rows = whole_of(places).records.height
+    first, second = (parted(places).counted(counting) for _ in range(2))
+    assert not np.array_equal(first, second)
+    for total in (first, second):
+        assert abs(total[-1] - rows / 2) < 3.2 * rows**0.5
+
+
+def shot_votes():
+    draw = np.random.default_rng(1)
+    return ShotVotes(
+        candidate_labels=np.arange(10) % 2,
+        candidate_embeddings=draw.standard_normal((10, WIDTH), dtype=np.float32),
+        labels=LABELS,
+    )
+
+
+def test_shots_released_over_parts_are_those_of_the_whole(places, monkeypatch):
+    monkeypatch.setattr(histogram, "discrete_gaussian", lambda counts, scale: counts)
+    noise = NoisyHistogram(noise="gaussian", scale=2.0, relation=NeighboringRelation.ADD_REMOVE)
+    candidates = pl.DataFrame(
+        {"label": [n % 2 for n in range(10)], "text": [f"text {n}" for n in range(10)]}
+    )
+    embeddings = np.random.default_rng(1).standard_normal((10, WIDTH), dtype=np.float32)
+    apart, together = (
+        release_shots(noise, private, candidates, embeddings, LABELS).value
+        for private in (parted(places), whole_of(places))
+    )
+    assert apart == together
+
+
+# ------------------------------------------------------------------------------- the contract
+
+
+@dataclass(frozen=True)
+class Several:
+    """Several countings in one pass: processes are started once for all of them."""
+
+    countings: tuple
+
+    def __call__(self, private):
+        return np.concatenate([counting(private).reshape(-1) for counting in self.countings])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader, count):
+    whole = whole_of(places)
+    rows, steps = whole.records.height, cluster_sums()[1].steps
+    sampling, incidence = listed(whole)
+    countings = (
+        difference_sums(task_of(opens_reader)),
+        cluster_sums()[0],
+        cluster_sums(sampling, incidence)[0],
+        shot_votes(),
+    )
+    states, certain, some, votes = (whole.counted(counting) for counting in countings)
+    assert states[-1] == votes.sum() == rows
+    assert states[:-1].any()
+    assert certain[:, 0].sum() == rows * steps
+    assert some[:, 0].sum() == (rows - len(incidence.record_ids)) * steps
+    expected = [each.reshape(-1) for each in (states, certain, some, votes)]
+    told = []
+    summed = parted(places, count).counted(Several(countings), told.append)
+    assert summed.dtype == np.int64
+    assert np.array_equal(summed, np.concatenate(expected))
+    assert told == [done / PARTS for done in range(1, PARTS + 1)]
+
+
+def test_what_workers_are_given_and_told_holds_no_record(places, opens_reader):
+    class Watching:
+        count = 1
+
+        def map_parts(self, function, parts, *, gpus=0, memory=0):
+            seen.append(bytes(ForkingPickler.dumps(function)))
+            yield from LocalWorkers(1).map_parts(function, parts)
+
+    seen = []
+    private = PrivateInputs(
+        records=whole_of(places).records.clear(), parts=StoredParts(places, Watching())
+    )
+    for counting in (difference_sums(task_of(opens_reader)), cluster_sums()[0]):
+        private.counted(counting)
+    assert len(seen) == 2
+    assert not [content for content in seen if SECRET.split()[0].encode() in content]
+
+
+def test_an_engine_that_no_worker_can_open_is_refused_before_a_record_is_read(places, opens_reader):
+    task = replace(task_of(opens_reader), opens_reader=None)
+    with pytest.raises(ValueError, match="Expected an engine that workers can open"):
+        release_vectors(task, parted(places), silent)
+
+
+def test_records_are_read_in_the_model_by_workers_only_where_it_runs_on_processors(
+    tmp_path, monkeypatch
+):
+    spec = declared(tmp_path, parts=3)
+    shots, vectors = (stage for stage in EpsVec(EpsVecConfig(), terms()).stages() if stage.in_parts)
+    assert given_parts(spec, shots, EngineSpec())
+    assert given_parts(spec, vectors, EngineSpec())
+    assert not given_parts(declared(tmp_path), vectors, EngineSpec())
+    assert not given_parts(spec, vectors, EngineSpec(kind="vllm"))
+    monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
+    assert given_parts(spec, shots, EngineSpec())
+    assert not given_parts(spec, vectors, EngineSpec())
