@@ -1,9 +1,11 @@
 """Passes over parts: the inputs of each are those of the whole, each is drawn and kept once."""
 
+import base64
 import json
 import os
 import pickle
 import signal
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from dpsynth_assets.methods.private_prediction.passes import parts_of
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.resources import pass_tasks
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.parted_source import StoredParts
+from dpsynth_assets.resources.purging import PurgeRule, purge
 from dpsynth_assets.resources.record_parts import read_whole, write_array, write_canonical
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.workers import LocalWorkers, WorkerError
@@ -300,8 +304,6 @@ def test_only_missing_passes_are_sorted_and_drawn(home, monkeypatch):
     release = home.folder("letters") / "passes" / Reservation.id
     (release / "1.json").unlink()
     sorted_into = []
-    from dpsynth_assets.resources import pass_tasks
-
     tables = pass_tasks._tables
 
     def watched(place):
@@ -396,8 +398,6 @@ def test_a_kept_pass_is_never_replaced(home):
 
 
 def test_a_pass_whose_records_were_removed_is_not_drawn_without_them(home, monkeypatch):
-    from dpsynth_assets.resources import pass_tasks
-
     made = pass_tasks.DrawKept.__call__
 
     def purged_first(self, place):
@@ -418,8 +418,6 @@ def left_by_a_killed_run(store):
 
 
 def test_records_that_a_killed_run_sorted_go_with_the_next_run_with_a_purge_and_the_release(home):
-    from dpsynth_assets.resources.purging import PurgeRule, purge
-
     inputs = left_by_a_killed_run(home)
     passes = home.passes("letters", Reservation)
     passes.save(0, {"drawn": [0, 0]})
@@ -454,20 +452,29 @@ def test_where_vllm_decodes_one_process_draws():
     assert not few_shot.in_parts
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "sealed"])
+def sealed(request, monkeypatch):
+    monkeypatch.delenv("DPSYNTH_SENSITIVE_KEY", raising=False)
+    if request.param:
+        key = base64.b64encode(b"k" * 32).decode()
+        monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", key)
+    return request.param
+
+
 def test_files_of_passes_are_for_their_owner_alone_and_sealed_where_there_is_a_key(
-    home, monkeypatch
+    sealed, home, monkeypatch
 ):
-    import stat
-
-    from dpsynth_assets.resources import pass_tasks
-
-    modes, tables = set(), pass_tasks._tables
+    modes, contents, tables = set(), [], pass_tasks._tables
 
     def watched(place):
         paths = [place.parent, place, *place.iterdir()]
         modes.update(stat.S_IMODE(path.stat().st_mode) for path in paths)
+        contents.extend(path.read_bytes() for path in paths[2:])
         return tables(place)
 
     monkeypatch.setattr(pass_tasks, "_tables", watched)
     released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
     assert modes == {0o600, 0o700}
+    ids = [name.encode() for name in records()["record_id"]]
+    found = [name for name in ids for content in contents if name in content]
+    assert bool(found) is not sealed
