@@ -158,18 +158,24 @@ class StoredParts:
 
     @contextmanager
     def _stored(self, state: Sequence[np.ndarray]) -> Iterator[Folder | None]:
-        """Puts arrays into the store under a name of their own for as long as workers count."""
-        if not state:
+        """Puts arrays into the store under a name of their own for as long as workers count.
+
+        Nothing stays there afterwards: counts of a map that failed neither.
+        """
+        if self.exchange is None:
+            if state:
+                raise ValueError("Expected a folder in the store for arrays of workers, got none.")
             yield None
             return
-        if self.exchange is None:
-            raise ValueError("Expected a folder in the store to give arrays to workers, got none.")
-        path = self.exchange / f"state-{secrets.token_hex(8)}"
-        write_arrays(files_of_exchange(self.exchange), path, state)
+        path = self.exchange / f"state-{secrets.token_hex(8)}" if state else None
         try:
+            if path is not None:
+                write_arrays(files_of_exchange(self.exchange), path, state)
             yield path
         finally:
-            files_of_exchange(self.exchange).remove(path)
+            files = files_of_exchange(self.exchange)
+            for left in files.matching(self.exchange, "*"):
+                files.remove(left)
 
     def _taken(self, outcome: np.ndarray | Folder) -> np.ndarray:
         """Counts as they were sent, or out of the file, which is removed."""

@@ -304,7 +304,15 @@ def test_what_driver_and_workers_hand_one_another_is_sealed_and_removed(
     assert all(content.startswith(HEADER) for files in seen for content in files)
     assert all(len(files) >= 1 for files in seen)
     assert not list(exchange.iterdir())
-    keeping.forget()
+
+    def fails_at_the_last(private):
+        if len(seen) == 5:
+            raise ValueError(SECRET)
+        return watches(private)
+
+    with pytest.raises(WorkerError, match="00002-of-00003"):
+        parts.summed(fails_at_the_last, state)
+    assert not list(exchange.iterdir()), "sums of a map that failed neither"
 
 
 def test_what_a_killed_run_left_for_workers_is_removed_before_anything_is_drawn(tmp_path, store):

@@ -130,8 +130,9 @@ class PrivateTrainingConfig(MethodConfig):
         default=False,
         description=(
             "true: every record passes through the model alone and clipped gradients are added up "
-            "in float64, where the bound on what one record moves is proved, rounding included; "
-            "a third as many records a second for the embedded model. false: several share a pass, "
+            "in float64, exactly, so that the bound on what one record moves is proved, rounding "
+            "included, and workers may share a batch where the dataset has parts; a third as many "
+            "records a second for the embedded model. false: several share a pass, "
             "and sums are float32, where it rests on gradient_slack and on the assumption that "
             "rounding errors behave as if they were random."
         ),
