@@ -68,6 +68,7 @@ class OpenedActors:
         """Starts nothing, and connects to nothing: the first map does."""
         self.count = count
         self._address = address
+        self._ray: Any = None
         self._actors: list[Any] = []
         self._asked: tuple[float, int] = (0, 0)
 
@@ -86,10 +87,10 @@ class OpenedActors:
         check_paths(parts)
         if not parts:
             return
-        ray = _connected(self._address)
-        self._start(ray, min(self.count, len(parts)), (gpus, memory))
+        self._ray = _connected(self._address)
+        self._start(min(self.count, len(parts)), (gpus, memory))
         try:
-            yield from self._results(ray, ray.put(function), parts)
+            yield from self._results(self._ray.put(function), parts)
         except BaseException:  # A failure, Ctrl-C, or a caller that wants no more.
             self.close()
             raise
@@ -102,29 +103,27 @@ class OpenedActors:
     def close(self) -> None:
         """Ends the actors, in the midst of a part, too: its files are written whole or not."""
         actors, self._actors = self._actors, []
-        if actors:
-            import ray
+        for actor in actors:
+            self._ray.kill(actor, no_restart=True)
 
-            for actor in actors:
-                ray.kill(actor, no_restart=True)
-
-    def _start(self, ray: Any, count: int, asked: tuple[float, int]) -> None:
+    def _start(self, count: int, asked: tuple[float, int]) -> None:
         """Asks for as many actors as there are parts to work on at the same time."""
         if asked != self._asked:
             self.close()
             self._asked = asked
         gpus, memory = asked
-        kind = ray.remote(_Worker).options(
+        kind = self._ray.remote(_Worker).options(
             num_cpus=1, num_gpus=gpus, memory=memory or None, max_restarts=0, max_task_retries=0
         )
         self._actors += [kind.remote() for _ in range(count - len(self._actors))]
 
-    def _results(self, ray: Any, given: Any, parts: Sequence[Folder]) -> Iterator[Any]:
+    def _results(self, given: Any, parts: Sequence[Folder]) -> Iterator[Any]:
         """Gives each part to an actor that is free; yields in the order of the parts.
 
         An actor for which the cluster has no place yet gets none: others do its parts. Parts far
         ahead of the one that is due wait, since their results would pile up.
         """
+        ray = self._ray
         coming: dict[Any, Any] = {actor.is_there.remote(): actor for actor in self._actors}
         begun: dict[int, Any] = {}
         free: list[Any] = []

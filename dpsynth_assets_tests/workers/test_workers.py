@@ -153,30 +153,50 @@ def test_no_run_config_chooses_the_workers():
         job.execute_in_process(run_config=chosen)
 
 
+class Called:
+    """Stands for a method of an actor: calls it at once, under a reference of its own."""
+
+    def __init__(self, ray, method):
+        self.ray, self.method = ray, method
+
+    def remote(self, *given):
+        self.ray.results.append(self.method(*given))
+        return len(self.ray.results) - 1
+
+
 class Ray:
     """Stands for Ray: does what it is given at once, and notes what it was asked for."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.results, self.killed = [], [], []
 
-    def remote(self, function):
-        self.function = function
+    def remote(self, kind):
+        self.kind = kind
         return self
 
     def options(self, **asked):
         self.asked.append(asked)
-        ray, task = self, type("Task", (), {})()
-        task.remote = lambda given, part: ray.function(given, part)
-        return task
+        return SimpleNamespace(remote=self.actor)
+
+    def actor(self):
+        made = self.kind()
+        names = ("is_there", "attempt")
+        return SimpleNamespace(**{name: Called(self, getattr(made, name)) for name in names})
+
+    def wait(self, references, num_returns):
+        return references[:num_returns], references[num_returns:]
+
+    def kill(self, actor, no_restart):
+        self.killed.append(no_restart)
 
     def put(self, value):
         return value
 
     def get(self, reference):
-        return reference
+        return self.results[reference]
 
 
-def test_ray_is_told_to_repeat_nothing_and_what_a_task_needs(parts, monkeypatch):
+def test_ray_is_told_to_repeat_nothing_and_what_a_call_needs(parts, monkeypatch):
     ray = Ray()
     monkeypatch.setattr(ray_cluster, "_connected", lambda address: ray)
     made = list(RayWorkers(2).map_parts(tasks.length, parts, gpus=1, memory=1 << 20))
@@ -186,7 +206,8 @@ def test_ray_is_told_to_repeat_nothing_and_what_a_task_needs(parts, monkeypatch)
             "num_cpus": 1,
             "num_gpus": 1,
             "memory": 1 << 20,
-            "max_retries": 0,
-            "retry_exceptions": False,
+            "max_restarts": 0,
+            "max_task_retries": 0,
         }
     ]
+    assert ray.killed == [True, True]
