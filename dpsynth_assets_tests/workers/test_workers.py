@@ -5,6 +5,7 @@ import os
 import time
 import traceback
 from functools import partial
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
