@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -127,6 +128,21 @@ def test_time_grows_with_the_rows():
         return offer.minutes
 
     assert minutes(800) == pytest.approx(2 * minutes(400))
+
+
+def test_time_of_private_prediction_grows_with_rows_and_contexts():
+    timed = cell("mean_uniform", 0.8, processor_seconds=500.0, tokens_written=250_000.0)
+    minutes = {
+        epsilon: next(
+            (each.rows, each.minutes)
+            for each in advise(declared(40_000, epsilon), BASE, cells=[timed]).offers
+            if each.line == "mean_uniform"
+        )
+        for epsilon in (10.0, 3.0)
+    }
+    for (rows, found), contexts in zip(minutes.values(), (64, 128), strict=True):
+        asked = rows * contexts * 50 * 500 / 250_000 / 60
+        assert found == pytest.approx(asked / len(os.sched_getaffinity(0)))
 
 
 def test_an_undeclared_number_of_records_is_noted():
