@@ -212,7 +212,8 @@ def add_legend(axes: Any, entries: int) -> None:
 def to_png(figure: Any) -> bytes:
     """Renders a figure as PNG."""
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    # Tight: a legend that is wider than the axes is not cut.
+    figure.savefig(buffer, format="png", metadata={"Software": None}, bbox_inches="tight")
     return buffer.getvalue()
 
 
