@@ -149,6 +149,11 @@ def located(address: str) -> Folder:
     return UPath(address, use_listings_cache=False)
 
 
+def absolute(place: Folder) -> Folder:
+    """The place as any process finds it; a prefix of an object store is the same everywhere."""
+    return place.resolve() if isinstance(place, Path) else place
+
+
 def _located_apart(address: str) -> Folder:
     """The prefix of the sensitive store, which shares none with what may be read by others."""
     parts = urlsplit(address)

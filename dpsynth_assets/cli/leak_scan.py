@@ -24,9 +24,10 @@ def leak_scan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Search every byte outside the sensitive store for canaries; exit code 1 if one is found."""
-    exclude = [home().local_sensitive]
+    elsewhere = bool(os.environ.get(SENSITIVE_VARIABLE))
+    exclude = [] if elsewhere else [home().local_sensitive]
     report = scan_folders(folders or _written(), _listed(canaries), exclude=exclude)
-    if os.environ.get(SENSITIVE_VARIABLE):
+    if elsewhere:
         typer.echo(
             f"{SENSITIVE_VARIABLE} is set: its objects are sealed and were not searched, only "
             "folders of this machine were.",

@@ -1,6 +1,6 @@
 """Inputs of a stage: private records, public and released values, and its own checkpoints."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -94,7 +94,7 @@ class PartedRecords(Protocol):
         wanted: Sequence[int],
         *,
         memory: int,
-    ) -> Iterator[int]:
+    ) -> Generator[int]:
         """Sorts records into passes and has each drawn by a worker, which keeps it.
 
         Args:

@@ -333,9 +333,9 @@ class DpSgdMechanism:
         step, for the whole sum.
         """
         sampled = self.sampled_sum()
-        self._meter.check()
+        self._meter.begin()
         sums, rows = sampled.sums_of(counted(sampled), parameters)
-        self._meter.draw(rows)
+        self._meter.drawn(rows)
         return self._release(sums, rows, parameters)
 
     def _refusing_shared_passes(

@@ -46,6 +46,7 @@ class StepMeter:
     def __init__(self, steps: int) -> None:
         """Opens a meter for T = `steps` batches."""
         self._steps = self._left = int(steps)
+        self._begun = 0
         self._waiting: deque[int] = deque()
 
     @property
@@ -56,7 +57,7 @@ class StepMeter:
     @property
     def released(self) -> int:
         """Batches that have their gradient."""
-        return self._steps - self._left - len(self._waiting)
+        return self._steps - self._left - self._begun - len(self._waiting)
 
     @property
     def private_size(self) -> int | None:
@@ -89,8 +90,18 @@ class StepMeter:
 
     def draw(self, private_size: int) -> None:
         """Counts a batch of `private_size` records; raises as `check` does."""
+        self.begin()
+        self.drawn(private_size)
+
+    def begin(self) -> None:
+        """Counts a batch before it is drawn, whatever becomes of it; raises as `check` does."""
         self.check()
         self._left -= 1
+        self._begun += 1
+
+    def drawn(self, private_size: int) -> None:
+        """Notes how many records a batch that was begun has."""
+        self._begun -= 1
         self._waiting.append(int(private_size))
 
     def release(self, private_size: int) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import io
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,8 +36,8 @@ class OwnerOnlyFiles:
         self, path: Path, write: Callable[[BinaryIO], object], *, only_if_absent: bool = False
     ) -> None:
         """Writes a file of mode 0600, which becomes `path` by one rename or link."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.unlink(missing_ok=True)
+        # Not the number of the process: processes of other machines may share the disk.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -180,8 +181,7 @@ class OwnerOnlyFiles:
 
     def _sealed_beside(self, key: SealingKey, plain: Path, target: Path) -> Path:
         """Seals each file under the name it will have once the folder is renamed to `target`."""
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        shutil.rmtree(beside, ignore_errors=True)
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         beside.mkdir(mode=0o700)
         for path in sorted(plain.rglob("*")):
             if path.is_file():

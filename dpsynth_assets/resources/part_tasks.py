@@ -64,7 +64,8 @@ class Canonical:
         files = files_of(part)
         pieces = files.matching(part, f"{PIECE}-*.parquet")
         empty = empty_rows(column_names(self.spec))
-        raw = pl.concat([empty, *(read_table(part, piece.name) for piece in pieces)])
+        read = (read_table(part, piece.name) for piece in pieces)
+        raw = pl.concat([empty, *(rows for rows in read if rows.height)])
         key = store_key(files, part.parents[2])
         write_text(part, ROWS, source_digest(raw, self.spec, key))
         private = canonical_records(raw, self.spec)
@@ -125,7 +126,11 @@ class Count:
         if self.exchange is None or counts.nbytes <= LARGEST_SENT:
             return counts
         path = self.exchange / f"{part.name}.npy"
-        write_file(files_of_exchange(self.exchange), path, counts)
+        files = files_of_exchange(self.exchange)
+        write_file(files, path, counts)
+        if not files.has_begun(self.exchange):  # An object needs no folder to be written.
+            files.remove(path)
+            raise FileNotFoundError("Expected a folder for counts of a part, got a removed one.")
         return path
 
     def _state(self) -> Sequence[np.ndarray]:

@@ -6,12 +6,13 @@ workers return and collects what they keep. It never holds the records of more t
 
 import io
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, SortStep
@@ -35,9 +36,6 @@ from dpsynth_assets.resources.record_parts import (
 )
 from dpsynth_assets.workers import Workers
 
-if TYPE_CHECKING:
-    import polars as pl
-
 
 def write_parts(
     spec: PrivateDatasetSpec,
@@ -57,10 +55,11 @@ def write_parts(
         SourceError: The source is missing, broken, or lacks a declared column.
         WorkerError: A part failed.
     """
+    nothing = pl.DataFrame()
     for number, pieces in enumerate(pieces_of_source(spec, piece_bytes)):
-        for part, rows in pieces.items():
-            path = places[part] / f"{PIECE}-{number:05d}.parquet"
-            files_of(places[part]).write(path, rows.write_parquet)
+        for part, place in enumerate(places):  # Which get rows must not show in names of files.
+            path = place / f"{PIECE}-{number:05d}.parquet"
+            files_of(place).write(path, pieces.get(part, nothing).write_parquet)
     for _ in workers.map_parts(Canonical(spec), places):
         pass
 
@@ -145,15 +144,17 @@ class StoredParts:
         with self._stored(state) as path:
             task = Count(count, self.with_embeddings, self.exchange, path)
             made = self.workers.map_parts(task, self.places, gpus=gpus)
-            for done, outcome in enumerate(made, 1):
-                counts = self._taken(outcome)
-                if not np.issubdtype(counts.dtype, np.integer):
-                    raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
-                total = counts.astype(np.int64) if total is None else total + counts
-                if progress is not None:
-                    progress(done / len(self.places))
-        if total is None:
-            raise ValueError("Expected at least one part, got none.")
+            done = 0
+            with closing(made):  # Workers end before what they left is removed.
+                for done, outcome in enumerate(made, 1):
+                    counts = self._taken(outcome)
+                    if not np.issubdtype(counts.dtype, np.integer):
+                        raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
+                    total = counts.astype(np.int64) if total is None else total + counts
+                    if progress is not None:
+                        progress(done / len(self.places))
+        if total is None or done != len(self.places):
+            raise ValueError(f"Expected counts of {len(self.places)} parts, got of {done}.")
         return total
 
     @contextmanager
@@ -190,11 +191,11 @@ class StoredParts:
     def draw_passes(
         self,
         steps: Sequence[SortStep],
-        draw: Callable[[int, Sequence["pl.DataFrame"]], dict[str, Any]],
+        draw: Callable[[int, Sequence[pl.DataFrame]], dict[str, Any]],
         wanted: Sequence[int],
         *,
         memory: int,
-    ) -> Iterator[int]:
+    ) -> Generator[int]:
         """Has workers sort records into passes and draw these, a task each.
 
         Raises:
@@ -206,17 +207,20 @@ class StoredParts:
         if self.release is None:
             raise ValueError("Expected the folder of a release that keeps passes, got none.")
         with pass_inputs(self.release) as folder:
-            places = self._sorted(steps, folder)
+            places = self._sorted(steps, folder, wanted)
             drawn = self.workers.map_parts(
                 DrawKept(draw),
                 [places[number] for number in wanted],
                 gpus=self.gpus,
                 memory=memory,
             )
-            for number, _ in zip(wanted, drawn, strict=True):
-                yield number
+            with closing(drawn):  # Workers end before their records are removed.
+                for number, _ in zip(wanted, drawn, strict=True):
+                    yield number
 
-    def _sorted(self, steps: Sequence[SortStep], folder: Folder) -> tuple[Folder, ...]:
+    def _sorted(
+        self, steps: Sequence[SortStep], folder: Folder, wanted: Sequence[int]
+    ) -> tuple[Folder, ...]:
         """Sorts step by step; the last one's places are named after passes."""
         sources = self.places
         for step_number, (sort, count) in enumerate(steps):
@@ -224,9 +228,10 @@ class StoredParts:
             places = numbered_places(folder, "pass" if last else f"step{step_number}", count)
             from_parts = step_number == 0
             embedded = from_parts and self.with_embeddings
-            for _ in self.workers.map_parts(
-                SortRecords(sort, places, from_parts, embedded), sources
-            ):
-                pass
+            written = tuple(wanted) if last else tuple(range(count))
+            task = SortRecords(sort, places, written, from_parts, embedded)
+            with closing(self.workers.map_parts(task, sources)) as sorting:
+                for _ in sorting:
+                    pass
             sources = places
         return sources

@@ -40,21 +40,29 @@ class SortRecords:
     Attributes:
         sort: Says which rows go where; it holds public values only.
         places: The folders.
+        written: Numbers of those that get a table.
         from_parts: Whether parts of the dataset are sorted.
         with_embeddings: Whether `sort` reads their embeddings.
     """
 
     sort: Sort
     places: tuple[Folder, ...]
+    written: tuple[int, ...]
     from_parts: bool
     with_embeddings: bool
 
     def __call__(self, part: Folder) -> None:
-        """Leaves a table for each place that gets rows."""
+        """Leaves a table in each such place: which get rows must not show in names of files."""
         keep_out_of_core_dumps()
-        for number, rows in self.sort(_number(part), self._records(part)).items():
-            table = self.places[number] / f"{part.name}.parquet"
-            _files(self.places[number]).write(table, rows.write_parquet)
+        rows, nothing = self.sort(_number(part), self._records(part)), pl.DataFrame()
+        files, name = _files(self.places[0]), f"{part.name}.parquet"
+        for number in self.written:
+            table = self.places[number] / name
+            files.write(table, rows.get(number, nothing).write_parquet)
+        if not files.has_begun(self.places[0].parent):  # An object needs no folder to be written.
+            for number in self.written:
+                files.remove(self.places[number] / name)
+            raise FileNotFoundError("Expected a folder for records of passes, got a removed one.")
 
     def _records(self, part: Folder) -> PrivateInputs:
         if self.from_parts:
@@ -116,7 +124,7 @@ def inputs_left(files: PrivateFiles, release: Folder) -> list[Folder]:
 
 def left_for_workers(files: PrivateFiles, release: Folder) -> list[Folder]:
     """All that driver and workers handed one another for a release and a killed run left."""
-    return [*inputs_left(files, release), *files.matching(release, EXCHANGE)]
+    return [*inputs_left(files, release), *files.matching(release, f"*{EXCHANGE}*")]
 
 
 def _tables(place: Folder) -> list[pl.DataFrame]:
@@ -130,7 +138,7 @@ def _tables(place: Folder) -> list[pl.DataFrame]:
     tables = [pl.read_parquet(io.BytesIO(files.read(path))) for path in named]
     if not files.has_begun(place.parent):  # Asked last: what is withdrawn is gone before its files.
         raise FileNotFoundError("Expected the records of a pass, got a folder that was removed.")
-    return tables
+    return [table for table in tables if table.height]
 
 
 def _files(place: Folder) -> PrivateFiles:

@@ -22,8 +22,9 @@ from pathlib import Path
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.resources.fingerprints import Fingerprints
 from dpsynth_assets.resources.owner_only import abandoned_plain_folders
-from dpsynth_assets.resources.pass_tasks import INPUTS, inputs_left, left_for_workers
+from dpsynth_assets.resources.pass_tasks import INPUTS, left_for_workers
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
+from dpsynth_assets.resources.record_parts import EXCHANGE
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 AFTER_SUCCESS_VARIABLE = "DPSYNTH_PURGE_AFTER_SUCCESS"
@@ -116,11 +117,11 @@ def _candidates(
 
 def _remove(files: PrivateFiles, place: Folder) -> None:
     """Removes a folder or a file; a run that reads the records of a pass finds all or none."""
-    if INPUTS in place.name:
+    if INPUTS in place.name or EXCHANGE in place.name:
         files.withdraw(place)
         return
-    for inputs in inputs_left(files, place):
-        files.withdraw(inputs)
+    for handed in left_for_workers(files, place):
+        files.withdraw(handed)
     files.remove(place)
 
 

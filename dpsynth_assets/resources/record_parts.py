@@ -29,7 +29,7 @@ Split = Literal["source", "held_out"]
 SPLITS: Final[tuple[Split, ...]] = ("source", "held_out")
 
 EXCHANGE: Final = "exchange"
-"""Folder, in that of an unfinished release, of what driver and workers hand one another."""
+"""Folders, in that of an unfinished release, of what driver and workers hand one another."""
 
 _PLACE = "__place"
 _NAMED, _PREFIX = "parts.json", "parts-"

@@ -12,6 +12,7 @@ another is written on the condition that there is none (If-None-Match, generatio
 store checks in the same step. The lock is that of the ledger, which all machines share anyhow.
 """
 
+import hashlib
 import io
 import json
 import shutil
@@ -33,7 +34,7 @@ from dpsynth_assets.resources.sealing import (
     SensitiveKeyError,
     sealing_key,
 )
-from dpsynth_assets.storage.whole_folders import MARKER, file_names
+from dpsynth_assets.storage.whole_folders import MARKER, file_digests, file_names
 
 _BEGUN = ".begun"
 _PROBE = ".probe"
@@ -146,21 +147,29 @@ class SealedObjects:
         """Does nothing: the store has answered that it keeps the object."""
 
     def store_folder(self, plain: Path, target: UPath) -> None:
-        """Seals a folder's files one by one, and writes the list of them last."""
+        """Seals a folder's files one by one, and writes the list of them last, with digests."""
         self._require_fitness()
-        names = file_names(plain)
-        for name in names:
+        listed = json.dumps(file_digests(plain)).encode()
+        for name in file_names(plain):
             self._put(target / name, self._sealed((plain / name).read_bytes(), target / name))
-        listed = json.dumps(names).encode()
         self._put(target / MARKER, self._sealed(listed, target / MARKER))
         shutil.rmtree(plain, ignore_errors=True)
 
     def open_folder(self, stored: UPath, plain: Path) -> Path:
-        """Decrypts the listed files into `plain`, which is made."""
-        for name in json.loads(self.read(stored / MARKER)):
-            place = plain / name
+        """Decrypts the listed files into `plain`, which is made.
+
+        Raises:
+            SensitiveKeyError: A file is not the one that was listed, as where two runs wrote.
+        """
+        for name, digest in json.loads(self.read(stored / MARKER)).items():
+            place, content = plain / name, self.read(stored / name)
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise SensitiveKeyError(
+                    f"Expected {name} of a stored folder as it was listed, got another file: two "
+                    "runs have written it. Run one at a time."
+                )
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            place.write_bytes(self.read(stored / name))
+            place.write_bytes(content)
         return plain
 
     def is_whole(self, stored: UPath) -> bool:

@@ -93,6 +93,9 @@ def find_in_parts(
         for place in places:
             own, table = read_table(place, _FOUND), read_table(place, TABLE)
             _write(place, TABLE, renumbered(table, own, dictionary))
+    except BaseException:  # No table with numbers that no dictionary has.
+        forget_tables(places)
+        raise
     finally:
         files = files_of(places[0])
         for folder in (*places, places[0].parent):

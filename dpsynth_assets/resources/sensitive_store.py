@@ -10,9 +10,9 @@ DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), ne
 
 import io
 import json
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
 
 import dagster as dg
@@ -21,7 +21,7 @@ import polars as pl
 from pydantic import PrivateAttr
 
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.paths import Folder, home, located
+from dpsynth_assets.paths import Folder, absolute, home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
@@ -273,24 +273,26 @@ class SensitiveStore(dg.ConfigurableResource):
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
         self._note_paid(dataset)
-        release = _absolute(self.folder(dataset) / _PASSES / reservation.id)
-        exchange = self._emptied_exchange(release)
+        release = absolute(self.folder(dataset) / _PASSES / reservation.id)
+        exchange = self._new_exchange(release)
         return replace(
             _in_parts(StoredParts(places, workers, with_embeddings, exchange, release, gpus)),
             passes=self.passes(dataset, reservation),
             secrets=self._found_secrets(dataset) if with_secrets else None,
         )
 
-    def _emptied_exchange(self, release: Folder) -> Folder:
-        """An empty folder for what driver and workers hand one another under a charge.
+    def _new_exchange(self, release: Folder) -> Folder:
+        """An empty folder for what driver and workers of this run hand one another.
 
         A killed run may have left something: sums without noise, or weights of a step that no
         checkpoint holds. It is removed before anything is drawn again, and with the rest of the
-        unfinished release.
+        unfinished release. The name is new: a worker of another run finds its own folder gone.
         """
-        folder = release / EXCHANGE
-        self._files.remove(folder)
-        self._files.make_folder(release.parent, release, folder)
+        for left in self._files.matching(release, f"*{EXCHANGE}*"):
+            self._files.withdraw(left)
+        self._files.make_folder(release.parent, release)
+        folder = release / f"{EXCHANGE}-{secrets.token_hex(8)}"
+        self._files.begin_folder(folder)
         return folder
 
     def _found_secrets(self, dataset: str) -> pl.DataFrame:
@@ -406,8 +408,3 @@ def _in_parts(parts: StoredParts) -> PrivateInputs:
     """Inputs whose records lie in parts, and nowhere else."""
     nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
     return PrivateInputs(records=nothing, parts=parts)
-
-
-def _absolute(place: Folder) -> Folder:
-    """The place as any process finds it; a prefix of an object store is the same everywhere."""
-    return place.resolve() if isinstance(place, Path) else place

@@ -84,6 +84,7 @@ class StoredPasses(Unfinished):
             lambda: self._files.write(path, lambda file: file.write(content), only_if_absent=True),
             "A finished pass of a release that is paid for cannot be kept.",
         )
+        self._files.keep(path)
 
 
 class StoredCheckpoint(Unfinished):

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class LocalWorkers:
         *,
         gpus: float = 0,
         memory: int = 0,
-    ) -> Iterator[R]:
+    ) -> Generator[R]:
         """Calls `function` for every part; see `Workers.map_parts`."""
         with self.opened() as workers:
             yield from workers.map_parts(function, parts, gpus=gpus, memory=memory)
@@ -79,7 +79,7 @@ class OpenedProcesses:
         *,
         gpus: float = 0,
         memory: int = 0,
-    ) -> Iterator[R]:
+    ) -> Generator[R]:
         """Calls `function` for every part; see `Workers.map_parts`."""
         del gpus, memory  # One machine: nothing is placed.
         check_paths(parts)
@@ -103,7 +103,7 @@ class OpenedProcesses:
 
     def _in_processes(
         self, function: Callable[[Folder], R], parts: Sequence[Folder]
-    ) -> Iterator[R]:
+    ) -> Generator[R]:
         """Keeps each worker busy and one part waiting; results of more would pile up."""
         pool = self._pool or _started(self.count)
         self._pool = pool

@@ -19,7 +19,7 @@
 often. `docs/privacy.md` says who may see it on a cluster.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -48,7 +48,7 @@ class Workers(Protocol):
         *,
         gpus: float = 0,
         memory: int = 0,
-    ) -> Iterator[R]:
+    ) -> Generator[R]:
         """Calls `function` once for every part.
 
         Args:

@@ -8,13 +8,12 @@ too: it is kept in the sensitive store or was seen by nobody.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from dpsynth_assets.paths import Folder
+from dpsynth_assets.paths import Folder, absolute
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
 
@@ -46,7 +45,7 @@ class RayWorkers:
         *,
         gpus: float = 0,
         memory: int = 0,
-    ) -> Iterator[R]:
+    ) -> Generator[R]:
         """Calls `function` for every part; see `Workers.map_parts`."""
         with self.opened() as workers:
             yield from workers.map_parts(function, parts, gpus=gpus, memory=memory)
@@ -79,7 +78,7 @@ class OpenedActors:
         *,
         gpus: float = 0,
         memory: int = 0,
-    ) -> Iterator[R]:
+    ) -> Generator[R]:
         """Calls `function` for every part; see `Workers.map_parts`.
 
         Actors ask for what a call needs; a map that needs something else gets other actors.
@@ -131,7 +130,7 @@ class OpenedActors:
             while True:
                 while free and len(begun) < min(len(parts), due + 2 * self.count):
                     actor, number = free.pop(), len(begun)
-                    begun[number] = actor.attempt.remote(given, _absolute(parts[number]))
+                    begun[number] = actor.attempt.remote(given, absolute(parts[number]))
                     coming[begun[number]] = actor
                 if due in begun and begun[due] not in coming:
                     break
@@ -153,11 +152,6 @@ class _Worker:
     def attempt(self, function: Callable[[Folder], Any], part: Folder) -> Outcome:
         """Calls a function; see `protocol.attempt`."""
         return attempt(function, part)
-
-
-def _absolute(part: Folder) -> Folder:
-    """The path as any node finds it; a prefix of an object store is the same everywhere."""
-    return part.resolve() if isinstance(part, Path) else part
 
 
 def _awaited(ray: Any, part: Folder, reference: Any) -> Any:

@@ -109,7 +109,7 @@ def test_sums_release_one_noisy_value_and_forget_themselves():
     mean.release()
     with pytest.raises(UnaccountedReleaseError, match="Reuse the released"):
         mean.release()
-    assert not mean._private_sum.any()
+    assert not mean._private_total.any()
 
 
 def test_votes_and_gradients_refuse_one_release_more_than_was_charged():

@@ -17,6 +17,7 @@ from dpsynth_assets.checks import (
     evaluate_conditions,
     evaluate_gate,
 )
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
@@ -39,10 +40,10 @@ class Store:
     def __init__(self, texts):
         self.texts, self.reads = texts, 0
 
-    def read_internal(self, *_, **__):
+    def counted_internal(self, *_, **__):
         self.reads += 1
         units = [str(number) for number in range(len(self.texts))]
-        return types.SimpleNamespace(records=pl.DataFrame({"text": self.texts, "unit_id": units}))
+        return PrivateInputs(records=pl.DataFrame({"text": self.texts, "unit_id": units}))
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,7 @@ def private_sum(vectors, bounds):
         relation=ADD_REMOVE,
     )
     mean.add(vectors)
-    return mean._private_sum, mean._lattice
+    return mean._private_total[:-1].reshape(vectors.shape[1:]), mean._lattice
 
 
 def exact_norm_squared(steps):

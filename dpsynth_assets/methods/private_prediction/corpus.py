@@ -177,9 +177,14 @@ def _run_pass(
         steps += 1
         told.step(steps)
 
-    values = draw_pass(drawing, part, count)
+    values: Mapping[str, Any] = draw_pass(drawing, part, count)
     if passes is not None:
-        passes.save(part.number, values)
+        passes.save(part.number, dict(values))
+        kept = passes.load(part.number)  # Another process may have kept this pass before.
+        if kept is not None and kept != values:
+            values = kept
+            if drawing.costs is not None:
+                drawing.costs.restore(part.own, values)
     told.finish(steps, np.array(values["drawn"]) if passes is not None else None)
     return values
 

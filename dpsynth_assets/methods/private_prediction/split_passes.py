@@ -5,6 +5,7 @@ its own entropy, and keeps what it drew, once. The driver reads kept passes back
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,7 @@ def generate_in_workers(
     missing = [part.number for part in parts if part.number not in kept]
     steps = batches.steps(missing, len(parts))
     memory = getattr(drawing.task.public.language_model, "weight_bytes", 0)
-    for number in records.draw_passes(steps, draw, missing, memory=memory):
-        collect(number, passes.load(number))
+    with closing(records.draw_passes(steps, draw, missing, memory=memory)) as drawn:
+        for number in drawn:
+            collect(number, passes.load(number))
     return written_corpus(drawing, batches.batches, [kept[part.number] for part in parts])
