@@ -12,7 +12,7 @@ from dpsynth_assets.methods.registry import REGISTRY
 COHORT, SECRET_COHORT, TORN, BASE = "rehearsal", "secret_rehearsal", "torn", "rehearsal_base"
 LABELS = ("billing", "delivery")
 PUBLIC_WORDS = ("regards", "parcel", "invoice", "shows too much")
-"""Words that a corpus is bound to contain: a list of canaries that names them closes its gate."""
+"""Words that a corpus is likely to contain, in a list of canaries that closes its gate."""
 
 BUDGET = {"epsilon": 200.0, "delta": 1e-5, "accepts_ex_post": True, "rounds": 2}
 RECORDS = 100

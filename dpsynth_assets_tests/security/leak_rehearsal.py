@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.resources.sealing import KEY_VARIABLE
@@ -28,6 +30,7 @@ from dpsynth_assets_tests.security.leak_faults import faulty_models, faulty_stor
 from dpsynth_assets_tests.security.leak_planting import (
     BUDGET,
     COHORT,
+    PUBLIC_WORDS,
     SECRET_COHORT,
     TORN,
     Planted,
@@ -166,6 +169,16 @@ def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[s
     with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
         for name, definitions, selection, release in planned:
             yield name, _run(definitions, instance, selection, release)
+            if name == WHOLE:
+                close_gate(planted, home)
+
+
+def close_gate(planted: Planted, home: Path) -> None:
+    """Names, beside public words, the longest row that the gated corpus has: its gate closes."""
+    files = (home / "released" / COHORT / "dp_fine_tuning").rglob("*.parquet")
+    texts = [text for file in files for text in pl.read_parquet(file)["text"]]
+    longest = " ".join(max(texts, key=len).split())
+    (planted.folder / "words.txt").write_text("\n".join([*PUBLIC_WORDS, longest]))
 
 
 def _graph(
