@@ -42,7 +42,7 @@ from dpsynth_assets.resources.workers import PartWorkers
 from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared
-from dpsynth_assets_tests.parts.training_tasks import RECORDS, Marks, Watched
+from dpsynth_assets_tests.parts.training_tasks import RECORDS, Many, Marks, Watched
 
 documents, generator, language_model = toys.documents, toys.generator, toys.language_model
 
@@ -284,6 +284,20 @@ def test_a_part_of_which_nothing_is_drawn_adds_nothing_and_the_step_has_noise(
     inside, sizes = drawn_in(parts, 1, 1e-12)
     assert not inside.any()
     assert not sizes.any()
+
+
+@pytest.mark.slow
+def test_sums_of_workers_go_with_an_error_of_the_driver(tmp_path, store):
+    places, exchange = stored(tmp_path, store, 4), exchange_of(store)
+
+    def fails(_):
+        raise RuntimeError("the driver")
+
+    with LocalWorkers(2).opened() as workers:
+        parts = StoredParts(places, workers, False, exchange)
+        with pytest.raises(RuntimeError, match="the driver"):
+            parts.summed(Many(), progress=fails)
+    assert not list(exchange.iterdir())
 
 
 def test_what_driver_and_workers_hand_one_another_is_sealed_and_removed(

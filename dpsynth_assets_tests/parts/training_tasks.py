@@ -6,12 +6,24 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dpsynth_assets.methods.fine_tuning.downstream import NextWordInputs
 from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
 from dpsynth_assets.methods.fine_tuning.split_training import TrainingInputs
+from dpsynth_assets.methods.inputs import PrivateInputs
 
 RECORDS = 64
 FAIL_AT = "fail at call"
+
+
+@dataclass(frozen=True)
+class Many:
+    """Counts that are too many to be sent."""
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """One for each of 20,000 bins, whatever the records are."""
+        return np.ones(20_000, dtype=np.int64)
 
 
 @dataclass(frozen=True)

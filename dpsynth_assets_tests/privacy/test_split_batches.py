@@ -146,6 +146,19 @@ def test_workers_draw_no_more_batches_than_were_charged(noiseless):
     assert len(asked) == 1, "nobody draws before the batch is counted"
 
 
+def test_a_step_that_workers_lose_is_spent(noiseless):
+    def lost(_):
+        raise RuntimeError("a worker ended")
+
+    gradients, tested = PerExampleGradients(model(), Products.FLOAT64), mechanism()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a worker ended"):
+            tested.private_gradient_of_workers(lost, gradients.parameters)
+    assert tested.released_steps == 0
+    with pytest.raises(UnaccountedReleaseError, match="planned steps"):
+        tested.private_gradient_of_workers(lost, gradients.parameters)
+
+
 @pytest.mark.parametrize(
     "changes", [{"most_in_company": 4}, {"max_batch_size": 3, "records": RECORDS}], ids=str
 )

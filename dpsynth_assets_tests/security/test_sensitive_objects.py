@@ -7,16 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.releases.waiting import StoreUnavailableError
-from dpsynth_assets.resources import owner_only, sealed_objects
+from dpsynth_assets.resources import owner_only, part_tasks, sealed_objects
 from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.pass_tasks import SortRecords, numbered_places, pass_inputs
 from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.purging import PurgeRule, kept_datasets, purge
 from dpsynth_assets.resources.record_parts import files_of
@@ -176,6 +179,34 @@ def test_a_folder_is_stored_whole_and_opened_as_it_was(root, tmp_path):
     kept = {path.relative_to(opened).as_posix() for path in opened.rglob("*") if path.is_file()}
     assert kept == {"deep/state.json", "empty"}
     assert (opened / "deep" / "state.json").read_text() == TEXTS[0]
+
+
+def test_what_is_sorted_or_counted_too_late_stays_nowhere(root, monkeypatch):
+    """An object needs no folder: a worker that comes too late takes its own files away."""
+    files, release = files_below(root), root / "letters" / "passes" / "r-1"
+    files.make_folder(root / "letters", root / "letters" / "passes", release)
+    with pass_inputs(release) as folder:
+        places = numbered_places(folder, "pass", 2)
+    records = PrivateInputs(records=pl.DataFrame({"text": [TEXTS[0]]}))
+    monkeypatch.setattr(SortRecords, "_records", lambda *_: records)
+    monkeypatch.setattr(part_tasks, "read_part", lambda *_, **__: records)
+    part = root / "letters" / "parts-1" / "00000-of-00002"
+    late = SortRecords(lambda number, private: {0: private.records}, places, (0, 1), False, False)
+    count = part_tasks.Count(lambda _: np.ones(20_000, dtype=np.int64), False, release / "exchange")
+    for task in (late, count):
+        with pytest.raises(FileNotFoundError):
+            task(part)
+    assert files.matching(release, "*") == []
+
+
+def test_a_stored_folder_that_two_runs_wrote_does_not_open(place, tmp_path):
+    files, plain = files_below(place), tmp_path / "plain"
+    plain.mkdir()
+    (plain / "state").write_bytes(b"of the first")
+    files.store_folder(plain, place / "3")
+    files.write(place / "3" / "state", saying(b"of the second"))
+    with pytest.raises(SensitiveKeyError, match="as it was listed"):
+        files.open_folder(place / "3", tmp_path / "opened")
 
 
 def test_one_at_a_time_is_alone(root):
