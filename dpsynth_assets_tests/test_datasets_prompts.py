@@ -182,3 +182,33 @@ def test_a_field_of_the_object_may_also_be_label_and_unit(parse):
         privacy_unit={"column": "text", "max_records": 1},
     )
     assert not problems
+
+
+@pytest.mark.parametrize(
+    ("schema", "got"),
+    [
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
+        ({"type": "object", "properties": {"a": {"not": {"type": "string"}}}}, "not"),
+        ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+    ],
+)
+def test_a_schema_that_decoding_cannot_follow_is_refused_or_let_be(
+    parse, only_problem, schema, got
+):
+    problem = only_problem(structured={"json_schema": schema})
+    assert problem.field == "structured.json_schema"
+    assert got in str(problem)
+    files, problems = parse(structured={"json_schema": schema, "constrained_decoding": False})
+    assert files
+    assert not problems
+    assert files[0].spec.constraining_schema is None
+
+
+def test_a_start_that_no_text_of_the_schema_has_is_refused(parse, only_problem):
+    structured = {"json_schema": SCHEMA}
+    problem = only_problem(structured=structured, prompt={"text_start": '{"year":'})
+    assert problem.field == "prompt.text_start"
+    for start in ('{"title":"', '{"title": "'):
+        files, problems = parse(structured=structured, prompt={"text_start": start})
+        assert files, problems
+        assert files[0].spec.constraining_schema == SCHEMA

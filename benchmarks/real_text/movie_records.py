@@ -13,24 +13,28 @@ from typing import Any
 import polars as pl
 
 EXTRACT_CHARACTERS = 160
+ACTORS = 4
 FIELDS = ("title", "year", "cast", "genres", "href", "extract")
 _GENRES = ("Drama", "Comedy", "Western", "Horror", "Musical", "Romance", "Crime", "War", "Thriller")
 _NAME = re.compile(r"\b[A-Z][a-z]{2,} [A-Z][a-z]{2,}\b")
 
 
-def _strings() -> dict[str, Any]:
-    return {"type": "array", "items": {"type": "string", "minLength": 1}}
+def _words(most_characters: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": most_characters}
 
 
-_WORDS = {"type": "string", "minLength": 1}
-_LINK = {"type": "string", "pattern": r"^\S+$", "description": "no blanks, e.g. Link_to_Page"}
+def _list(most_items: int) -> dict[str, Any]:
+    return {"type": "array", "items": _words(40), "minItems": 1, "maxItems": most_items}
+
+
+_LINK = {"type": "string", "pattern": r"^\S{1,100}$", "description": "no blanks, e.g. Link_to_Page"}
 _PROPERTIES = {
-    "title": _WORDS,
+    "title": _words(100),
     "year": {"type": "integer", "minimum": 1880, "maximum": 2030},
-    "cast": _strings(),
-    "genres": _strings(),
+    "cast": _list(ACTORS),
+    "genres": _list(6),
     "href": _LINK,
-    "extract": _WORDS,
+    "extract": _words(EXTRACT_CHARACTERS),
 }
 _SHOWN = {
     "title": "The Long Road",
@@ -47,8 +51,8 @@ _SHOWN = {
 def movie_records(
     movies: pl.DataFrame, pieces: Callable[[str, int], Iterator[str]]
 ) -> pl.DataFrame:
-    """Writes each movie with one to four actors as a JSON text: `text`, `label`."""
-    complete = movies.drop_nulls().filter(pl.col("cast").list.len().is_between(1, 4))
+    """Writes each movie with one to `ACTORS` actors as a JSON text: `text`, `label`."""
+    complete = movies.drop_nulls().filter(pl.col("cast").list.len().is_between(1, ACTORS))
     texts = []
     for movie in complete.select(FIELDS).iter_rows(named=True):
         extract = next(pieces(movie["extract"], EXTRACT_CHARACTERS), None)

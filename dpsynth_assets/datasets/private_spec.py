@@ -1,8 +1,9 @@
 """Declaration of a private dataset in one YAML file. Everything written there is public."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 from itertools import product
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +22,7 @@ from dpsynth_assets.datasets.dataset_sections import (
 )
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
+from dpsynth_assets.datasets.json_grammar import JsonGrammarError, json_grammar
 from dpsynth_assets.datasets.prompting import PromptSpec
 from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
@@ -104,6 +106,14 @@ class PrivateDatasetSpec(Declaration):
     owners: list[str] = Field(
         default_factory=list, description='Who answers for it: an e-mail address or "team:name".'
     )
+
+    @property
+    def constraining_schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that decoding is constrained to; None where it is free."""
+        structured = self.structured
+        if structured is None or not structured.constrained_decoding:
+            return None
+        return None if isinstance(structured.json_schema, str) else structured.json_schema
 
     @property
     def account(self) -> str:
@@ -201,6 +211,30 @@ class PrivateDatasetSpec(Declaration):
                 "a schema for the {schema} of a prompt template",
                 "none",
                 "Declare structured.json_schema, or drop {schema}.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _schema_can_constrain(self) -> Self:
+        schema = self.constraining_schema
+        if schema is None:
+            return self
+        start = "" if self.prompt is None else self.prompt.text_start
+        try:
+            json_grammar(schema, start)
+        except JsonGrammarError as error:
+            if error.start:
+                refuse(
+                    "prompt.text_start",
+                    "the beginning of a text of structured.json_schema, its first property first",
+                    repr(start),
+                    "Mend it, or set structured.constrained_decoding: false.",
+                )
+            refuse(
+                "structured.json_schema",
+                "a schema that decoding can be constrained to",
+                str(error),
+                "Say it otherwise, or set structured.constrained_decoding: false.",
             )
         return self
 

@@ -37,6 +37,11 @@ class StructuredSpec(Declaration):
         min_length=1,
         description="What `{schema}` stands for in prompts; none: an outline of the schema.",
     )
+    constrained_decoding: bool = Field(
+        default=True,
+        description="Whether private prediction chooses among those tokens only that continue a "
+        "text of the schema. What the schema decides alone costs nothing.",
+    )
 
     @property
     def prompt_text(self) -> str:

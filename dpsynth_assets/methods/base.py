@@ -81,6 +81,7 @@ class CohortTerms:
             declares that base.
         generator: That base's conditional generator, likewise.
         domain: What that base says its texts are; empty where it says nothing.
+        json_schema: JSON schema, as JSON, that private prediction is constrained to; None: to none.
         secrets: What the dataset file promises to secrets; None where it names none.
         secret_share: Share of that promise which the planned method may use in one round, of its
             squared μ; None where nothing else tells of the secrets.
@@ -104,6 +105,7 @@ class CohortTerms:
     language_model: LanguageModelSpec | None = None
     generator: ConditionalGeneratorSpec | None = None
     domain: str = ""
+    json_schema: str | None = None
     secrets: SecretPromise | None = None
     secret_share: float | None = None
     account: str = ""

@@ -1,5 +1,7 @@
 """Promises of a dataset file, as plans and the ledger read it; no record is looked at."""
 
+import json
+
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -19,6 +21,7 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
     """
     base = base or declared_base(spec.public_data)
     labels, label_texts = spec.composite_labels
+    schema = spec.constraining_schema
     return CohortTerms(
         cohort=spec.name,
         account=spec.account,
@@ -38,6 +41,7 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
         language_model=None if base is None else base.language_model,
         generator=None if base is None else base.conditional_generator,
         domain="" if base is None else base.domain,
+        json_schema=None if schema is None else json.dumps(schema, sort_keys=False),
         secrets=None if spec.secrets is None else spec.secrets.promise,
     )
 

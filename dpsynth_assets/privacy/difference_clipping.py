@@ -117,7 +117,7 @@ class DifferenceTokenMechanism:
             batch_of_row: (R,) int64 batch index of each row; rows of other batches are ignored.
             active: (G,) distinct batch indices to draw for, batches without rows included.
             meter: Pays for the draws before any logit is read.
-            allowed: (V,) bool mask of tokens from public facts only; None allows all.
+            allowed: (V,) bool mask, of public facts and released tokens only; None allows all.
 
         Returns:
             (G,) int64 token ids, aligned with `active`.

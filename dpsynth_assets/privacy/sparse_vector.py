@@ -222,8 +222,8 @@ class OpenTokenTest:
                 rows: rounding that depends on private neighbours would not be covered.
             batch_of_row: (R,) int64 batch index of each row.
             active: (G,) distinct batch indices to ask about, batches without rows included.
-            allowed: (V,) bool mask from public facts only; both distributions are conditioned on
-                it.
+            allowed: (V,) bool mask, of public facts and released tokens only; both distributions
+                are conditioned on it.
 
         Returns:
             (G,) bool, a release. True ends the batch's instance; False is free.

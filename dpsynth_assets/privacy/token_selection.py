@@ -86,7 +86,7 @@ class MeanTokenMechanism:
             active: (G,) distinct batch indices to draw for. A batch without rows has mean zero:
                 its token is uniform. Skipping it would reveal that it is empty.
             meter: Pays for the draws before any logit is read.
-            allowed: (V,) bool mask of tokens from public facts only; None allows all.
+            allowed: (V,) bool mask, of public facts and released tokens only; None allows all.
             public_logits: (G, V) logits of each active batch's public prompt after its released
                 text, from a forward pass without private rows; read with `public_top_k` only.
 

@@ -12,7 +12,7 @@ from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInp
 from dpsynth_assets.methods.private_prediction.batching import Batch, PrivateBatch
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.decoding import decoder_of
+from dpsynth_assets.methods.private_prediction.decoding import constraint_of, decoder_of
 from dpsynth_assets.methods.private_prediction.loop import (
     Document,
     GenerationRules,
@@ -33,7 +33,12 @@ from dpsynth_assets.methods.private_prediction.prompts import (
 )
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.models.decoding import SamplingRules, public_prefix, sample_documents
+from dpsynth_assets.models.decoding import (
+    JsonConstraint,
+    SamplingRules,
+    public_prefix,
+    sample_documents,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -73,6 +78,10 @@ class GenerationTask:
     def rules(self) -> GenerationRules:
         """The loop's public rules."""
         model, config = self.public.language_model, self.config
+        constraint = constraint_of(self.terms, model)
+        most = getattr(config, "max_tokens_per_batch", None)
+        if most is None and constraint is not None:  # A document costs a token, or all are alike.
+            most = self.tokens_per_batch * config.max_document_tokens
         return GenerationRules(
             tokens_per_batch=self.tokens_per_batch,
             max_document_tokens=config.max_document_tokens,
@@ -85,8 +94,9 @@ class GenerationTask:
                 config.examples_per_context,
                 config.max_example_tokens,
             ),
-            max_tokens_per_batch=getattr(config, "max_tokens_per_batch", None),
+            max_tokens_per_batch=most,
             rows_per_pass=self.declared.rows_per_pass,
+            constraint=constraint,
         )
 
 
@@ -263,6 +273,7 @@ def completed(
 ) -> list[Document]:
     """Finishes unfinished documents from public text, in place, or drops them.
 
+    Where a schema constrains texts, one that its greatest length cut off is dropped in any case.
     The continuation is sampled at the method's temperature. Every one fits the model's attention
     where a public prompt and a document of full length do (`preconditions`).
 
@@ -274,8 +285,10 @@ def completed(
     **Privacy** The continuation reads a label and tokens that are already released.
     """
     config, model = task.config, task.public.language_model
+    constraint = task.rules.constraint
     if config.on_exhaustion == "drop":
-        return [document for document in documents if document.finished]
+        finished = [document for document in documents if document.finished]
+        return _whole(finished, constraint)
     starts = [public_prompt(model, text) for text in task.terms.label_texts]
     unfinished = [
         (document, starts[label])
@@ -289,10 +302,22 @@ def completed(
         pad_token_id=model.pad_token_id,
         max_new_tokens=[config.max_document_tokens - len(d.tokens) for d, _ in unfinished],
         rules=SamplingRules(temperature=config.temperature, seed=task.public.seed),
+        texts=[constraint.open(document.tokens) for document, _ in unfinished]
+        if constraint is not None
+        else None,
     )
     for (document, _), continuation in zip(unfinished, continued, strict=True):
         document.tokens += continuation.tokens
-    return list(documents)
+    return _whole(documents, constraint)
+
+
+def _whole(documents: Sequence[Document], constraint: JsonConstraint | None) -> list[Document]:
+    """Those that are whole texts of the schema; all where there is none."""
+    return [
+        document
+        for document in documents
+        if constraint is None or constraint.complete(document.tokens)
+    ]
 
 
 def _rows(

@@ -1,5 +1,9 @@
-"""What computes the logits of private prompts: a base declares it, and plans price by it."""
+"""What computes the logits of private prompts, and what constrains the texts after them.
 
+Both are declared; plans and charges name them.
+"""
+
+import hashlib
 from typing import Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -9,10 +13,12 @@ from dpsynth_assets.methods.private_prediction.measured_slack import (
     batch_invariant,
     measured_refusal,
 )
-from dpsynth_assets.models.decoding import decoding_model
+from dpsynth_assets.models.decoding import JsonConstraint, decoding_model
 
 DECODER = "decoder"
 """Parameter of a charge that names the decoder, where it is another than transformers."""
+SCHEMA = "json_schema_sha256"
+"""Parameter of a charge that names the schema which decoding was constrained to, if any."""
 
 
 def decoder_of(terms: CohortTerms, language_model: Any) -> Any:
@@ -39,10 +45,26 @@ def _vllm_memory(terms: CohortTerms) -> EngineSpec | None:
 
 
 def decoder_parameters(terms: CohortTerms) -> dict[str, str]:
-    """Parameters that say in plan, charge and label what decodes; none for transformers."""
+    """Parameters that say in plan, charge and label what decodes; none for transformers.
+
+    A schema that constrains it stands there as a digest: texts of another are another release.
+    """
+    schema = (
+        {}
+        if terms.json_schema is None
+        else {SCHEMA: hashlib.sha256(terms.json_schema.encode()).hexdigest()}
+    )
     if terms.decodes_exactly:
-        return {DECODER: "exact"}
-    return {DECODER: "vllm"} if terms.decodes_in_vllm else {}
+        return {DECODER: "exact", **schema}
+    return {DECODER: "vllm", **schema} if terms.decodes_in_vllm else schema
+
+
+def constraint_of(terms: CohortTerms, language_model: Any) -> JsonConstraint | None:
+    """What constrains the texts of a cohort; None where they are free."""
+    if terms.json_schema is None:
+        return None
+    start = "" if terms.prompts is None else terms.prompts.text_start
+    return JsonConstraint(language_model, terms.json_schema, start)
 
 
 def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:

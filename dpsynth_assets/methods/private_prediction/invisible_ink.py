@@ -39,8 +39,14 @@ class DifferenceTokens(BatchTokens):
         def for_pass(batches: Sequence[int]) -> TokenSelector:
             meter = PrivateTokenMeter(self.tokens, len(batches))
 
-            def select(logits: Any, batch_of_row: Any, active: np.ndarray, public: Any) -> Draws:
-                tokens = self.mechanism.select(logits, public, batch_of_row, active, meter)
+            def select(
+                logits: Any,
+                batch_of_row: Any,
+                active: np.ndarray,
+                public: Any,
+                allowed: np.ndarray | None = None,
+            ) -> Draws:
+                tokens = self.mechanism.select(logits, public, batch_of_row, active, meter, allowed)
                 return Draws.all_private(tokens)
 
             return select

@@ -3,7 +3,8 @@
 Everything that decides when to stop, restart or open a document is a function of released tokens
 and public settings. Private data enters in one place only: the logits handed to the selector.
 Where a method compares with public text, each batch has a public prompt as well, which follows the
-same released tokens in forward passes of its own.
+same released tokens in forward passes of its own. Where a schema constrains texts, draws are among
+the tokens that continue one, and what the schema decides alone is appended for nothing.
 
 Letters: B batches of a pass, R rows (all their contexts), V vocabulary, A batches that draw now.
 """
@@ -14,7 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from dpsynth_assets.models.decoding import Contexts, open_contexts
+from dpsynth_assets.models.decoding import (
+    ConstrainedText,
+    Contexts,
+    JsonConstraint,
+    open_contexts,
+)
 from dpsynth_assets.privacy.forward_passes import pass_rows
 
 if TYPE_CHECKING:
@@ -54,6 +60,7 @@ class TokenSelector(Protocol):
         batch_of_row: "torch.Tensor",
         active: np.ndarray,
         public_logits: "torch.Tensor | None",
+        allowed: np.ndarray | None = None,
         /,
     ) -> Draws:
         """Draws tokens.
@@ -63,6 +70,8 @@ class TokenSelector(Protocol):
             batch_of_row: (R,) int64 in [0, B).
             active: (A,) int64, ascending: batches that draw now, whether they have rows or not.
             public_logits: (A, V) of each active batch's public prompt; None without prompts.
+            allowed: (V,) bool, tokens that may be drawn, of released tokens and public facts alone;
+                None: all.
 
         Returns:
             A draws, aligned with `active`.
@@ -84,6 +93,8 @@ class GenerationRules:
             private tokens to count, nothing else would end a batch. None: no such limit.
         rows_per_pass: P, the most contexts of one forward pass (`forward_passes`). None: no limit,
             where a row's logits do not depend on other rows, or nothing is private.
+        constraint: The schema that every document follows; None: text is free. It needs
+            `max_tokens_per_batch`, since a schema of one text leaves nothing to draw.
     """
 
     tokens_per_batch: int
@@ -94,6 +105,7 @@ class GenerationRules:
     prompt_columns: int
     max_tokens_per_batch: int | None = None
     rows_per_pass: int | None = None
+    constraint: JsonConstraint | None = None
 
     @property
     def certain_steps(self) -> int:
@@ -160,10 +172,12 @@ def generate_documents(
         Documents in the order in which they ended.
 
     **Privacy** Adaptive composition of at most r draws for each batch; batches share no record.
-    The number of steps, restarts and documents depends on drawn tokens and on `rules` alone. One
-    context more or less changes the forward passes of at most P others, whatever a batch holds:
-    how rows are cut into passes, and when those of finished batches are dropped, is decided within
-    a pass (`pass_rows` has the proof).
+    A constraint is a function of released tokens: a draw on fewer coordinates costs no more, and a
+    token without an alternative is no draw and reads no private logit. The number of steps,
+    restarts and documents depends on drawn tokens and on `rules` alone. One context more or less
+    changes the forward passes of at most P others, whatever a batch holds: how rows are cut into
+    passes, and when those of finished batches are dropped, is decided within a pass (`pass_rows`
+    has the proof).
 
     **Source** Amin et al. 2024, Algorithm 1, and Amin et al. 2025, Algorithm 1. The budget is
     tested before every token, not between documents (errata B-001.1).
@@ -200,6 +214,7 @@ class _Wave:
         ]
         self._public = _public_contexts(model, public_prompts, rules)
         self._open = [Document(batch) for batch in range(len(prompts))]
+        self._texts = [self._opened() for _ in prompts]
         self._spent = np.zeros(len(prompts), dtype=np.int64)
         self._total = np.zeros(len(prompts), dtype=np.int64)
         self._written = np.zeros(len(prompts), dtype=np.int64)
@@ -254,7 +269,31 @@ class _Wave:
         No logits outlive the step: the next pass would need a second (R, V) tensor, and fresh
         memory for it, which a CPU pays for page by page.
         """
-        return select(self.next_logits(), self.batch_of_row, drawing, self.public_logits(drawing))
+        logits, public = self.next_logits(), self.public_logits(drawing)
+        if self._rules.constraint is None:
+            return select(logits, self.batch_of_row, drawing, public)
+        draws = [
+            self._draw_within(logits, batch, None if public is None else public[[place]], select)
+            for place, batch in enumerate(drawing.tolist())
+        ]
+        return Draws(*(np.concatenate(parts) for parts in zip(*draws, strict=True)))
+
+    def _draw_within(
+        self,
+        logits: "torch.Tensor",
+        batch: int,
+        public: "torch.Tensor | None",
+        select: TokenSelector,
+    ) -> Draws:
+        """Draws one batch's token among those its text may go on with, or takes the only one."""
+        allowed = cast("ConstrainedText", self._texts[batch]).choices()
+        if allowed.sum() == 1:
+            return Draws(np.flatnonzero(allowed), np.zeros(1, dtype=bool))
+        return select(logits, self.batch_of_row, np.array([batch]), public, allowed)
+
+    def _opened(self) -> ConstrainedText | None:
+        constraint = self._rules.constraint
+        return None if constraint is None else constraint.open()
 
     def append(self, drawing: np.ndarray, draws: Draws) -> Iterator[Document]:
         """Appends one token to each drawing batch; yields the documents that this closes."""
@@ -273,8 +312,11 @@ class _Wave:
             )
             if document.finished or self._is_spent(batch):
                 self._open[batch] = Document(batch)
+                self._texts[batch] = self._opened()
                 self._written[batch] = 0  # [amin2024 A1:L7] [amin2025 A1:L4]
                 yield document  # [amin2024 A1:L21] [amin2025 A1:L10]
+            elif (text := self._texts[batch]) is not None:
+                text.take(token)
         self._stop_spent(drawing)
 
     def _is_spent(self, batch: int) -> bool:

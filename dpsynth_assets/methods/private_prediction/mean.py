@@ -38,9 +38,17 @@ class MeanTokens(BatchTokens):
         def for_pass(batches: Sequence[int]) -> TokenSelector:
             meter = PrivateTokenMeter(self.tokens, len(batches))
 
-            def select(logits: Any, batch_of_row: Any, active: np.ndarray, public: Any) -> Draws:
+            def select(
+                logits: Any,
+                batch_of_row: Any,
+                active: np.ndarray,
+                public: Any,
+                allowed: np.ndarray | None = None,
+            ) -> Draws:
                 return Draws.all_private(
-                    self.mechanism.select(logits, batch_of_row, active, meter, public_logits=public)
+                    self.mechanism.select(
+                        logits, batch_of_row, active, meter, allowed, public_logits=public
+                    )
                 )
 
             return select

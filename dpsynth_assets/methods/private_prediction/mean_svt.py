@@ -48,13 +48,24 @@ class TokensBehindTest(BatchTokens):
             meter = PrivateTokenMeter(self.tokens, len(batches))
             asked = self.test.open(meter)
 
-            def select(logits: Any, batch_of_row: Any, active: np.ndarray, public: Any) -> Draws:
-                private = asked.needs_private_token(logits, public, batch_of_row, active)
-                tokens = draw_public_tokens(public, self.public_temperature)
+            def select(
+                logits: Any,
+                batch_of_row: Any,
+                active: np.ndarray,
+                public: Any,
+                allowed: np.ndarray | None = None,
+            ) -> Draws:
+                private = asked.needs_private_token(logits, public, batch_of_row, active, allowed)
+                tokens = draw_public_tokens(public, self.public_temperature, allowed)
                 if private.any():
                     own = public[torch.from_numpy(private)]
                     tokens[private] = self.mechanism.select(
-                        logits, batch_of_row, active[private], meter, public_logits=own
+                        logits,
+                        batch_of_row,
+                        active[private],
+                        meter,
+                        allowed,
+                        public_logits=own,
                     )
                 return Draws(tokens, private)
 

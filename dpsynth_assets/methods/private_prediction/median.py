@@ -56,9 +56,15 @@ class MedianTokens:
             meter = PrivateTokenMeter(self.tokens, len(batches))
             indices = np.asarray(batches, dtype=np.int64)
 
-            def select(logits: Any, batch_of_row: Any, active: np.ndarray, _public: Any) -> Draws:
+            def select(
+                logits: Any,
+                batch_of_row: Any,
+                active: np.ndarray,
+                _public: Any,
+                allowed: np.ndarray | None = None,
+            ) -> Draws:
                 draw = meter.spent[active]
-                tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter)
+                tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter, allowed)
                 costs.by_batch[indices[active]] += gamma
                 costs.by_draw[indices[active], draw] = gamma
                 return Draws.all_private(tokens)

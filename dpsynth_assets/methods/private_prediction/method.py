@@ -235,6 +235,8 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Counts the tokens of all batches, each with a public document that ends it."""
         private = int(stage.settings["tokens_per_batch"])
         tokens = max(private, getattr(self.config, "max_tokens_per_batch", 0))
+        if self.terms.json_schema is not None:  # What the schema decides is not among them.
+            tokens *= self.config.max_document_tokens
         tokens += self.config.max_document_tokens
         texts = bytes_of_texts(self.declared.most_batches(public), tokens)
         return Room(release=texts, kept=texts, corpus=texts)

@@ -50,7 +50,7 @@ class RealisedCosts:
         Returns:
             Arrays over places 0, 1, ...: `count` of draws there, `mean`, and the quantiles `p10`,
             `p50` and `p90` over all batches and documents. An end token stands at the place it
-            took.
+            took. Where a schema constrains texts, places count drawn tokens alone.
 
         **Source** Amin et al. 2025, Appendix D.4, Figures 5 and 6.
         """

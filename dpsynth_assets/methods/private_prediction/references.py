@@ -7,6 +7,7 @@ floor costs nothing and may be released; the ceiling copies private text and mus
 """
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
-from dpsynth_assets.methods.private_prediction.decoding import decoder_of
+from dpsynth_assets.methods.private_prediction.decoding import constraint_of, decoder_of
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.decoding import SamplingRules, sample_documents
@@ -119,6 +120,7 @@ def _sample(
         for label, texts in zip(labels, examples, strict=True)
     ]
     columns = max([columns, *map(len, written)])  # A declared public prompt may be the longest.
+    constraint = constraint_of(terms, model)
     sampled = sample_documents(
         decoder_of(terms, model),
         [prompt[-columns:] for prompt in written],
@@ -128,7 +130,11 @@ def _sample(
         rules=SamplingRules(temperature=1.0, top_k=_top_k(config), seed=public.seed),
         prompt_columns=columns,
         progress=lambda share: progress(share, f"{share:.0%} of {len(labels)} documents"),
+        texts=None if constraint is None else [constraint.open() for _ in labels],
     )
+    if constraint is not None:
+        whole = [constraint.complete(document.tokens) for document in sampled]
+        labels, sampled = list(compress(labels, whole)), list(compress(sampled, whole))
     rows = corpus_rows(
         model,
         tokens=[document.tokens for document in sampled],
@@ -136,7 +142,7 @@ def _sample(
         batches=[None] * len(sampled),
         clusters=[None] * len(sampled),
     )
-    facts = {"rows": len(rows), "tokens": int(rows["n_tokens"].sum()), "documents": len(sampled)}
+    facts = {"rows": len(rows), "tokens": int(rows["n_tokens"].sum()), "documents": len(examples)}
     return SyntheticCorpus(rows=rows, facts=facts)
 
 

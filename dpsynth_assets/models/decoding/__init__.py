@@ -9,6 +9,7 @@ Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V v
 L layers, G key/value heads, H query heads, D head width.
 """
 
+from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
 from dpsynth_assets.models.decoding.context_window import (
     attention_limit,
     is_exact,
@@ -26,7 +27,9 @@ from dpsynth_assets.models.decoding.prefixes import public_prefix
 from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
 
 __all__ = [
+    "ConstrainedText",
     "Contexts",
+    "JsonConstraint",
     "PackedContexts",
     "PublicContexts",
     "SamplingRules",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.models.decoding.constraint import ConstrainedText
 from dpsynth_assets.models.decoding.context_window import attention_limit, rows_at_once
 from dpsynth_assets.models.decoding.opening import Contexts, open_contexts
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
@@ -55,7 +56,7 @@ class SampledDocument:
     ended: bool
 
 
-def sample_documents(
+def sample_documents(  # noqa: PLR0913 - one call says all there is to a sample
     model: Any,
     prompts: Sequence[Sequence[int]],
     *,
@@ -65,6 +66,7 @@ def sample_documents(
     rules: SamplingRules,
     prompt_columns: int | None = None,
     progress: Callable[[float], None] | None = None,
+    texts: Sequence[ConstrainedText] | None = None,
 ) -> list[SampledDocument]:
     """Samples one document from each prompt.
 
@@ -83,6 +85,8 @@ def sample_documents(
         prompt_columns: Pad length; None takes the longest prompt (for public prompts only). A pad
             length that is given has to fit together with the largest limit.
         progress: Called with the share of prompts done.
+        texts: The text that each prompt's document goes on with, where a schema constrains it; each
+            takes the tokens that are drawn. None: no constraint.
 
     Returns:
         N documents in the order of the prompts.
@@ -116,7 +120,9 @@ def sample_documents(
         )
         own_rows = range(start, start + len(read))
         uniform = torch.from_numpy(uniforms(rules.seed, own_rows, max(most)))
-        documents += _sample_packed(contexts, read, limits[part], draw, uniform, end_token_id)
+        documents += _sample_packed(
+            contexts, read, limits[part], draw, uniform, end_token_id, texts and texts[part]
+        )
         del contexts  # its memory is free before the next part asks for some
         if progress is not None:
             progress(len(documents) / len(prompts))
@@ -136,6 +142,7 @@ def _sample_packed(
     draw: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]",
     uniform: "torch.Tensor",
     end_token_id: int,
+    texts: Sequence[ConstrainedText] | None = None,
 ) -> list[SampledDocument]:
     """Decodes the rows together; all start at once, so step t reads or writes token t of each.
 
@@ -146,6 +153,7 @@ def _sample_packed(
         draw: Draws a token a row from logits (R', V) and uniforms (R',).
         uniform: Public randomness, (R, steps) in [0, 1).
         end_token_id: Ends a document.
+        texts: What constrains each document; None: nothing.
     """
     import torch
 
@@ -168,12 +176,15 @@ def _sample_packed(
             contexts.keep(writing.nonzero()[:, 0])
             rows, tokens = rows[writing], tokens[writing]
         logits = contexts.next_logits(tokens, torch.full_like(rows, step))
+        reading = step < first[rows]
+        writing = (stops[rows] < 0) & ~reading
+        own = [] if texts is None else [texts[row] for row in rows[writing].tolist()]
+        _constrain(logits, writing, own)
         tokens = draw(logits, uniform[rows, step]).cpu()
-        writing = stops[rows] < 0
         if step < last_read:
-            reading = step < first[rows]
             tokens = torch.where(reading, written[rows, step], tokens)
-            writing &= ~reading
+        for text, token in zip(own, tokens[writing].tolist() if own else (), strict=True):
+            text.take(token)
         written[rows, step] = tokens
         ended_now = writing & (tokens == end_token_id)
         ended[rows[ended_now]] = True
@@ -186,6 +197,17 @@ def _sample_packed(
             written.tolist(), first.tolist(), stops.tolist(), ended, strict=True
         )
     ]
+
+
+def _constrain(
+    logits: "torch.Tensor", writing: "torch.Tensor", texts: Sequence[ConstrainedText]
+) -> None:
+    """Leaves (R, V) logits of the (R,) rows that write only where their texts may go on."""
+    import torch
+
+    for row, text in zip(writing.nonzero()[:, 0].tolist() if texts else (), texts, strict=True):
+        choices = torch.from_numpy(text.choices()).to(logits.device)
+        logits[row].masked_fill_(~choices, -torch.inf)
 
 
 def _limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:

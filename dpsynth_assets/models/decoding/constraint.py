@@ -1,0 +1,93 @@
+"""Constrained decoding: which tokens continue a text of a JSON schema.
+
+What may follow is a function of the schema, the tokenizer and the tokens so far. Where a single
+token may, nothing has to be drawn.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.datasets.json_grammar import json_grammar
+
+
+class JsonConstraint:
+    """A JSON schema that all texts of a language model have to follow.
+
+    **Privacy** It holds public values alone. The choices after released tokens are the same for
+    neighbours: to draw among them is the same mechanism on fewer coordinates.
+    """
+
+    def __init__(self, language_model: Any, schema: str, text_start: str = "") -> None:
+        """Reads the vocabulary once, which takes about a second.
+
+        Args:
+            language_model: Its tokenizer, width of logits and end token.
+            schema: A JSON schema, as JSON.
+            text_start: Declared beginning of every text, which stands in the prompt.
+
+        Raises:
+            ValueError: The tokenizer is none of Rust's, or schema and start exclude each other.
+        """
+        from llguidance.hf import from_tokenizer
+
+        self._grammar = json_grammar(json.loads(schema), text_start)
+        self._width: int = language_model.vocabulary_size
+        self._end: int = language_model.end_token_id
+        self._start: list[int] = language_model.encode(text_start) if text_start else []
+        self._tokens = from_tokenizer(language_model.tokenizer, eos_token=self._end)
+
+    def open(self, tokens: Sequence[int] = ()) -> "ConstrainedText":
+        """Begins a text, with the tokens that it has already."""
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokens, self._grammar, log_level=0)
+        text = ConstrainedText(matcher, self._width, self._end)
+        for token in (*self._start, *tokens):
+            text.take(token)
+        return text
+
+    def complete(self, tokens: Sequence[int]) -> bool:
+        """Says whether tokens without an end token are a whole text of the schema."""
+        return self.open(tokens).complete
+
+
+class ConstrainedText:
+    """A text that is being written."""
+
+    def __init__(self, matcher: Any, width: int, end_token_id: int) -> None:
+        self._matcher, self._width, self._end = matcher, width, end_token_id
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text may end here."""
+        return bool(self._matcher.is_accepting())
+
+    def choices(self) -> np.ndarray:
+        """(V,) bool, the tokens that may come next: at least one.
+
+        It is one where the schema decides how the text goes on. Then the tokenizer's own spelling
+        of what follows is taken, and no other.
+        """
+        chosen = np.zeros(self._width, dtype=bool)
+        decided = self._matcher.compute_ff_tokens()
+        if decided:
+            chosen[decided[0]] = True
+            return chosen
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        allowed = np.unpackbits(bits, bitorder="little")[: self._width]
+        chosen[: len(allowed)] = allowed
+        if not chosen.any():  # Nothing can follow but the end.
+            chosen[self._end] = True
+        return chosen
+
+    def take(self, token: int) -> None:
+        """Appends a token.
+
+        Raises:
+            ValueError: The token is none of the choices. It is not named.
+        """
+        if not self._matcher.consume_token(int(token)):
+            raise ValueError("Expected a token that the schema allows here, got another one.")

@@ -1,0 +1,266 @@
+"""Texts of a declared schema: always whole, and free where the schema leaves no choice."""
+
+import json
+from dataclasses import replace
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
+from dpsynth_assets.methods.private_prediction.references import generate_public_only
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.decoding import JsonConstraint, SamplingRules, sample_documents
+from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["kind", "who", "stars"],
+    "properties": {
+        "kind": {"enum": ["short", "long"]},
+        "who": {"type": "string", "minLength": 1, "maxLength": 4, "pattern": "^[a-z]{1,4}$"},
+        "stars": {"type": "integer", "minimum": 1, "maximum": 5},
+    },
+}
+ONE_TEXT = {"const": {"kind": "short"}}
+COLUMNS, LONGEST = 40, 60
+METHODS = {
+    "mean_uniform": {},
+    "mean_clustered": {},
+    "median_clustered": {"matched_epsilon": 8.0},
+    "mean_svt": {"svt_threshold": 0.5, "svt_noise_scale": 20.0},
+    "invisible_ink": {"top_k": 20},
+}
+
+
+class BytesModel:
+    """A language model of random weights over bytes, with a tokenizer of Rust's."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        words = {word: number for number, word in enumerate(["<end>", "<pad>", *alphabet])}
+        tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        self.tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>"
+        )
+        self.end_token_id, self.pad_token_id = 0, 1
+        self.vocabulary_size = len(words) + 5  # Logits may be wider than the vocabulary.
+        config = LlamaConfig(
+            vocab_size=self.vocabulary_size, hidden_size=16, intermediate_size=24,
+            num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+            max_position_embeddings=512, initializer_range=0.2,
+        )  # fmt: skip
+        self.model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+
+    def encode(self, text):
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def decode(self, ids):
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def prompt_ids(self, label_text, examples, max_example_tokens):
+        ids = [self.pad_token_id]
+        for text in examples:
+            ids += [*self.encode(text)[:max_example_tokens], self.end_token_id]
+        return ids + self.encode(label_text)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return BytesModel()
+
+
+@pytest.fixture(scope="module")
+def constraint(model):
+    return JsonConstraint(model, json.dumps(SCHEMA))
+
+
+def rules(model, **changes):
+    settings = {
+        "tokens_per_batch": 30,
+        "max_document_tokens": LONGEST,
+        "min_tokens_for_new_document": 8,
+        "end_token_id": model.end_token_id,
+        "pad_token_id": model.pad_token_id,
+        "prompt_columns": COLUMNS,
+        "max_tokens_per_batch": 400,
+    }
+    return GenerationRules(**(settings | changes))
+
+
+class Drawing:
+    """Draws among the allowed tokens from a seed, whatever the logits are, and remembers them."""
+
+    def __init__(self, seed=0):
+        self._draw = np.random.default_rng(seed)
+        self.asked = []
+
+    def __call__(self, logits, batch_of_row, active, public_logits=None, allowed=None):
+        self.asked.append((active.tolist(), allowed.tobytes()))
+        assert allowed.sum() > 1
+        return Draws.all_private(self._draw.choice(np.flatnonzero(allowed), len(active)))
+
+
+def batches(seed):
+    draw = np.random.default_rng(seed)
+    return [[draw.integers(2, 200, 12).tolist() for _ in range(rows)] for rows in (3, 0, 2)]
+
+
+def test_every_finished_document_is_a_text_of_the_schema(model, constraint):
+    settings = rules(model, constraint=constraint)
+    documents = generate_documents(model.model, batches(1), Drawing(), settings)
+    finished = [document for document in documents if document.finished]
+    assert len(finished) > 3
+    for document in finished:
+        jsonschema.validate(json.loads(model.decode(document.tokens)), SCHEMA)
+
+
+def test_what_the_schema_decides_is_neither_asked_nor_paid(model, constraint):
+    select = Drawing()
+    documents = generate_documents(
+        model.model, batches(1), select, rules(model, constraint=constraint)
+    )
+    paid = sum(document.private_tokens for document in documents)
+    assert paid == len(select.asked)
+    written = sum(len(document.tokens) for document in documents)
+    assert paid < 0.4 * written  # Keys and quotes are most of such a text.
+    by_batch = np.bincount([document.batch for document in documents], minlength=3)
+    assert (by_batch > 0).all()  # The batch without records writes, too.
+    of_batch = np.bincount(
+        [document.batch for document in documents],
+        weights=[document.private_tokens for document in documents],
+    )
+    assert (of_batch <= 30).all()
+
+
+def test_choices_follow_from_released_tokens_alone(model, constraint):
+    asked = []
+    for seed in (1, 2):  # Other records, the same draws.
+        select = Drawing()
+        generate_documents(model.model, batches(seed), select, rules(model, constraint=constraint))
+        asked.append(select.asked)
+    assert asked[0] == asked[1]
+
+
+def test_a_schema_of_one_text_ends_without_a_draw(model):
+    constraint = JsonConstraint(model, json.dumps(ONE_TEXT))
+    select = Drawing()
+    documents = generate_documents(
+        model.model, batches(1), select, rules(model, constraint=constraint)
+    )
+    assert not select.asked
+    assert {model.decode(d.tokens) for d in documents if d.finished} == {'{"kind":"short"}'}
+
+
+def test_a_constraint_opens_after_the_declared_start_and_spells_as_it_does(model):
+    start = '{"kind": "'
+    constraint = JsonConstraint(model, json.dumps(SCHEMA), start)
+    text = constraint.open(model.encode("short"))
+    written = "short"
+    while (choices := text.choices()).sum() == 1:
+        token = int(np.flatnonzero(choices)[0])
+        text.take(token)
+        written += model.decode([token])
+    assert written == 'short", "who": "'
+    with pytest.raises(ValueError, match="another one") as error:
+        text.take(model.encode("!")[0])
+    assert "!" not in str(error.value)
+
+
+def test_samples_follow_the_schema_and_go_on_where_a_text_stands(model, constraint):
+    begun = model.encode('{"kind":"long","who":"')
+    prompts = [[model.pad_token_id], [model.pad_token_id, *begun], [model.pad_token_id]]
+    sampled = sample_documents(
+        model.model,
+        prompts,
+        end_token_id=model.end_token_id,
+        pad_token_id=model.pad_token_id,
+        max_new_tokens=LONGEST,
+        rules=SamplingRules(seed=3),
+        texts=[constraint.open(), constraint.open(begun), constraint.open()],
+    )
+    texts = [model.decode(document.tokens) for document in sampled]
+    texts[1] = model.decode(begun) + texts[1]
+    for text in texts:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    assert json.loads(texts[1])["kind"] == "long"
+
+
+@pytest.fixture
+def bound(cases):
+    def bound(name, schema=SCHEMA, **more):
+        settings = {
+            "expected_batch_size": 8,
+            "clip_bound": 2.0,
+            "max_batches": 4,
+            "max_document_tokens": LONGEST,
+            "max_example_tokens": 12,
+            "min_tokens_for_new_document": 8,
+            "on_exhaustion": "finish_publicly",
+            "logit_slack": 0.001,
+            **METHODS[name],
+            **more,
+        }
+        terms = cases.terms(accepts_ex_post=True, public_records=None)
+        terms = replace(terms, json_schema=None if schema is None else json.dumps(schema))
+        return bound_method(name, settings, terms)
+
+    return bound
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_row_of_every_method_validates(name, bound, cases, model):
+    method = bound(name)
+    plan = method.plan(8.0)
+    assert plan.refusal is None
+    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    done = cases.release(method, plan, cases.private(64), public)
+    rows = done.value.rows
+    assert len(rows) >= 4
+    for text in rows["text"]:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    facts = done.value.facts
+    assert facts["public_tokens"] > facts["private_tokens"]
+
+
+def test_the_floor_follows_the_schema(bound, cases, model):
+    method = bound("mean_uniform")
+    corpus = generate_public_only(method.config, method.terms, cases.public(model), 6, cases.silent)
+    assert corpus.facts["documents"] == 6
+    assert len(corpus.rows) > 0
+    for text in corpus.rows["text"]:
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_a_text_that_its_length_cuts_off_is_no_row(bound, cases, model):
+    short = len('{"kind":"short","who":"')
+    method = bound("mean_uniform", max_document_tokens=short)
+    done = cases.release(
+        method,
+        method.plan(8.0),
+        cases.private(64),
+        cases.public(model, cluster_histogram=HISTOGRAM),
+    )
+    assert len(done.value.rows) == 0
+
+
+def test_another_schema_is_another_release(bound):
+    other = {**SCHEMA, "required": ["kind"]}
+    named = [
+        bound("mean_uniform", schema).plan(8.0).parameters.get("json_schema_sha256")
+        for schema in (SCHEMA, other, None)
+    ]
+    assert None not in named[:2]
+    assert named[0] != named[1]
+    assert named[2] is None
