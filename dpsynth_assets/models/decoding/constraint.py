@@ -44,7 +44,7 @@ class JsonConstraint:
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokens, self._grammar, log_level=0)
-        text = ConstrainedText(matcher, self._width, self._end)
+        text = ConstrainedText(matcher, self._tokens, self._width, self._end)
         for token in (*self._start, *tokens):
             text.take(token)
         return text
@@ -57,8 +57,9 @@ class JsonConstraint:
 class ConstrainedText:
     """A text that is being written."""
 
-    def __init__(self, matcher: Any, width: int, end_token_id: int) -> None:
-        self._matcher, self._width, self._end = matcher, width, end_token_id
+    def __init__(self, matcher: Any, tokens: Any, width: int, end_token_id: int) -> None:
+        self._matcher, self._tokens = matcher, tokens
+        self._width, self._end = width, end_token_id
 
     @property
     def complete(self) -> bool:
@@ -68,20 +69,37 @@ class ConstrainedText:
     def choices(self) -> np.ndarray:
         """(V,) bool, the tokens that may come next: at least one.
 
-        It is one where the schema decides how the text goes on. Then the tokenizer's own spelling
-        of what follows is taken, and no other.
+        It is one where the schema decides how the text goes on. Of the spellings of what it decides
+        the longest is taken: to draw one of them would cost a token and say nothing.
         """
-        chosen = np.zeros(self._width, dtype=bool)
-        decided = self._matcher.compute_ff_tokens()
+        decided: list[int] = self._matcher.compute_ff_tokens()
         if decided:
-            chosen[decided[0]] = True
-            return chosen
+            return self._only(decided[:1])
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        allowed = np.unpackbits(bits, bitorder="little")[: self._width]
-        chosen[: len(allowed)] = allowed
-        if not chosen.any():  # Nothing can follow but the end.
-            chosen[self._end] = True
+        allowed = np.zeros(self._width, dtype=bool)
+        known = np.unpackbits(bits, bitorder="little")[: self._width]
+        allowed[: len(known)] = known
+        if not allowed.any():  # Nothing can follow but the end.
+            return self._only([self._end])
+        certain: bytes = self._matcher.compute_ff_bytes()
+        return self._without_shorter(allowed, certain) if certain else allowed
+
+    def _only(self, tokens: Sequence[int]) -> np.ndarray:
+        chosen = np.zeros(self._width, dtype=bool)
+        chosen[list(tokens)] = True
         return chosen
+
+    def _without_shorter(self, allowed: np.ndarray, certain: bytes) -> np.ndarray:
+        """Leaves of the tokens that spell a part of the certain bytes the longest one."""
+        spelled = {int(token): self._spelling(token) for token in np.flatnonzero(allowed)}
+        within = [token for token, spelling in spelled.items() if certain.startswith(spelling)]
+        longest = max(within, key=lambda token: len(spelled[token]), default=None)
+        beyond = [token for token in spelled if token not in within]
+        return self._only(beyond if longest is None else [*beyond, longest])
+
+    def _spelling(self, token: int) -> bytes:
+        spelling: bytes = self._tokens.decode_bytes([int(token)])
+        return spelling
 
     def take(self, token: int) -> None:
         """Appends a token.
