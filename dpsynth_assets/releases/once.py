@@ -48,10 +48,10 @@ class Unfinished(KeptCosts, Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether this machine made the charge, and nothing of it is released yet."""
+        """Whether a run on this store made the charge, and nothing of it is released yet."""
 
     def begin(self) -> None:
-        """Marks, on disk, that this machine makes the charge; before the charge is on disk."""
+        """Marks, on disk, that a run on this store makes the charge; before that is on disk."""
 
     def remove(self) -> None:
         """Forgets what was kept, once the release is committed."""
@@ -336,10 +336,10 @@ def _interrupted(
       not kept was seen by nobody;
     - after the value was stored: `_commit_stored_values` has committed it, at no charge.
 
-    A charge without a mark here was made by another machine, whose progress may have reported draws
-    that it kept: other draws under its charge would be a second release, so it is charged anew. So
-    is an ex-post value that another machine stored: its realised cost, without which it cannot be
-    labelled, was kept there.
+    A charge without a mark here was made on another sensitive store, whose progress may have
+    reported draws that it kept: other draws under its charge would be a second release, so it is
+    charged anew. So is an ex-post value that was stored there: its realised cost, without which it
+    cannot be labelled, was kept there.
     """
     if passes is None:
         return None

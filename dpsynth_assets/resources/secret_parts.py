@@ -27,7 +27,7 @@ from dpsynth_assets.secret_detection.words import rare_among, word_counts
 from dpsynth_assets.workers import Workers
 
 TABLE: Final = "secrets.parquet"
-"""Which record of a part holds which secret: rows of the part, numbers of the dictionary."""
+"""Which record holds which secret: rows of the part, numbers of the dictionary."""
 
 _FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.parquet"
 """Notes between workers and driver, private; removed at the end."""

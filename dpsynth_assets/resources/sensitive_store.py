@@ -44,9 +44,6 @@ from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import LocalWorkers, Workers
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
-SECRETS = "secrets.parquet"
-"""Incidence of secrets in the records of the source split, or of one part of it."""
-
 DICTIONARY = "secrets_dictionary"
 """Table of every secret found, its kind, and how many records hold it."""
 

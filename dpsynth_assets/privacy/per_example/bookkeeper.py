@@ -220,7 +220,8 @@ class PerExampleGradients:
     Layers that book-keeping does not know have their per-example gradients computed by Opacus.
 
     **Privacy** There is no method that returns a gradient without clipping. The clipped sum goes
-    to `DpSgdMechanism.private_gradient_of_losses` alone, which adds the noise.
+    to `DpSgdMechanism` alone, which adds the noise: to the whole of it, or once to the sum of what
+    workers have clipped.
 
     **Source** Bu et al. 2023, Algorithm 1; tied uses are added before the norm is taken.
     """
