@@ -41,6 +41,7 @@ class Offer:
         minutes: Minutes on this machine, if its cores are like those of the leaderboard; None where
             no cell was timed.
         asks: What a steward has to declare for it.
+        follows_schema: Whether every row is a valid record of the declared schema.
     """
 
     line: str
@@ -52,6 +53,7 @@ class Offer:
     expectation: Expectation | None
     minutes: float | None
     asks: str
+    follows_schema: bool = False
 
     @property
     def title(self) -> str:
@@ -123,8 +125,8 @@ def advise(
             others.pop(candidate.line, None)
         else:
             others[candidate.line] = found
-    # Where nothing is measured, candidates keep their order: what structure suits comes first.
-    ordered = sorted(offers.values(), key=lambda each: -each.share)
+    # Where nothing is measured, candidates keep their order.
+    ordered = sorted(offers.values(), key=lambda each: (not each.follows_schema, -each.share))
     return Advice(
         offers=tuple(ordered),
         others=(*others.items(), *OTHERS.items()),
@@ -180,6 +182,7 @@ def _offer(
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
         minutes=_minutes(candidate, bought, spec.public_facts.records, cells),
         asks=candidate.asks,
+        follows_schema=spec.constraining_schema is not None and planned.method.follows_schema,
     )
 
 
@@ -293,11 +296,16 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
         )
     if wanted > 10 * _SCORED_ROWS:
         yield f"{wanted:,} rows are far more than were scored: expect more near-duplicates."
-    if spec.structured is not None:
+    if spec.constraining_schema is not None:
         yield (
-            "Records are structured: mean_svt pays least for tokens that the structure decides; of "
-            "movies as JSON it wrote 69 % that parse, mean_uniform 50 % (docs/benchmarks.md). "
-            "Writers of free text come last: whether their rows parse was not measured."
+            "Records are structured: private prediction comes first, since it writes valid records "
+            "and pays for no token that the schema decides (docs/benchmarks.md). Whether rows of "
+            "the others are valid was not measured."
+        )
+    elif spec.structured is not None:
+        yield (
+            "Records are structured, and decoding is not constrained to their schema "
+            "(structured.constrained_decoding): many rows of any method will not be valid."
         )
     if spec.secrets is not None:
         yield (

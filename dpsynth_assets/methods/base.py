@@ -326,6 +326,8 @@ class Method(Staged[ConfigT]):
     """Whether it charges anything itself, beside the releases it builds on."""
     writes_corpus: ClassVar[bool] = True
     """Whether there is a corpus at all; a method may release a downstream model instead."""
+    follows_schema: ClassVar[bool] = False
+    """Whether its rows are valid records of a declared schema, because decoding is constrained."""
     rows_are_free: ClassVar[bool] = True
     """Whether `write` makes the rows, any number of them; else a paid stage releases them."""
     chooses_rows: ClassVar[bool] = False

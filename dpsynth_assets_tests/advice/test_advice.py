@@ -153,9 +153,14 @@ def test_nothing_measured_on_free_text_is_expected_of_records_with_a_structure()
     schema = {"json_schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
     cells = [cell("aug_pe", 0.9), cell("mean_uniform", 0.8)]
     found = advise(declared(30_000, 8.0, structured=schema), BASE, rows=100, cells=cells)
+    follow = [offer.follows_schema for offer in found.offers]
+    assert follow == sorted(follow, reverse=True)
     assert found.offers[0].line == "mean_svt"
     assert all(offer.expectation is None for offer in found.offers)
-    assert "parse" in " ".join(found.notes)
+    assert "valid" in " ".join(found.notes)
+    free = {**schema, "constrained_decoding": False}
+    unbound = advise(declared(30_000, 8.0, structured=free), BASE, rows=100, cells=cells)
+    assert not any(offer.follows_schema for offer in unbound.offers)
     plain = advise(declared(30_000, 8.0), BASE, rows=100, cells=cells)
     assert "declare `structured`" in dict(plain.others)["mean_svt"]
 

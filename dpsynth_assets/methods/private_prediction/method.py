@@ -150,6 +150,8 @@ class BatchTokens(Mechanism):
 class BatchPrediction(PrivatePrediction[BatchesT]):
     """Methods that aggregate the next-token logits of the contexts of a batch."""
 
+    follows_schema: ClassVar[bool] = True
+
     @cached_property
     def declared(self) -> DeclaredBatches:
         """The batches, as public facts decide them."""

@@ -91,14 +91,14 @@ class ConstrainedText:
 
     def _without_shorter(self, allowed: np.ndarray, certain: bytes) -> np.ndarray:
         """Leaves of the tokens that spell a part of the certain bytes the longest one."""
-        spelled = {int(token): self._spelling(token) for token in np.flatnonzero(allowed)}
+        spelled = {token: self._spelling(token) for token in np.flatnonzero(allowed).tolist()}
         within = [token for token, spelling in spelled.items() if certain.startswith(spelling)]
         longest = max(within, key=lambda token: len(spelled[token]), default=None)
         beyond = [token for token in spelled if token not in within]
         return self._only(beyond if longest is None else [*beyond, longest])
 
     def _spelling(self, token: int) -> bytes:
-        spelling: bytes = self._tokens.decode_bytes([int(token)])
+        spelling: bytes = self._tokens.decode_bytes([token])
         return spelling
 
     def take(self, token: int) -> None:
