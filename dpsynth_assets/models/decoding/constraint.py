@@ -6,11 +6,14 @@ token may, nothing has to be drawn.
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.datasets.json_grammar import json_grammar
+from dpsynth_assets.json_grammar import json_grammar
+
+if TYPE_CHECKING:
+    import torch
 
 
 class JsonConstraint:
@@ -60,6 +63,7 @@ class ConstrainedText:
     def __init__(self, matcher: Any, tokens: Any, width: int, end_token_id: int) -> None:
         self._matcher, self._tokens = matcher, tokens
         self._width, self._end = width, end_token_id
+        self._ended = False
 
     @property
     def complete(self) -> bool:
@@ -67,11 +71,13 @@ class ConstrainedText:
         return bool(self._matcher.is_accepting())
 
     def choices(self) -> np.ndarray:
-        """(V,) bool, the tokens that may come next: at least one.
+        """(V,) bool, the tokens that may come next: at least one, and the end after the end.
 
         It is one where the schema decides how the text goes on. Of the spellings of what it decides
         the longest is taken: to draw one of them would cost a token and say nothing.
         """
+        if self._ended:
+            return self._only([self._end])
         decided: list[int] = self._matcher.compute_ff_tokens()
         if decided:
             return self._only(decided[:1])
@@ -79,8 +85,6 @@ class ConstrainedText:
         allowed = np.zeros(self._width, dtype=bool)
         known = np.unpackbits(bits, bitorder="little")[: self._width]
         allowed[: len(known)] = known
-        if not allowed.any():  # Nothing can follow but the end.
-            return self._only([self._end])
         certain: bytes = self._matcher.compute_ff_bytes()
         return self._without_shorter(allowed, certain) if certain else allowed
 
@@ -102,10 +106,24 @@ class ConstrainedText:
         return spelling
 
     def take(self, token: int) -> None:
-        """Appends a token.
+        """Appends a token; after the end token no other.
 
         Raises:
             ValueError: The token is none of the choices. It is not named.
         """
-        if not self._matcher.consume_token(int(token)):
+        if self._ended and token == self._end:
+            return
+        if self._ended or not self._matcher.consume_token(int(token)):
             raise ValueError("Expected a token that the schema allows here, got another one.")
+        self._ended = token == self._end
+
+
+def constrain(
+    logits: "torch.Tensor", rows: Sequence[int], texts: Sequence[ConstrainedText]
+) -> None:
+    """Leaves of some rows of (R, V) logits, in place, those by which their texts may go on."""
+    import torch
+
+    for row, text in zip(rows, texts, strict=True):
+        choices = torch.from_numpy(text.choices()).to(logits.device)
+        logits[row].masked_fill_(~choices, -torch.inf)

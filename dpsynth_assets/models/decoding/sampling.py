@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.decoding.constraint import ConstrainedText
+from dpsynth_assets.models.decoding.constraint import ConstrainedText, constrain
 from dpsynth_assets.models.decoding.context_window import attention_limit, rows_at_once
 from dpsynth_assets.models.decoding.opening import Contexts, open_contexts
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
@@ -179,7 +179,8 @@ def _sample_packed(
         reading = step < first[rows]
         writing = (stops[rows] < 0) & ~reading
         own = [] if texts is None else [texts[row] for row in rows[writing].tolist()]
-        _constrain(logits, writing, own)
+        if own:
+            constrain(logits, writing.nonzero()[:, 0].tolist(), own)
         tokens = draw(logits, uniform[rows, step]).cpu()
         if step < last_read:
             tokens = torch.where(reading, written[rows, step], tokens)
@@ -197,17 +198,6 @@ def _sample_packed(
             written.tolist(), first.tolist(), stops.tolist(), ended, strict=True
         )
     ]
-
-
-def _constrain(
-    logits: "torch.Tensor", writing: "torch.Tensor", texts: Sequence[ConstrainedText]
-) -> None:
-    """Leaves (R, V) logits of the (R,) rows that write only where their texts may go on."""
-    import torch
-
-    for row, text in zip(writing.nonzero()[:, 0].tolist() if texts else (), texts, strict=True):
-        choices = torch.from_numpy(text.choices()).to(logits.device)
-        logits[row].masked_fill_(~choices, -torch.inf)
 
 
 def _limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dpsynth_assets.models.decoding.constraint import JsonConstraint, constrain
 from dpsynth_assets.models.decoding.token_draws import draw_tokens
-from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import Sampling
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class EndRules:
         token_ids: Tokens that end a row.
         stop: Texts that end a row.
         decode: Text of tokens.
-        answer: Tokens that keep to the form of answers; None for free text.
+        constraint: The schema that texts follow; None for free text.
     """
 
     token_ids: tuple[int, ...]
     stop: tuple[str, ...]
     decode: Callable[[Sequence[int]], str]
-    answer: AnswerTokens | None = None
+    constraint: JsonConstraint | None = None
 
     def is_stopped(self, tokens: Sequence[int], fresh: int) -> bool:
         """Says whether a stop text came to its end within the last `fresh` tokens."""
@@ -76,12 +76,14 @@ def decode_rows(
     ends = torch.tensor(rules.token_ids, device=device)
     looks = 1 if device.type == "cpu" else _STEPS_BETWEEN_LOOKS
     tokens = torch.zeros_like(state.rows)
+    texts = [] if rules.constraint is None else [rules.constraint.open() for _ in limits]
     for step in range(max(limits)):
         logits = contexts.next_logits(tokens, torch.full((len(tokens),), step))
-        if rules.answer is not None:
-            added = rules.answer.mask(state.written(step), logits.shape[-1])
-            logits = logits + torch.from_numpy(added).to(device)
+        own = [texts[row] for row in state.rows.tolist()] if texts else []
+        constrain(logits, range(len(own)), own)
         tokens = draw_tokens(logits, uniform[state.rows, step], sampling)
+        for text, token in zip(own, tokens.tolist() if own else (), strict=True):
+            text.take(token)
         state.add(tokens, step, torch.isin(tokens, ends))
         if (step + 1) % looks == 0:
             if rules.stop:

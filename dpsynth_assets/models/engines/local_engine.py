@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.models.engines.answer_form import AnswerTokens
+from dpsynth_assets.models.decoding.constraint import JsonConstraint
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     EngineError,
@@ -145,13 +145,10 @@ class LocalEngine(ABC):
         ids = {self.language_model.end_token_id} | ({int(eos)} if eos is not None else set())
         return tuple(sorted(ids))
 
-    def _answer_tokens(self, sampling: Sampling) -> AnswerTokens | None:
-        """The form of answers in this model's tokens."""
-        if sampling.answer is None:
-            return None
-        return AnswerTokens.of(
-            sampling.answer, self.language_model.encode, self.language_model.end_token_id
-        )
+    def _constraint(self, sampling: Sampling) -> JsonConstraint | None:
+        """What texts have to follow, in this model's tokens; None where they are free."""
+        schema = sampling.json_schema
+        return None if schema is None else JsonConstraint(self.language_model, schema)
 
     def _generate(
         self,

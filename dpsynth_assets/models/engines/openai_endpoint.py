@@ -5,6 +5,7 @@ privacy accounting covers what another party reads. Callers say what prompts are
 of unstated provenance is private.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -13,7 +14,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dpsynth_assets.models.engines.answer_form import response_format
 from dpsynth_assets.models.engines.endpoint_client import EndpointClient, RefusedError
 from dpsynth_assets.models.engines.protocol import (
     Capability,
@@ -76,7 +76,7 @@ class OpenAiEndpoint:
             follow_redirects=False,  # the key goes nowhere but to base_url
         )
         self._client = EndpointClient(http, attempts, self.usage.retried)
-        self._takes_forms = True
+        self._takes_schemas = True
 
     @property
     def name(self) -> str:
@@ -195,7 +195,7 @@ class OpenAiEndpoint:
             ) from None
 
     def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Posts; an endpoint that refuses answers in a form is asked for words from then on."""
+        """Posts; an endpoint that refuses a schema is asked for free text from then on."""
         route = _ROUTES[self._api]
         if "response_format" not in body:
             return self._client.post(route, body)
@@ -205,7 +205,7 @@ class OpenAiEndpoint:
             if refused.status not in _UNKNOWN_SETTING:
                 raise
         answer = self._client.post(route, {k: v for k, v in body.items() if k != "response_format"})
-        self._takes_forms = False
+        self._takes_schemas = False
         return answer
 
     def _body(self, prompt: str, sampling: Sampling, row: int, limit: int) -> dict[str, Any]:
@@ -224,8 +224,10 @@ class OpenAiEndpoint:
             body["top_k"] = sampling.top_k  # vLLM's and others' extension
         if sampling.stop:
             body["stop"] = list(sampling.stop)
-        if sampling.answer is not None and self._takes_forms:
-            body["response_format"] = response_format(sampling.answer)
+        if sampling.json_schema is not None and self._takes_schemas:
+            schema = json.loads(sampling.json_schema)
+            form = {"name": "text", "strict": True, "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
         return body
 
 

@@ -8,8 +8,6 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from dpsynth_assets.models.engines.answer_form import AnswerForm
-
 Prompt = str | Sequence[int]
 """Text, or token ids that are used as they are (no begin token is added to ids)."""
 
@@ -54,8 +52,8 @@ class Sampling:
         max_new_tokens: Bound on new tokens, one for all prompts or one each; >= 1.
         seed: Row i of a call draws from the stream (seed, i), whatever the other rows are.
         stop: Texts that end a generation; they and what follows are cut off.
-        answer: The form that every text is written in; None for free text. An endpoint is asked for
-            it and may not know how; an engine that runs the model here keeps to it.
+        json_schema: JSON schema, as JSON, that every text follows; None for free text. An endpoint
+            is asked for it and may not know how; an engine that runs the model here keeps to it.
     """
 
     temperature: float = 1.0
@@ -64,7 +62,7 @@ class Sampling:
     max_new_tokens: int | tuple[int, ...] = 128
     seed: int = 0
     stop: tuple[str, ...] = ()
-    answer: AnswerForm | None = None
+    json_schema: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses values outside their bounds."""
@@ -79,8 +77,8 @@ class Sampling:
             raise ValueError("Expected max_new_tokens >= 1, got less; drop such prompts first.")
         if self.seed < 0 or "" in self.stop:
             raise ValueError("Expected seed >= 0 and stop texts that are not empty.")
-        if self.answer is not None and self.stop:
-            raise ValueError("Expected no stop texts with an answer's form, which ends by itself.")
+        if self.json_schema is not None and self.stop:
+            raise ValueError("Expected no stop texts with a schema, whose text ends by itself.")
 
     def _limits(self) -> tuple[int, ...]:
         one = isinstance(self.max_new_tokens, int)

@@ -66,7 +66,7 @@ class TransformersEngine(LocalEngine):
             self._end_token_ids,
             sampling.stop,
             self.language_model.decode,
-            self._answer_tokens(sampling),
+            self._constraint(sampling),
         )
         written: dict[int, list[int]] = {}
         for rows in self._batches(prompts):

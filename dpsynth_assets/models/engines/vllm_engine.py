@@ -113,9 +113,8 @@ class VllmEngine(LocalEngine):
             )
             for row, limit in enumerate(limits)
         ]
-        answer = self._answer_tokens(sampling)
-        draws = sampling.temperature or answer is not None
-        drawing = ("dpsynth_draw", sampling, answer) if draws else ()
+        draws = sampling.temperature or sampling.json_schema is not None
+        drawing = ("dpsynth_draw", sampling, self.language_model.source) if draws else ()
         with self._serving(vectors, *drawing):
             outputs = self._run(prompts, parameters, progress)
         return [list(output.outputs[0].token_ids) for output in outputs]

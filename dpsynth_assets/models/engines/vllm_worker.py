@@ -9,13 +9,14 @@ Written for vLLM 0.32's model runner V1 without CUDA graphs, which is what `Vllm
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint, constrain
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
-from dpsynth_assets.models.engines.answer_form import AnswerTokens
 from dpsynth_assets.models.engines.protocol import Sampling
+from dpsynth_assets.models.language_model import load_language_model
 
 if TYPE_CHECKING:
     import torch
@@ -66,14 +67,17 @@ class ResidualStreamWorker:
         """{index of prompt: (V,) float32}."""
         return self._dpsynth_logits
 
-    def dpsynth_draw(self, sampling: Sampling, answer: AnswerTokens | None) -> None:
-        """Draws tokens as the transformers engine does: same seeds, same tokens, same form.
+    def dpsynth_draw(self, sampling: Sampling, source: str) -> None:
+        """Draws tokens as the transformers engine does: same seeds, same tokens, same schema.
 
         All but the drawn token of each row get no probability, so that vLLM's argmax takes it.
         vLLM's own seeded requests cannot have their prompts read in parts on a processor (0.32),
         and draw row by row.
         """
-        draws = _Draws(self.model_runner, sampling, answer)
+        schema, constraint = sampling.json_schema, None
+        if schema is not None:
+            constraint = JsonConstraint(load_language_model(source, device="cpu"), schema)
+        draws = _Draws(self.model_runner, sampling, constraint)
         self._dpsynth_see_logits(draws.forced)
 
     def dpsynth_release(self) -> None:
@@ -97,8 +101,9 @@ class ResidualStreamWorker:
 class _Draws:
     """Each request's tokens from a stream of its own, whatever shares its step."""
 
-    def __init__(self, runner: Any, sampling: Sampling, answer: AnswerTokens | None) -> None:
-        self._runner, self._sampling, self._answer = runner, sampling, answer
+    def __init__(self, runner: Any, sampling: Sampling, constraint: JsonConstraint | None) -> None:
+        self._runner, self._sampling, self._constraint = runner, sampling, constraint
+        self._texts: dict[int, tuple[ConstrainedText, int]] = {}
         self._streams: dict[int, np.ndarray] = {}
 
     def forced(self, logits: "torch.Tensor") -> "torch.Tensor":
@@ -107,13 +112,22 @@ class _Draws:
 
         requests = self._requests()
         scores = logits.float()
-        if self._answer is not None:
-            written = [request.output_token_ids for request in requests]
-            added = self._answer.mask(written, logits.shape[-1])
-            scores = scores + torch.from_numpy(added).to(logits.device)
+        if self._constraint is not None:
+            scores = scores.clone() if scores is logits else scores
+            constrain(scores, range(len(requests)), [self._text(each) for each in requests])
         uniform = torch.from_numpy(self._uniform(requests)).to(logits.device)
         tokens = draw_tokens(scores, uniform, self._sampling)
         return torch.full_like(logits, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def _text(self, request: Any) -> ConstrainedText:
+        """The text of a request, with all tokens that it has by now."""
+        index = request.sampling_params.extra_args[DOCUMENT]
+        constraint = cast("JsonConstraint", self._constraint)
+        text, known = self._texts.get(index) or (constraint.open(), 0)
+        for token in request.output_token_ids[known:]:
+            text.take(token)
+        self._texts[index] = text, len(request.output_token_ids)
+        return text
 
     def _requests(self) -> list[Any]:
         """Finds the request that each row of the step belongs to."""

@@ -11,7 +11,7 @@ from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.usage import counted, counted_since
 from dpsynth_assets.models.judging.judge import JudgeError, ShareCallback, Verdict
 from dpsynth_assets.models.judging.rubric import (
-    ANSWER_FORM,
+    ANSWER_SCHEMA,
     ANSWER_TOKENS,
     RubricScores,
     parse_scores,
@@ -145,7 +145,7 @@ class EngineJudge:
     ) -> list[RubricScores | None]:
         answers = self._engine.generate(
             [self._prompt(text) for text in texts],
-            Sampling(temperature=0.0, max_new_tokens=ANSWER_TOKENS, answer=ANSWER_FORM),
+            Sampling(temperature=0.0, max_new_tokens=ANSWER_TOKENS, json_schema=ANSWER_SCHEMA),
             provenance=Provenance.RELEASED,
             progress=progress,
         )

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.models.engines.answer_form import AnswerForm
-
 RUBRIC = """\
 You are a precise writing-quality evaluator. Evaluate the provided text and return ONLY a valid \
 JSON object that follows this schema:
@@ -40,8 +38,18 @@ JSON:"""
 HIGHEST = {"fluency": 5, "grammar": 5, "coherence": 5, "overall": 10}
 """Criteria and the best score of each; the worst is 1."""
 
-ANSWER_FORM = AnswerForm(tuple((name, 1, best) for name, best in HIGHEST.items()))
-"""The form of an answer: whole numbers within their bounds."""
+ANSWER_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            name: {"type": "integer", "minimum": 1, "maximum": best}
+            for name, best in HIGHEST.items()
+        },
+        "required": list(HIGHEST),
+        "additionalProperties": False,
+    }
+)
+"""What an answer is: whole numbers within their bounds."""
 
 ANSWER_TOKENS = 96
 """Enough for the object, a fence around it and a word before it."""

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance, Sampling
-from dpsynth_assets.models.engines.answer_form import AnswerForm
 from dpsynth_assets.models.engines.endpoint_client import EndpointClient, _back_off, _retry_after
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
 from dpsynth_assets.models.engines.usage import UsageCounter
@@ -124,12 +123,19 @@ def test_the_request_says_what_the_sampling_says(server, engine):
     }  # fmt: skip
 
 
-FORM = AnswerForm((("overall", 1, 10),))
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"overall": {"type": "integer", "minimum": 1, "maximum": 10}},
+        "required": ["overall"],
+        "additionalProperties": False,
+    }
+)
 
 
 def test_an_endpoint_is_asked_for_answers_in_the_form(server, monkeypatch):
     engine = make(server, monkeypatch, api="chat")
-    sampling = Sampling(max_new_tokens=7, answer=FORM)
+    sampling = Sampling(max_new_tokens=7, json_schema=SCHEMA)
     engine.generate(["x"], sampling, **PUBLIC)
     [(_, _, body)] = server.requests
     schema = body["response_format"]["json_schema"]["schema"]
@@ -140,7 +146,7 @@ def test_an_endpoint_is_asked_for_answers_in_the_form(server, monkeypatch):
 def test_an_endpoint_that_knows_no_forms_is_asked_for_words(server, monkeypatch, status):
     engine = make(server, monkeypatch, concurrency=1)
     server.script = [(status, {})]
-    sampling = Sampling(max_new_tokens=7, answer=FORM)
+    sampling = Sampling(max_new_tokens=7, json_schema=SCHEMA)
     made = engine.generate(["x", "y"], sampling, **PUBLIC)
     assert [each.text for each in made] == ["X", "Y"]
     assert ["response_format" in body for _, _, body in server.requests] == [True, False, False]
@@ -150,7 +156,7 @@ def test_a_refusal_that_is_not_about_the_form_stays_one(server, monkeypatch):
     engine = make(server, monkeypatch, concurrency=1)
     server.script = [(401, {})]
     with pytest.raises(EngineError, match="status 401"):
-        engine.generate(["x"], Sampling(max_new_tokens=7, answer=FORM), **PUBLIC)
+        engine.generate(["x"], Sampling(max_new_tokens=7, json_schema=SCHEMA), **PUBLIC)
     assert len(server.requests) == 1
 
 

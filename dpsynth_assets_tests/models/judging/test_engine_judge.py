@@ -56,7 +56,7 @@ def test_answers_are_greedy_and_prompts_say_they_are_released():
     EngineJudge(engine).judge(["score 7"])
     for _, sampling, provenance in engine.calls:
         assert sampling.temperature == 0
-        assert sampling.answer is not None
+        assert sampling.json_schema is not None
         assert provenance is Provenance.RELEASED
 
 

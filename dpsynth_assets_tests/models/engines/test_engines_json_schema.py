@@ -1,0 +1,59 @@
+"""Texts of a JSON schema: whatever the model, the text is the object that was asked for."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dpsynth_assets.models.decoding import JsonConstraint
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "style": {"type": "integer", "minimum": 1, "maximum": 3},
+            "overall": {"type": "integer", "minimum": 8, "maximum": 11},
+        },
+        "required": ["style", "overall"],
+        "additionalProperties": False,
+    }
+)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_a_model_of_random_words_answers_by_the_schema(toy_model, temperature):
+    engine = TransformersEngine(toy_model, batch_rows=4)
+    sampling = Sampling(temperature=temperature, max_new_tokens=60, json_schema=SCHEMA)
+    answers = engine.generate(["a", "b c", "How good is it?", "a", "d", "e"], sampling)
+    assert all(answer.finished for answer in answers)
+    for answer in answers:
+        values = json.loads(answer.text)
+        assert list(values) == ["style", "overall"]
+        assert 1 <= values["style"] <= 3
+        assert 8 <= values["overall"] <= 11
+    assert answers[0] == answers[3] or temperature
+
+
+def test_each_number_is_the_models_own_choice(toy_model):
+    """Greedy: of the tokens that may come next, the likeliest."""
+    engine = TransformersEngine(toy_model)
+    prompt = toy_model.prompt_ids("a", [], 8)
+    sampling = Sampling(temperature=0, max_new_tokens=60, json_schema=SCHEMA)
+    [answer] = engine.generate([prompt], sampling)
+    text, written = JsonConstraint(toy_model, SCHEMA).open(), []
+    for token in answer.token_ids:
+        logits = engine.next_token_logits([prompt + written])[0]
+        assert token == np.where(text.choices(), logits, -np.inf).argmax()
+        text.take(token)
+        written.append(token)
+    assert text.complete
+    assert np.flatnonzero(text.choices()).tolist() == [toy_model.end_token_id]
+    text.take(toy_model.end_token_id)
+    assert np.flatnonzero(text.choices()).tolist() == [toy_model.end_token_id]
+
+
+def test_stop_texts_are_refused_beside_a_schema():
+    with pytest.raises(ValueError, match="whose text ends by itself"):
+        Sampling(json_schema=SCHEMA, stop=("x",))
