@@ -5,7 +5,12 @@ Texts are written without line breaks or indentation, their properties in the or
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 _SEPARATORS = ((",", ":"), (", ", ": "))
 """Between items, and between key and value: compact, or as `json.dumps` writes by default."""
@@ -27,13 +32,13 @@ def json_grammar(schema: Mapping[str, Any], text_start: str = "") -> str:
     """Compiles a JSON schema to a grammar of llguidance.
 
     Args:
-        schema: A valid JSON schema.
+        schema: A valid JSON schema. llguidance's own keyword `x-guidance` is not read.
         text_start: Declared beginning of every text. Blanks after commas and colons are written
             where it has them.
 
     Raises:
         JsonGrammarError: The schema uses what the library cannot compile, such as `not` or
-            `uniqueItems`, or no text of it begins with `text_start`.
+            `uniqueItems`; no text of it begins with `text_start`; or it has one text or none.
     """
     from llguidance import LLMatcher, LLTokenizer
 
@@ -44,8 +49,30 @@ def json_grammar(schema: Mapping[str, Any], text_start: str = "") -> str:
             json.dumps({**schema, "x-guidance": form})
         )
         if problem := LLMatcher.validate_grammar(grammar, read):
-            raise JsonGrammarError(problem.splitlines()[-1].strip(), start=False)
+            raise JsonGrammarError(problem.strip().splitlines()[-1].strip(), start=False)
         start = read.tokenize_str(text_start)
-        if LLMatcher(read, grammar, log_level=0).try_consume_tokens(start) == len(start):
+        matcher = LLMatcher(read, grammar, log_level=0)
+        if matcher.try_consume_tokens(start) == len(start):
+            _require_texts(matcher, read)
             return grammar
     raise JsonGrammarError("no text of the schema begins so", start=True)
+
+
+def allowed_tokens(matcher: "LLMatcher", width: int) -> np.ndarray:
+    """(width,) bool, the tokens that a matcher lets follow, its end token included."""
+    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+    known = np.unpackbits(bits, bitorder="little")[:width]
+    allowed = np.zeros(width, dtype=bool)
+    allowed[: len(known)] = known
+    return allowed
+
+
+def _require_texts(matcher: "LLMatcher", read: "LLTokenizer") -> None:
+    """Refuses a schema that leaves nothing to choose behind what it decides."""
+    matcher.try_consume_tokens(read.tokenize_bytes(matcher.compute_ff_bytes()))
+    allowed = allowed_tokens(matcher, read.vocab_size)
+    allowed[read.eos_token] = False
+    if matcher.is_error() or not allowed.any():
+        finite = matcher.is_accepting() and not matcher.is_error()
+        number = "one text" if finite else "no finite text"
+        raise JsonGrammarError(f"a schema of {number}", start=False)

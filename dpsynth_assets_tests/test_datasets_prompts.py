@@ -204,6 +204,11 @@ def test_a_schema_that_decoding_cannot_follow_is_refused_or_let_be(
     assert files[0].spec.constraining_schema is None
 
 
+def test_a_closing_of_texts_is_refused_beside_a_schema(only_problem):
+    problem = only_problem(structured={"json_schema": SCHEMA}, prompt={"text_end": "```"})
+    assert problem.field == "prompt.text_end"
+
+
 def test_a_start_that_no_text_of_the_schema_has_is_refused(parse, only_problem):
     structured = {"json_schema": SCHEMA}
     problem = only_problem(structured=structured, prompt={"text_start": '{"year":'})

@@ -22,6 +22,8 @@ from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.inputs import load_public_inputs
 
 CONFIG = PrivatePredictionConfig(max_document_tokens=72, max_example_tokens=72)
+_OF_TEXTS = ("prompt", "structured")
+"""Declared sections that say how texts are asked for and what they are."""
 SPARE = 1.25
 """A few documents may be blank."""
 
@@ -75,6 +77,7 @@ def _terms(cohort: Cohort, public: PublicBase) -> CohortTerms:
             "budget": {"epsilon": 1.0, "delta": 1e-6},
             "methods": [{"method": "mean_uniform"}],
             "public_data": public.spec.name,
+            **{name: cohort.declared[name] for name in _OF_TEXTS if name in cohort.declared},
         }
     )
     return cohort_terms(spec, public.spec)

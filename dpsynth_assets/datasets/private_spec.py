@@ -220,6 +220,13 @@ class PrivateDatasetSpec(Declaration):
         if schema is None:
             return self
         start = "" if self.prompt is None else self.prompt.text_start
+        if self.prompt is not None and self.prompt.text_end:
+            refuse(
+                "prompt.text_end",
+                "no text_end beside a schema, whose text ends by itself",
+                repr(self.prompt.text_end),
+                "Drop it, or set structured.constrained_decoding: false.",
+            )
         try:
             json_grammar(schema, start)
         except JsonGrammarError as error:

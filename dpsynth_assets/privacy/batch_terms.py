@@ -122,8 +122,11 @@ class BatchTerms:
         Changes add up, within a batch and over batches. Slack: a row's clipped logits move in
         range by at most 2·logit_slack. A record shares forward passes with at most P rows,
         whatever the batches hold (`pass_rows` keeps to it), so at most P rows move. They may be of
-        several batches, which draw together: the ranges of their draws add up to
-        2·logit_slack·P/(sτ).
+        several batches. Where these draw together, the ranges of their draws add up to S =
+        2·logit_slack·P/(sτ). Where they draw at different steps (tokens that are not drawn
+        privately come between), a step's range is a + s_t where the record's own batch draws, a
+        = 2c/(sτ), and s_t elsewhere, with s_t <= S and Σ s_t <= rS: Σ (range)² <= r (a + S)², so
+        zCDP charges no less. Exact composition is not proved for that, and plans refuse it.
 
         **Source** Amin et al. 2024, Lemma 3 and Lemma 4; factor 2 for replace-one from errata
         B-000.

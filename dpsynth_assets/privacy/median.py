@@ -133,10 +133,17 @@ class MedianTokenMechanism:
         ]
         tokens = np.concatenate([each[0] for each in drawn] or [np.zeros(0, dtype=np.int64)])
         gamma = np.concatenate([each[1] for each in drawn] or [np.zeros(0)])
-        # A numerical move of 2·slack in every clipped entry moves score and normaliser each; a
-        # record's own batch bears what it does to every batch that draws in this pass.
-        gamma += 4.0 * self.logit_slack / self.temperature * len(gamma)
+        # A record's own batch bears what it does to every batch of this call.
+        gamma += self.moved_by_slack(len(gamma))
         return (tokens if columns is None else columns.cpu().numpy()[tokens]), gamma
+
+    def moved_by_slack(self, draws: int) -> float:
+        """Bounds what rounding of a record may move `draws` draws of its forward pass together.
+
+        A move of 2·slack in every clipped entry moves a draw's score and its normaliser each. A
+        batch of the pass that draws nothing at a step bears it, too: its records are in the pass.
+        """
+        return 4.0 * self.logit_slack / self.temperature * draws
 
     def _draw(
         self,

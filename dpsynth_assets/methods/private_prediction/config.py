@@ -19,6 +19,7 @@ PRETRAINED_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "mean_uniform": _MEAN,
     "mean_clustered": _MEAN,
     "mean_svt": _MEAN,
+    "mean_svt_on_generator": _MEAN,
     "mean_with_shots": _MEAN,
     "median_clustered": {"clip_bound": 8.0},  # The median has no public support.
 }

@@ -34,7 +34,6 @@ from dpsynth_assets.methods.private_prediction.prompts import (
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.decoding import (
-    JsonConstraint,
     SamplingRules,
     public_prefix,
     sample_documents,
@@ -288,7 +287,7 @@ def completed(
     constraint = task.rules.constraint
     if config.on_exhaustion == "drop":
         finished = [document for document in documents if document.finished]
-        return _whole(finished, constraint)
+        return _valid(task, finished)
     starts = [public_prompt(model, text) for text in task.terms.label_texts]
     unfinished = [
         (document, starts[label])
@@ -308,15 +307,16 @@ def completed(
     )
     for (document, _), continuation in zip(unfinished, continued, strict=True):
         document.tokens += continuation.tokens
-    return _whole(documents, constraint)
+    return _valid(task, documents)
 
 
-def _whole(documents: Sequence[Document], constraint: JsonConstraint | None) -> list[Document]:
-    """Those that are whole texts of the schema; all where there is none."""
+def _valid(task: GenerationTask, documents: Sequence[Document]) -> list[Document]:
+    """Those whose text is a valid record of the schema; all where none is declared."""
+    constraint, decode = task.rules.constraint, task.public.language_model.decode
     return [
         document
         for document in documents
-        if constraint is None or constraint.complete(document.tokens)
+        if constraint is None or constraint.is_followed(decode(document.tokens))
     ]
 
 

@@ -45,18 +45,17 @@ def _vllm_memory(terms: CohortTerms) -> EngineSpec | None:
 
 
 def decoder_parameters(terms: CohortTerms) -> dict[str, str]:
-    """Parameters that say in plan, charge and label what decodes; none for transformers.
-
-    A schema that constrains it stands there as a digest: texts of another are another release.
-    """
-    schema = (
-        {}
-        if terms.json_schema is None
-        else {SCHEMA: hashlib.sha256(terms.json_schema.encode()).hexdigest()}
-    )
+    """Parameters that say in plan, charge and label what decodes; none for transformers."""
     if terms.decodes_exactly:
-        return {DECODER: "exact", **schema}
-    return {DECODER: "vllm", **schema} if terms.decodes_in_vllm else schema
+        return {DECODER: "exact"}
+    return {DECODER: "vllm"} if terms.decodes_in_vllm else {}
+
+
+def constraint_parameters(terms: CohortTerms) -> dict[str, str]:
+    """Names the schema that constrains decoding: texts of another one are another release."""
+    if terms.json_schema is None:
+        return {}
+    return {SCHEMA: hashlib.sha256(terms.json_schema.encode()).hexdigest()}
 
 
 def constraint_of(terms: CohortTerms, language_model: Any) -> JsonConstraint | None:

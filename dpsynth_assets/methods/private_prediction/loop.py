@@ -40,10 +40,12 @@ class Draws(NamedTuple):
     Attributes:
         tokens: (A,) int64 token ids.
         private: (A,) bool, True for private tokens; which they are is part of the release.
+        decided: How many a schema decided, which are neither private nor public draws.
     """
 
     tokens: np.ndarray
     private: np.ndarray
+    decided: int = 0
 
     @classmethod
     def all_private(cls, tokens: np.ndarray) -> "Draws":
@@ -190,7 +192,7 @@ def generate_documents(
         documents += wave.append(drawing, draws)
         if on_step is not None:
             paid = int(draws.private.sum())
-            on_step(paid, len(drawing) - paid)
+            on_step(paid, len(drawing) - paid - draws.decided)
     return documents  # [amin2024 A1:L22] [amin2025 A1:L11]
 
 
@@ -270,26 +272,20 @@ class _Wave:
         memory for it, which a CPU pays for page by page.
         """
         logits, public = self.next_logits(), self.public_logits(drawing)
+        batch_of_row = self.batch_of_row
         if self._rules.constraint is None:
-            return select(logits, self.batch_of_row, drawing, public)
-        draws = [
-            self._draw_within(logits, batch, None if public is None else public[[place]], select)
-            for place, batch in enumerate(drawing.tolist())
-        ]
-        return Draws(*(np.concatenate(parts) for parts in zip(*draws, strict=True)))
-
-    def _draw_within(
-        self,
-        logits: "torch.Tensor",
-        batch: int,
-        public: "torch.Tensor | None",
-        select: TokenSelector,
-    ) -> Draws:
-        """Draws one batch's token among those its text may go on with, or takes the only one."""
-        allowed = cast("ConstrainedText", self._texts[batch]).choices()
-        if allowed.sum() == 1:
-            return Draws(np.flatnonzero(allowed), np.zeros(1, dtype=bool))
-        return select(logits, self.batch_of_row, np.array([batch]), public, allowed)
+            return select(logits, batch_of_row, drawing, public)
+        tokens, private = np.zeros(len(drawing), np.int64), np.zeros(len(drawing), bool)
+        decided = 0
+        for place, batch in enumerate(drawing.tolist()):
+            allowed = cast("ConstrainedText", self._texts[batch]).choices()
+            if allowed.sum() == 1:
+                tokens[place], decided = allowed.argmax(), decided + 1
+                continue
+            own = None if public is None else public[[place]]
+            drawn = select(logits, batch_of_row, np.array([batch]), own, allowed)
+            tokens[place], private[place] = drawn.tokens[0], drawn.private[0]
+        return Draws(tokens, private, decided)
 
     def _opened(self) -> ConstrainedText | None:
         constraint = self._rules.constraint
@@ -302,7 +298,8 @@ class _Wave:
         self._total[drawing] += 1
         self._written[drawing] += 1
         self._last_token[drawing] = draws.tokens
-        for batch, token, private in zip(*map(np.ndarray.tolist, (drawing, *draws)), strict=True):
+        columns = (drawing, draws.tokens, draws.private)
+        for batch, token, private in zip(*map(np.ndarray.tolist, columns), strict=True):
             document = self._open[batch]
             document.private_tokens += private
             if token != rules.end_token_id:
@@ -310,20 +307,26 @@ class _Wave:
             document.finished = (  # [amin2024 A1:L8]
                 token == rules.end_token_id or len(document.tokens) >= rules.max_document_tokens
             )
+            text = self._texts[batch]
+            if text is not None and not document.finished:
+                text.take(token)
             if document.finished or self._is_spent(batch):
                 self._open[batch] = Document(batch)
                 self._texts[batch] = self._opened()
                 self._written[batch] = 0  # [amin2024 A1:L7] [amin2025 A1:L4]
                 yield document  # [amin2024 A1:L21] [amin2025 A1:L10]
-            elif (text := self._texts[batch]) is not None:
-                text.take(token)
         self._stop_spent(drawing)
 
     def _is_spent(self, batch: int) -> bool:
-        """Whether a batch must stop at once, in the middle of a document if need be."""
-        limit = self._rules.max_tokens_per_batch
-        written_out = limit is not None and self._total[batch] >= limit
-        return bool(self._spent[batch] >= self._rules.tokens_per_batch or written_out)
+        """Whether a batch must stop at once, in the middle of a document if need be.
+
+        What a schema decides is written for nothing, also behind the last private token.
+        """
+        limit, text = self._rules.max_tokens_per_batch, self._texts[batch]
+        if limit is not None and self._total[batch] >= limit:
+            return True
+        out_of_budget = self._spent[batch] >= self._rules.tokens_per_batch
+        return bool(out_of_budget and (text is None or not text.is_decided))
 
     def _stop_spent(self, drawing: np.ndarray) -> None:
         """Retires batches that stand between documents and may not open another."""

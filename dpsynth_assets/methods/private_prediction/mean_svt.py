@@ -94,6 +94,11 @@ class MeanSvt(BatchPrediction[MeanSvtConfig]):
         """Always: every token is compared with public text."""
         return True
 
+    @property
+    def draws_apart(self) -> bool:
+        """Always: public tokens are not drawn privately."""
+        return True
+
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds how many tested private tokens a batch may draw at `target_epsilon`.
 

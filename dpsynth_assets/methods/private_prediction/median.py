@@ -66,6 +66,8 @@ class MedianTokens:
                 draw = meter.spent[active]
                 tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter, allowed)
                 costs.by_batch[indices[active]] += gamma
+                others = np.delete(indices, active)
+                costs.by_batch[others] += self.mechanism.moved_by_slack(len(active))
                 costs.by_draw[indices[active], draw] = gamma
                 return Draws.all_private(tokens)
 

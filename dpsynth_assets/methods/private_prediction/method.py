@@ -28,7 +28,10 @@ from dpsynth_assets.methods.private_prediction.corpus import (
     generate_corpus,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.decoding import decoder_parameters
+from dpsynth_assets.methods.private_prediction.decoding import (
+    constraint_parameters,
+    decoder_parameters,
+)
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
@@ -352,8 +355,31 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         self, tokens: int, parameters: Mapping[str, Any], target_epsilon: float
     ) -> MethodPlan | None:
         """Makes a plan that refuses r tokens a batch; None where they can be drawn."""
-        refusal = self.declared.refusal(tokens, target_epsilon)
+        refusal = self.declared.refusal(tokens, target_epsilon) or self._composition_refusal()
         return None if refusal is None else self.refused_plan(refusal, parameters)
+
+    @property
+    def draws_apart(self) -> bool:
+        """Whether batches of a pass may draw at different steps: some tokens are not drawn."""
+        return self.terms.json_schema is not None
+
+    def _composition_refusal(self) -> str | None:
+        """Refuses an exact composition of draws whose number of steps is not r; zCDP adds up.
+
+        Rounding lets a record move the draws of other batches of its pass. Where those come at
+        other steps than its own, there are more than r joint draws, of ranges that follow what was
+        drawn: their ρ adds up to no more than is charged, and that is all that is proved.
+        """
+        facts = self.declared.facts
+        if not (self.draws_apart and facts.logit_slack > 0 and facts.batches_per_pass > 1):
+            return None
+        if self.terms.accountant != "tight":
+            return None
+        return (
+            f"Expected budget.accountant: zcdp for {self.name} where batches of a forward pass "
+            "draw at different steps and logit_slack is charged, got tight. Set it, or "
+            "batches_per_forward: 1, or decode exactly."
+        )
 
     def refused_plan(self, refusal: str, parameters: Mapping[str, Any]) -> MethodPlan:
         """Makes a plan of no tokens that says why in one line."""
@@ -363,7 +389,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Writes the settings as the ledger keeps them, with what was computed from them."""
         own = self.config.model_dump(mode="json")
         computed = {"tokens_per_batch": tokens, **decoder_parameters(self.terms)}
-        return own | computed | dict(parameters)
+        return own | computed | constraint_parameters(self.terms) | dict(parameters)
 
 
 def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: float) -> int:

@@ -210,13 +210,14 @@ def _key_terms(terms: CohortTerms, keys: int, model: Any) -> CohortTerms:
     """The cohort's terms with planted keys for records, and the decoder that the model has.
 
     The copying model lies in no folder that the exact decoder could read: it is decoded, and
-    charged for rounding, as any other model.
+    charged for rounding, as any other model. No schema constrains keys: the mechanism is the same.
     """
     in_folder = getattr(model, "source", None) is not None
     return replace(
         terms,
         language_model=terms.language_model if in_folder else None,
         accountant="zcdp",
+        json_schema=None,
         labels=(LABEL,),
         label_texts=(LABEL,),
         public_records=keys,

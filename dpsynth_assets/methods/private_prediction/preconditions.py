@@ -10,7 +10,7 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.decoding import decoder_of
+from dpsynth_assets.methods.private_prediction.decoding import constraint_of, decoder_of
 from dpsynth_assets.methods.private_prediction.measured_slack import (
     measured_refusal,
     require_invariant_kernels,
@@ -35,6 +35,7 @@ def check_batches(
     config, terms, model = declared.config, declared.terms, public.language_model
     decoder = decoder_of(terms, model)
     check_slack(config, terms, model, decoder)
+    constraint_of(terms, model)  # Says what stands in its way.
     declared.check(public)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_context, config.max_example_tokens

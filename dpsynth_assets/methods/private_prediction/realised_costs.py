@@ -20,7 +20,8 @@ class RealisedCosts:
     """Ex-post ε of a run's draws, filled in by its selector.
 
     Attributes:
-        by_batch: (batches,) float64, sum over the batch's draws so far.
+        by_batch: (batches,) float64, sum over the batch's draws so far, and over draws of other
+            batches that rounding of its records may have moved.
         by_draw: (batches, r) float64, in the order of the draws; zero where nothing was drawn.
     """
 

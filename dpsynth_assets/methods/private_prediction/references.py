@@ -133,7 +133,7 @@ def _sample(
         texts=None if constraint is None else [constraint.open() for _ in labels],
     )
     if constraint is not None:
-        whole = [constraint.complete(document.tokens) for document in sampled]
+        whole = [constraint.is_followed(model.decode(document.tokens)) for document in sampled]
         labels, sampled = list(compress(labels, whole)), list(compress(sampled, whole))
     rows = corpus_rows(
         model,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.json_grammar import json_grammar
+from dpsynth_assets.json_grammar import allowed_tokens, json_grammar
 
 if TYPE_CHECKING:
     import torch
@@ -32,15 +32,19 @@ class JsonConstraint:
             text_start: Declared beginning of every text, which stands in the prompt.
 
         Raises:
-            ValueError: The tokenizer is none of Rust's, or schema and start exclude each other.
+            ValueError: The tokenizer is none of the library `tokenizers`, schema and start exclude
+                each other, or the schema leaves nothing to choose.
         """
-        from llguidance.hf import from_tokenizer
+        from jsonschema.validators import Draft202012Validator, validator_for
 
-        self._grammar = json_grammar(json.loads(schema), text_start)
+        declared = json.loads(schema)
+        self._validator = validator_for(declared, default=Draft202012Validator)(declared)
+        self._grammar = json_grammar(declared, text_start)
         self._width: int = language_model.vocabulary_size
         self._end: int = language_model.end_token_id
-        self._start: list[int] = language_model.encode(text_start) if text_start else []
-        self._tokens = from_tokenizer(language_model.tokenizer, eos_token=self._end)
+        self._tokens = _read_tokenizer(language_model.tokenizer, self._end)
+        self._start: list[int] = self._tokens.greedy_tokenize(text_start)
+        self.open().choices()  # Whatever stands in the way is told before anything is written.
 
     def open(self, tokens: Sequence[int] = ()) -> "ConstrainedText":
         """Begins a text, with the tokens that it has already."""
@@ -52,9 +56,12 @@ class JsonConstraint:
             text.take(token)
         return text
 
-    def complete(self, tokens: Sequence[int]) -> bool:
-        """Says whether tokens without an end token are a whole text of the schema."""
-        return self.open(tokens).complete
+    def is_followed(self, text: str) -> bool:
+        """Says whether a text is JSON and valid by the schema."""
+        try:
+            return bool(self._validator.is_valid(json.loads(text)))
+        except (ValueError, RecursionError):
+            return False
 
 
 class ConstrainedText:
@@ -70,28 +77,51 @@ class ConstrainedText:
         """Whether the text may end here."""
         return bool(self._matcher.is_accepting())
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether a single token may come next."""
+        return bool(self.choices().sum() == 1)
+
     def choices(self) -> np.ndarray:
         """(V,) bool, the tokens that may come next: at least one, and the end after the end.
 
         It is one where the schema decides how the text goes on. Of the spellings of what it decides
-        the longest is taken: to draw one of them would cost a token and say nothing.
+        the longest is taken: to draw one of them would cost a token and say nothing. The end token
+        may come where a text is complete, and nowhere else, whatever characters it is made of.
+
+        Raises:
+            ValueError: No token may come: the schema has no finite text from here, or every token
+                that may come is the end token, which is kept for the end.
         """
         if self._ended:
             return self._only([self._end])
         decided: list[int] = self._matcher.compute_ff_tokens()
-        if decided:
-            return self._only(decided[:1])
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        allowed = np.zeros(self._width, dtype=bool)
-        known = np.unpackbits(bits, bitorder="little")[: self._width]
-        allowed[: len(known)] = known
         certain: bytes = self._matcher.compute_ff_bytes()
-        return self._without_shorter(allowed, certain) if certain else allowed
+        if decided and not self.complete:
+            allowed = self._only([self._spelled(decided[0], certain)])
+        else:
+            allowed = allowed_tokens(self._matcher, self._width)
+            allowed = self._without_shorter(allowed, certain) if certain else allowed
+        allowed[self._end] = self.complete
+        if self._matcher.is_error() or not allowed.any():
+            raise ValueError(
+                "Expected a schema whose texts can all be finished without the token that ends a "
+                "text, got one that leads to where no token may follow. Mend it or prompt.end, or "
+                "set structured.constrained_decoding: false."
+            )
+        return allowed
 
     def _only(self, tokens: Sequence[int]) -> np.ndarray:
         chosen = np.zeros(self._width, dtype=bool)
         chosen[list(tokens)] = True
         return chosen
+
+    def _spelled(self, token: int, certain: bytes) -> int:
+        """The token that begins certain bytes; where it is the end token, that of one character."""
+        if token != self._end:
+            return token
+        first = certain.decode(errors="replace")[:1]
+        return int(self._tokens.greedy_tokenize(first)[0])
 
     def _without_shorter(self, allowed: np.ndarray, certain: bytes) -> np.ndarray:
         """Leaves of the tokens that spell a part of the certain bytes the longest one."""
@@ -111,11 +141,10 @@ class ConstrainedText:
         Raises:
             ValueError: The token is none of the choices. It is not named.
         """
-        if self._ended and token == self._end:
-            return
-        if self._ended or not self._matcher.consume_token(int(token)):
+        if token == self._end and (self._ended or self.complete):
+            self._ended = True
+        elif self._ended or token == self._end or not self._matcher.consume_token(int(token)):
             raise ValueError("Expected a token that the schema allows here, got another one.")
-        self._ended = token == self._end
 
 
 def constrain(
@@ -127,3 +156,21 @@ def constrain(
     for row, text in zip(rows, texts, strict=True):
         choices = torch.from_numpy(text.choices()).to(logits.device)
         logits[row].masked_fill_(~choices, -torch.inf)
+
+
+def _read_tokenizer(tokenizer: Any, end_token_id: int) -> Any:
+    """The tokenizer as llguidance reads it.
+
+    Raises:
+        ValueError: It is none that llguidance reads.
+    """
+    from llguidance.hf import from_tokenizer
+
+    try:
+        return from_tokenizer(tokenizer, eos_token=end_token_id)
+    except ValueError as error:
+        raise ValueError(
+            "Expected a tokenizer of the library tokenizers (tokenizer.json) for constrained "
+            f"decoding, got {type(tokenizer).__name__}: {error} Take another model, or set "
+            "structured.constrained_decoding: false."
+        ) from None

@@ -30,7 +30,6 @@ SCHEMA = {
         "stars": {"type": "integer", "minimum": 1, "maximum": 5},
     },
 }
-ONE_TEXT = {"const": {"kind": "short"}}
 COLUMNS, LONGEST = 40, 60
 METHODS = {
     "mean_uniform": {},
@@ -47,8 +46,8 @@ class BytesModel:
     def __init__(self):
         torch.manual_seed(0)
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        words = {word: number for number, word in enumerate(["<end>", "<pad>", *alphabet])}
-        tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+        words = {word: number for number, word in enumerate(["<end>", "<pad>", *alphabet, "zz"])}
+        tokenizer = Tokenizer(models.BPE(vocab=words, merges=[("z", "z")]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         self.tokenizer = PreTrainedTokenizerFast(
@@ -153,14 +152,87 @@ def test_choices_follow_from_released_tokens_alone(model, constraint):
     assert asked[0] == asked[1]
 
 
-def test_a_schema_of_one_text_ends_without_a_draw(model):
-    constraint = JsonConstraint(model, json.dumps(ONE_TEXT))
-    select = Drawing()
-    documents = generate_documents(
-        model.model, batches(1), select, rules(model, constraint=constraint)
+@pytest.mark.parametrize(
+    ("schema", "got"),
+    [
+        ({"const": {"kind": "short"}}, "one text"),
+        ({"$ref": "#"}, "no finite text"),
+        (
+            {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}},
+            "no finite text",
+        ),
+    ],
+)
+def test_a_schema_that_leaves_nothing_to_choose_is_refused(model, schema, got):
+    with pytest.raises(ValueError, match=got):
+        JsonConstraint(model, json.dumps(schema))
+
+
+def test_a_batch_writes_what_is_decided_behind_its_last_private_token(model, constraint):
+    """Nine draws: a record costs one to six, and its end is free."""
+    settings = rules(
+        model, constraint=constraint, tokens_per_batch=9, min_tokens_for_new_document=1
     )
-    assert not select.asked
-    assert {model.decode(d.tokens) for d in documents if d.finished} == {'{"kind":"short"}'}
+    cut = []
+    for seed in range(8):
+        documents = generate_documents(model.model, batches(1), Drawing(seed), settings)
+        cut += [document for document in documents if not document.finished]
+    for document in cut:
+        assert not constraint.open(document.tokens).is_decided
+
+
+def test_the_end_token_ends_whole_texts_and_stands_in_no_other_place():
+    model = BytesModel()
+    (model.end_token_id,) = model.encode("zz")
+    constraint = JsonConstraint(model, json.dumps(SCHEMA))
+    text = constraint.open()
+    for token in model.encode('{"kind":"long","who":"b'):
+        text.take(token)
+    assert not text.choices()[model.end_token_id]
+    with pytest.raises(ValueError, match="another one"):
+        constraint.open(model.encode('{"kind":"long","who":"')).take(model.end_token_id)
+    for token in model.encode('","stars":5}'):
+        text.take(token)
+    assert np.flatnonzero(text.choices()).tolist() == [model.end_token_id]
+
+
+def test_what_the_schema_decides_is_spelled_without_the_end_token():
+    model = BytesModel()
+    (model.end_token_id,) = model.encode("zz")
+    schema = {"type": "object", "required": ["zzz", "a"], "additionalProperties": False}
+    schema["properties"] = {"zzz": {"type": "boolean"}, "a": {"const": "zz"}}
+    constraint = JsonConstraint(model, json.dumps(schema))
+    documents = generate_documents(
+        model.model, batches(1), Drawing(), rules(model, constraint=constraint)
+    )
+    texts = {model.decode(d.tokens) for d in documents if d.finished}
+    assert texts == {'{"zzz":true,"a":"zz"}', '{"zzz":false,"a":"zz"}'}
+
+
+def test_a_text_that_needs_its_own_end_token_is_refused():
+    model = BytesModel()
+    (model.end_token_id,) = model.encode("{")
+    with pytest.raises(ValueError, match="no token may follow"):
+        JsonConstraint(model, json.dumps(SCHEMA))
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused_in_one_line():
+    model = BytesModel()
+    model.tokenizer = object()
+    with pytest.raises(ValueError, match=r"Expected a tokenizer .* got object") as error:
+        JsonConstraint(model, json.dumps(SCHEMA))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["mean_uniform", "median_clustered"])
+def test_what_stands_in_the_way_is_told_before_the_charge(name, bound, cases):
+    model = BytesModel()
+    model.tokenizer = object()
+    method = bound(name)
+    (stage,) = method.plan(8.0).stages
+    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    with pytest.raises(ValueError, match="Expected a tokenizer"):
+        method.check_public(stage, public)
 
 
 def test_a_constraint_opens_after_the_declared_start_and_spells_as_it_does(model):
@@ -231,7 +303,9 @@ def test_every_row_of_every_method_validates(name, bound, cases, model):
     for text in rows["text"]:
         jsonschema.validate(json.loads(text), SCHEMA)
     facts = done.value.facts
-    assert facts["public_tokens"] > facts["private_tokens"]
+    if name != "mean_svt":  # It alone draws public tokens; what a schema decides is no draw.
+        assert facts["public_tokens"] == 0
+    assert facts["private_tokens"] < facts["tokens"]
 
 
 def test_the_floor_follows_the_schema(bound, cases, model):
@@ -264,3 +338,42 @@ def test_another_schema_is_another_release(bound):
     assert None not in named[:2]
     assert named[0] != named[1]
     assert named[2] is None
+
+
+def test_the_median_charges_rounding_for_draws_of_every_batch_of_its_pass(bound, cases, model):
+    """Batches draw at different steps; a record may move all of them."""
+    method = bound("median_clustered", logit_slack=0.01, temperature=1.0, batches_per_forward=4)
+    plan = method.plan(8.0)
+    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    done = cases.release(method, plan, cases.private(64), public)
+    draws = done.value.facts["private_tokens"]
+    by_batch = done.value.internal["ex_post_epsilon_by_batch"]
+    assert len(by_batch) == 4  # One pass.
+    assert (by_batch >= 4 * 0.01 * draws - 1e-9).all()
+
+
+def test_an_exact_composition_of_draws_that_come_apart_is_refused_where_rounding_counts(bound):
+    for name, schema in (("mean_uniform", SCHEMA), ("mean_svt", None)):
+        method = bound(name, schema)
+        tight = replace(method.terms, accountant="tight")
+        refused = type(method)(method.config, tight).plan(8.0).refusal
+        assert "accountant: zcdp" in refused
+        alone = method.config.model_copy(update={"batches_per_forward": 1})
+        assert type(method)(alone, tight).plan(8.0).refusal is None
+    free = bound("mean_uniform", None)
+    tight = replace(free.terms, accountant="tight")
+    assert type(free)(free.config, tight).plan(8.0).refusal is None
+
+
+def test_few_shot_follows_no_schema_and_does_not_say_so(cases):
+    terms = cases.terms(public_records=4000, json_schema=json.dumps(SCHEMA))
+    plan = bound_method("few_shot", {"subsets": 32}, terms).plan(8.0)
+    assert "json_schema_sha256" not in plan.parameters
+
+
+def test_planted_keys_are_written_whatever_the_schema_is(bound):
+    from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
+
+    method = bound("mean_uniform", logit_slack=0.0001)
+    task = batches_task(method, 8.0, BytesModel())
+    assert task.method.terms.json_schema is None

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
+from dpsynth_assets.methods.private_prediction.config import settings_for
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.tails import LARGEST_TAIL, percent
@@ -174,3 +176,13 @@ def test_the_share_of_hashed_contexts_that_are_kept_is_that_of_draws(k, load):
     slots = np.random.default_rng(0).poisson(load, (400_000, k))
     kept = (slots == 1).all(axis=1).mean()
     assert filled_share(method.declared) == pytest.approx(kept, rel=0.06)
+
+
+def test_methods_on_another_release_have_the_settings_of_those_they_draw_like():
+    chosen = {
+        name: settings_for(name, LanguageModelSpec(kind="smollm2"))
+        for name in ("mean_uniform", "mean_svt", "mean_svt_on_generator", "mean_with_shots")
+    }
+    assert chosen["mean_svt_on_generator"] == chosen["mean_svt"]
+    assert chosen["mean_with_shots"] == chosen["mean_uniform"]
+    assert all("public_top_k" in settings for settings in chosen.values())
