@@ -250,8 +250,11 @@ def test_costs_of_tokens_by_place_are_the_costs_of_the_batches_and_stay_internal
     corpus = release.value
     places = corpus.internal["token_cost_by_position"]
     total = corpus.internal["ex_post_epsilon_by_batch"].sum()
-    assert (places["count"] * places["mean"]).sum() == pytest.approx(total)
-    assert places["count"].sum() == corpus.facts["private_tokens"]
+    # A batch that draws no more bears what rounding of its records moves in the others' draws.
+    own, draws = (places["count"] * places["mean"]).sum(), corpus.facts["private_tokens"]
+    moved = 4 * config.logit_slack / config.temperature * draws * corpus.facts["batches"]
+    assert own - 1e-9 <= total <= own + moved
+    assert places["count"].sum() == draws
     assert len(places["mean"]) <= SMALL["max_document_tokens"] + 1
     assert (places["p10"] <= places["p50"]).all()
     assert (places["p50"] <= places["p90"]).all()

@@ -101,12 +101,13 @@ def test_costs_of_single_tokens_are_read_back_with_their_passes(
     resumed = generated("median_clustered", cases, language_model, passes).value.internal
     places = resumed["token_cost_by_position"]
     assert resumed["ex_post_epsilon_by_batch"][:4].min() > 0  # batches of the two kept passes
-    total = resumed["ex_post_epsilon_by_batch"].sum()
-    assert (places["count"] * places["mean"]).sum() == pytest.approx(total)
+    own, total = (places["count"] * places["mean"]).sum(), resumed["ex_post_epsilon_by_batch"].sum()
+    assert own <= total + 1e-9  # Batches also bear what they move in the draws of others.
     passes.kept = {number: json.loads(json.dumps(kept)) for number, kept in passes.kept.items()}
     again = generated("median_clustered", cases, language_model, passes).value.internal
     for name, values in places.items():
         assert np.array_equal(again["token_cost_by_position"][name], values)
+    assert np.array_equal(again["ex_post_epsilon_by_batch"], resumed["ex_post_epsilon_by_batch"])
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"median_clustered"}))
