@@ -182,9 +182,12 @@ def expected(
         levels.append(_mean_near(asked, there))
         level_weights.append(weight)
         if of_line := [cell for cell in there if cell.line == line]:
+            nearness = _nearness(asked, of_line)
             means.append(_mean_near(asked, of_line))
-            gains.append(means[-1] - levels[-1])
-            gain_weights.append(weight * float(_nearness(asked, of_line).max()))
+            # A cell is compared with others of its own place: with more to go on all are better.
+            gained = [cell.share - _mean_near(cell.place, there) for cell in of_line]
+            gains.append(float(np.average(gained, weights=nearness)))
+            gain_weights.append(weight * float(nearness.max()))
     level = np.average(levels, weights=level_weights)
     nearest = min(own, key=lambda cell: (-likeness(domain, cell.domain), abs(cell.place - asked)))
     return Expectation(
