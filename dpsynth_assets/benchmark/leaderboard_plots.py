@@ -102,6 +102,8 @@ def _lines(
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     if ticks is not None:
         axes.set_xticks(sorted(set(ticks)))
+        low, high = axes.get_xlim()  # Points of one budget must not fill the whole width.
+        axes.set_xlim(min(low, min(ticks) / 1.5), max(high, max(ticks) * 1.5))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(xlabel=label, ylabel=name)
