@@ -16,6 +16,8 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
 TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}
 _DPI = 90
+_LEGEND_CHARACTERS, _LEGEND_MARK = 14, 6
+"""Characters of a legend in an inch, and those that a mark and its blanks take."""
 _MOST_BARS = 400
 
 
@@ -200,10 +202,13 @@ def new_axes(width: float, height: float) -> tuple[Any, Any]:
 def add_legend(axes: Any, entries: int) -> None:
     """Names the colours above the axes, where they hide no bar; too many names are left out."""
     if 0 < entries <= 2 * len(COLORS):
+        _, names = axes.get_legend_handles_labels()
+        fitting = int(axes.figure.get_figwidth() * _LEGEND_CHARACTERS)
+        columns = fitting // (max(map(len, names), default=0) + _LEGEND_MARK)
         axes.legend(
             fontsize=7,
             frameon=False,
-            ncols=min(4, entries),
+            ncols=max(1, min(4, entries, columns)),  # A wider legend would squeeze the axes.
             loc="lower left",
             bbox_to_anchor=(0, 1),
         )
