@@ -79,7 +79,7 @@ class GenerationTask:
         model, config = self.public.language_model, self.config
         constraint = constraint_of(self.terms, model)
         most = getattr(config, "max_tokens_per_batch", None)
-        if most is None and constraint is not None:  # A document costs a token, or all are alike.
+        if most is None and constraint is not None:  # Every document costs a token.
             most = self.tokens_per_batch * config.max_document_tokens
         return GenerationRules(
             tokens_per_batch=self.tokens_per_batch,

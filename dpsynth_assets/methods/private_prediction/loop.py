@@ -96,7 +96,7 @@ class GenerationRules:
         rows_per_pass: P, the most contexts of one forward pass (`forward_passes`). None: no limit,
             where a row's logits do not depend on other rows, or nothing is private.
         constraint: The schema that every document follows; None: text is free. It needs
-            `max_tokens_per_batch`, since a schema of one text leaves nothing to draw.
+            `max_tokens_per_batch`: what a schema decides is not among the private tokens.
     """
 
     tokens_per_batch: int

@@ -44,7 +44,7 @@ class JsonConstraint:
         self._end: int = language_model.end_token_id
         self._tokens = _read_tokenizer(language_model.tokenizer, self._end)
         self._start: list[int] = self._tokens.greedy_tokenize(text_start)
-        self.open().choices()  # Whatever stands in the way is told before anything is written.
+        self._require_a_choice()
 
     def open(self, tokens: Sequence[int] = ()) -> "ConstrainedText":
         """Begins a text, with the tokens that it has already."""
@@ -55,6 +55,18 @@ class JsonConstraint:
         for token in (*self._start, *tokens):
             text.take(token)
         return text
+
+    def _require_a_choice(self) -> None:
+        """Refuses what no text can begin with, before anything is written or charged."""
+        text = self.open()
+        while text.is_decided and not text.complete:
+            if text.is_stuck:
+                raise ValueError(
+                    "Expected a schema whose texts can be written without the token that ends a "
+                    "text, got one that leads to where no token may follow. Mend it or prompt.end, "
+                    "or set structured.constrained_decoding: false."
+                )
+            text.take(int(text.choices().argmax()))
 
     def is_followed(self, text: str) -> bool:
         """Says whether a text is JSON and valid by the schema."""
@@ -71,6 +83,8 @@ class ConstrainedText:
         self._matcher, self._tokens = matcher, tokens
         self._width, self._end = width, end_token_id
         self._ended = False
+        self.is_stuck = False
+        """Whether no token may follow though the text is not complete."""
 
     @property
     def complete(self) -> bool:
@@ -87,11 +101,11 @@ class ConstrainedText:
 
         It is one where the schema decides how the text goes on. Of the spellings of what it decides
         the longest is taken: to draw one of them would cost a token and say nothing. The end token
-        may come where a text is complete, and nowhere else, whatever characters it is made of.
+        may come where a text is complete, whatever characters it is made of, and where nothing else
+        can: the schema has no finite text from here, or needs the end token itself.
 
-        Raises:
-            ValueError: No token may come: the schema has no finite text from here, or every token
-                that may come is the end token, which is kept for the end.
+        **Privacy** Where a text is stuck follows from tokens that may not be kept yet. An error
+        would tell of them, so the text ends there and is no record.
         """
         if self._ended:
             return self._only([self._end])
@@ -104,11 +118,8 @@ class ConstrainedText:
             allowed = self._without_shorter(allowed, certain) if certain else allowed
         allowed[self._end] = self.complete
         if self._matcher.is_error() or not allowed.any():
-            raise ValueError(
-                "Expected a schema whose texts can all be finished without the token that ends a "
-                "text, got one that leads to where no token may follow. Mend it or prompt.end, or "
-                "set structured.constrained_decoding: false."
-            )
+            self.is_stuck = True
+            return self._only([self._end])
         return allowed
 
     def _only(self, tokens: Sequence[int]) -> np.ndarray:
@@ -141,7 +152,7 @@ class ConstrainedText:
         Raises:
             ValueError: The token is none of the choices. It is not named.
         """
-        if token == self._end and (self._ended or self.complete):
+        if token == self._end and (self._ended or self.is_stuck or self.complete):
             self._ended = True
         elif self._ended or token == self._end or not self._matcher.consume_token(int(token)):
             raise ValueError("Expected a token that the schema allows here, got another one.")

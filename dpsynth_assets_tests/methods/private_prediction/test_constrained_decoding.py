@@ -216,6 +216,17 @@ def test_a_text_that_needs_its_own_end_token_is_refused():
         JsonConstraint(model, json.dumps(SCHEMA))
 
 
+def test_a_text_that_is_stuck_ends_without_an_error_and_is_no_record():
+    """An error would tell of tokens that nobody has kept."""
+    model = BytesModel()
+    (model.end_token_id,) = model.encode("}")
+    constraint = JsonConstraint(model, json.dumps(SCHEMA))
+    settings = rules(model, constraint=constraint)
+    documents = generate_documents(model.model, batches(1), Drawing(), settings)
+    assert any(document.finished for document in documents)
+    assert not any(constraint.is_followed(model.decode(d.tokens)) for d in documents)
+
+
 def test_a_tokenizer_that_cannot_be_read_is_refused_in_one_line():
     model = BytesModel()
     model.tokenizer = object()
