@@ -15,6 +15,9 @@ PRIOR = 1e-4
 OCCURRENCES = 6
 """m: most records that hold one secret word of `yelp_category_rating`, a declared constant."""
 
+STEERED_LAYERS = (5, 11, 17, 23)
+"""First of four neighbouring layers of SmolLM2's 30; 17 to 20 is the default of `epsvec`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
@@ -258,6 +261,26 @@ def parts_of_epsvec(size: Size, _epsilon: float) -> Iterable[Entry]:
         yield Entry(title=title, method="epsvec", settings={**size.vectors, **changes})
 
 
+def layers_of_epsvec(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """Figure 9 of Banayeeanzade et al. 2026: which four layers are steered, and how far."""
+    yield Entry(title="not steered", method="epsvec",
+                settings={**size.vectors, "use_vectors": False})  # fmt: skip
+    for first in STEERED_LAYERS:
+        block = list(range(first, first + 4))
+        for strength in (1.0, 2.0, 4.0, 8.0):
+            yield Entry(
+                title=f"layers {first} to {first + 3}, β = {strength:g}",
+                method="epsvec",
+                settings={**size.vectors, "layers": block, "strengths": [strength]},
+            )
+
+
+def records_of_epsvec(size: Size, _epsilon: float) -> Iterable[Entry]:
+    """EPSVec with few records of each label: what vectors add to fixed shots."""
+    for title, used in (("fixed shots", False), ("fixed shots and vectors", True)):
+        yield Entry(title=title, method="epsvec", settings={**size.vectors, "use_vectors": used})
+
+
 def prediction(size: Size, epsilon: float) -> Iterable[Entry]:
     """Table 3 of Amin et al. 2025: the mean, two examples a context, clusters, the median."""
     clusters = {"cluster_histogram": {"clusters_per_label": 3 if epsilon > 5 else 2}}
@@ -385,6 +408,14 @@ PRESETS = {
     "epsvec_parts": Preset(
         entries=_with(("real_data", "public_only"), parts_of_epsvec), cohorts=("letters",),
         epsilons=(5.0,), size={"records": 500, "held_out": 250, "rows": 120},
+    ),
+    "epsvec_layers": Preset(
+        entries=_with(("real_data", "public_only"), layers_of_epsvec), cohorts=("yelp_rating",),
+        epsilons=(5.0,), size={"records": 500, "held_out": 250, "rows": 120},
+    ),
+    "epsvec_records": Preset(  # With --per-label 50, 100, 250, 500.
+        entries=_with(("real_data", "public_only"), records_of_epsvec), cohorts=("yelp_rating",),
+        epsilons=(5.0,), per_label=500, size={"held_out": 500, "rows": 200},
     ),
     "evolution": Preset(
         entries=_with(("real_data", "public_only"), evolution),

@@ -43,6 +43,7 @@ from dpsynth_assets.benchmark.cells import (
     made_rows,
     make_cell,
     score_cell,
+    stands,
 )
 from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR, Line, line_of, sentences, shares
 from dpsynth_assets.benchmark.references import REFERENCES
@@ -137,7 +138,7 @@ def measure(table: Table, cohort: Cohort, deadline: float) -> None:
     rows = table.scored_rows(cohort)
     for cell, title in table.cells(cohort):
         made = is_made(table.options.work, cell)
-        if made and found_cell(table.options.work, cell, rows) is None:
+        if made and not stands(found_cell(table.options.work, cell, rows)):
             bench = bench or opened(table, cohort)
             bench.scored_rows = rows
             _print(cell, title, score_cell(bench, cell))
@@ -264,6 +265,8 @@ def asked(options: argparse.Namespace) -> Table:
         preset = replace(preset, per_label=preset.per_label and 40)
     else:
         size = replace(size, **preset.size)
+    if options.per_label is not None:
+        preset = replace(preset, per_label=options.per_label)
     if options.records is not None:
         size = replace(size, records=options.records)
     if options.batches is not None:
@@ -306,6 +309,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--delta", type=float, help="δ; default 1e-6, or the preset's")
     parser.add_argument("--sizes", choices=list(SIZES), default="small")
     parser.add_argument("--records", type=int, help="most source records")
+    parser.add_argument("--per-label", type=int, help="source records of each label")
     parser.add_argument("--batches", type=int, help="most batches of private prediction")
     parser.add_argument("--contexts", type=int, help="contexts of a batch at ε = 10, s")
     parser.add_argument(

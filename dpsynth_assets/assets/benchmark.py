@@ -84,7 +84,7 @@ def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
         place = _place(spec, dataset, line, context.partition_key)
         report = progress.start(context, f"{dataset}/{line}")
         bench = DatasetBench(spec, dataset, benchmark_folder(spec.name), report)
-        kept = bench.found(place) is not None
+        kept = bench.is_done(place)
         return dg.MaterializeResult(metadata=_metadata(bench.run(place), kept=kept))
 
     return cell

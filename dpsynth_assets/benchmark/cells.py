@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.benchmark.cohorts import Cohort
-from dpsynth_assets.benchmark.cost import metered
+from dpsynth_assets.benchmark.cost import metered, package_code
 from dpsynth_assets.benchmark.references import REFERENCES
 from dpsynth_assets.benchmark.scores import Scorer
 from dpsynth_assets.method_run import MethodRun, run_method
@@ -183,15 +183,20 @@ class Bench:
 
 def found_cell(folder: Path, cell: Cell, scored_rows: int) -> dict[str, Any] | None:
     """Reads back a finished cell and its scores; None if it is not there."""
-    file = _scores_file(folder, cell, scored_rows)
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return _read(_scores_file(folder, cell, scored_rows))
+
+
+def stands(result: Mapping[str, Any] | None) -> bool:
+    """Whether a kept result need not be found anew: other code may not refuse what one refused."""
+    return result is not None and ("refusal" not in result or result.get("code") == package_code())
 
 
 def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     """Makes one corpus, unless an earlier run has kept it; returns its facts."""
     facts_file = _file(bench.folder, "cells", cell, ".json")
-    if facts_file.exists():
-        return json.loads(facts_file.read_text(encoding="utf-8"))
+    kept = _read(facts_file)
+    if kept is not None and stands(kept):
+        return kept
     with metered() as cost:
         facts = _made(bench, cell)
     facts |= cost.to_json()
@@ -206,8 +211,8 @@ def made_rows(folder: Path, cell: Cell) -> int:
 
 
 def is_made(folder: Path, cell: Cell) -> bool:
-    """Whether an earlier run has finished the corpus, or found that its plan is refused."""
-    return _file(folder, "cells", cell, ".json").exists()
+    """Whether an earlier run has finished the corpus, or this code has refused its plan."""
+    return stands(_read(_file(folder, "cells", cell, ".json")))
 
 
 def score_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
@@ -316,6 +321,10 @@ def _kept(folder: Path, cell: Cell) -> tuple[Path, Path]:
 
 def _scores_file(folder: Path, cell: Cell, scored_rows: int) -> Path:
     return _file(folder, "scores", cell, f"-{scored_rows}.json")
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:

@@ -40,10 +40,15 @@ class RunCost:
         return asdict(self)
 
 
+def package_code() -> str:
+    """Beginning of a digest of this package's code, as it lies on disk."""
+    return code_digest(_PACKAGE)[:12]
+
+
 @contextmanager
 def metered() -> Iterator[RunCost]:
     """Yields the cost of what runs inside, filled in at the end."""
-    cost = RunCost(code=code_digest(_PACKAGE)[:12])
+    cost = RunCost(code=package_code())
     began, before = (time.monotonic(), time.process_time()), COUNTS.copy()
     follows = _reset_peak()
     yield cost

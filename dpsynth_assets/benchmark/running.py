@@ -15,6 +15,7 @@ from dpsynth_assets.benchmark.cells import (
     is_made,
     make_cell,
     score_cell,
+    stands,
 )
 from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort, read_documents, whole_texts
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
@@ -157,15 +158,15 @@ class DatasetBench:
         """A finished cell with its scores; None if it is not there."""
         return found_cell(self.folder, self.cell(place), self.scored_rows)
 
-    def is_made(self, place: Place) -> bool:
-        """Whether the corpus is there, scored or not."""
-        return is_made(self.folder, self.cell(place))
+    def is_done(self, place: Place) -> bool:
+        """Whether `run` has nothing to do: a plan that other code refused is tried again."""
+        return stands(self.found(place))
 
     def run(self, place: Place) -> dict[str, Any]:
         """Makes and scores a cell, or reads back what an earlier run has finished."""
         cell = self.cell(place)
         found = found_cell(self.folder, cell, self.scored_rows)
-        if found is not None:
+        if found is not None and stands(found):
             return found
         bench = self._bench(place.records)
         if not is_made(self.folder, cell):

@@ -50,7 +50,7 @@ def run(
         for place in places(spec)
         if (not dataset or place.dataset in dataset) and (not line or place.line in line)
     ]
-    lacking = [place for place in asked if benches[place.dataset].found(place) is None]
+    lacking = [place for place in asked if not benches[place.dataset].is_done(place)]
     done = len(asked) - len(lacking)
     for number, place in enumerate(lacking):
         if time.monotonic() > deadline:

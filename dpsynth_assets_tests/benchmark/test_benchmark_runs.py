@@ -132,6 +132,26 @@ def test_a_dataset_may_be_scored_on_fewer_rows(letters, home):
     assert board.facts["rows scored"] == "20, 12 on few"
 
 
+def test_a_plan_that_other_code_refused_is_tried_again(letters, home):
+    settings = {"expected_batch_size": 4, "max_batches": 1}
+    methods = [{"name": "mean", "method": "mean_uniform", "settings": settings}]
+    changes = {"methods": methods, "references": []}
+    spec = read_benchmark(write(letters, grid=[{"epsilons": [0.01], "records": [300]}], **changes))
+    (place,) = places(spec)
+    folder = benchmark_folder("tiny")
+    refused = DatasetBench(spec, "letters", folder).run(place)
+    assert "refusal" in refused
+    assert DatasetBench(spec, "letters", folder).is_done(place)
+
+    for file in folder.glob("*/*.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "code": "other"}))
+    bench = DatasetBench(spec, "letters", folder)
+    assert bench.found(place) is not None  # A report still tells it.
+    assert not bench.is_done(place)
+    assert bench.run(place)["code"] == refused["code"]
+    assert bench.is_done(place)
+
+
 def test_a_wrong_line_is_refused_before_anything_is_made(letters, home):
     found = CliRunner().invoke(app, ["run", str(write(letters)), "--line", "evolvd"])
     assert found.exit_code == 2
