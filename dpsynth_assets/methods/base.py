@@ -31,6 +31,7 @@ from dpsynth_assets.methods.stages import (
     SyntheticCorpus,
 )
 from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.methods.text_form import TextForm, schema_parameters
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
@@ -81,7 +82,7 @@ class CohortTerms:
             declares that base.
         generator: That base's conditional generator, likewise.
         domain: What that base says its texts are; empty where it says nothing.
-        json_schema: JSON schema, as JSON, that private prediction is constrained to; None: to none.
+        json_schema: JSON schema, as JSON, that decoding is constrained to; None: to none.
         secrets: What the dataset file promises to secrets; None where it names none.
         secret_share: Share of that promise which the planned method may use in one round, of its
             squared μ; None where nothing else tells of the secrets.
@@ -145,6 +146,17 @@ class Staged(ABC, Generic[ConfigT]):
     def public_inputs(self) -> frozenset[str]:
         """Artifacts of the public base that stages read, by the last part of their asset keys."""
         return frozenset()
+
+    @property
+    def follows_schema(self) -> bool:
+        """Whether decoding is constrained to a declared schema, so that rows are valid records."""
+        return False
+
+    @property
+    def form(self) -> TextForm:
+        """The form of the texts that it writes."""
+        schema = self.terms.json_schema if self.follows_schema else None
+        return TextForm.of(schema, self.terms.prompts)
 
     @property
     def uses_engine(self) -> bool:
@@ -219,6 +231,7 @@ class Staged(ABC, Generic[ConfigT]):
             )
         if self.terms.prompts is not None:  # Other prompts are another release.
             parameters = {**parameters, "prompts": self.terms.prompts.to_json()}
+        parameters = {**parameters, **schema_parameters(self.form.schema)}
         stages = tuple(
             replace(
                 stage,
@@ -326,8 +339,6 @@ class Method(Staged[ConfigT]):
     """Whether it charges anything itself, beside the releases it builds on."""
     writes_corpus: ClassVar[bool] = True
     """Whether there is a corpus at all; a method may release a downstream model instead."""
-    follows_schema: ClassVar[bool] = False
-    """Whether its rows are valid records of a declared schema, because decoding is constrained."""
     rows_are_free: ClassVar[bool] = True
     """Whether `write` makes the rows, any number of them; else a paid stage releases them."""
     chooses_rows: ClassVar[bool] = False

@@ -7,10 +7,11 @@ post-processing.
 Both shares are of all samples, as there: what validates also parses.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
+
+from dpsynth_assets.json_records import parsed, validator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,39 +56,10 @@ def structure_scores(texts: Sequence[str], schema: Mapping[str, Any]) -> Structu
         texts: The corpus.
         schema: A JSON schema that `StructuredSpec` accepted: its references stay within it.
     """
-    is_valid = _validator(schema)
-    values = [value for text in texts for value in _parsed(text)]
+    is_valid = validator(schema)
+    values = [value for text in texts for value in parsed(text)]
     return StructureScores(
         samples=len(texts),
         parsed=len(values),
         valid=sum(is_valid(value) for value in values),
     )
-
-
-def _parsed(text: str) -> list[Any]:
-    """The JSON value of a text in a list; none where the text is not JSON."""
-    try:
-        return [json.loads(text, parse_constant=_refuse_constant)]
-    except (ValueError, RecursionError):
-        return []
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuses NaN and Infinity, which Python would read."""
-    raise ValueError(f"Expected a JSON number, got {name}.")
-
-
-def _validator(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
-    """The schema's validator; its empty registry fetches nothing from anywhere."""
-    from jsonschema.validators import Draft202012Validator, validator_for
-    from referencing import Registry
-
-    validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
-
-    def is_valid(value: Any) -> bool:
-        try:
-            return bool(validator.is_valid(value))
-        except RecursionError:  # A text may nest deeper than Python calls.
-            return False
-
-    return is_valid

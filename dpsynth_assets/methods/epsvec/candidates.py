@@ -143,12 +143,13 @@ def write_texts(
         def report(share: float, start: float = label / labels) -> None:
             progress(start + share / labels, "writing texts")
 
-        sampling = Sampling(
+        free = Sampling(
             temperature=config.scaffold_temperature,
             max_new_tokens=config.max_document_tokens,
             seed=public_seed(seed, "texts", label),
             stop=scaffold.stop,
         )
+        sampling = scaffold.form.constrained(free)
         prompts = [scaffold.prompt(label, shots) for shots in shots_of(label, count)]
         made = engine.generate(prompts, sampling, provenance=provenance, progress=report)
         texts = [scaffold.read(each) for each in made]

@@ -88,6 +88,11 @@ class EpsVec(Method[EpsVecConfig]):
         return {} if model is None or model.kind == "embedded" else {"top_p": PRETRAINED_TOP_P}
 
     @property
+    def follows_schema(self) -> bool:
+        """Always: candidates, negatives and rows are written under the schema."""
+        return True
+
+    @property
     def uses_engine(self) -> bool:
         """Always: everything is written and read through the engine."""
         return True

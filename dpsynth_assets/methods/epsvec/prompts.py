@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.engines import Engine, Generation
 from dpsynth_assets.models.prompt_templates import GAP, PromptTemplates, prompted
 
@@ -63,6 +64,7 @@ class Scaffold:
         codec: The engine's model, with its templates; None for an engine without tokens.
         templates: What prompts are written in where there is no codec.
         stop: Texts that end a document.
+        form: What a document has to be.
     """
 
     label_texts: tuple[str, ...]
@@ -70,6 +72,7 @@ class Scaffold:
     codec: Any | None
     templates: PromptTemplates | None
     stop: tuple[str, ...] = ()
+    form: TextForm = FREE
 
     def prompt(self, label: int, shots: Sequence[str]) -> "Prompt":
         """The prompt after which the model writes one more text of a label."""
@@ -95,7 +98,10 @@ class Scaffold:
         return list(self._tokens.encode(text))[:max_tokens] if text.strip() else []
 
     def read(self, generation: Generation) -> str:
-        """The text that was written, without what closes it; blank where there is none."""
+        """The text that was written, without what closes it; blank where none of the form was."""
+        return self.form.read(self._written(generation))
+
+    def _written(self, generation: Generation) -> str:
         if self.codec is not None and generation.token_ids and CLOSING not in self.stop:
             text: str = self.codec.read_text(list(generation.token_ids))[0]
             return text.strip()
@@ -129,6 +135,7 @@ def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Sca
         codec=None if model is None else prompted(model, templates),
         templates=templates,
         stop=stop,
+        form=TextForm.of(terms.json_schema, templates),
     )
 
 

@@ -73,13 +73,14 @@ class Writer:
     def texts(self, label: int, count: int, round_number: int, report: Any) -> list[Generation]:
         """Writes texts of one label; another round gives other texts."""
         seed = round_seed(self.seed, round_number)
-        sampling = Sampling(
+        free = Sampling(
             temperature=self.config.temperature,
             top_p=self.config.top_p,
             max_new_tokens=self.config.max_new_tokens,
             seed=public_seed(seed, "rows", label),
             stop=self.scaffold.stop,
         )
+        sampling = self.scaffold.form.constrained(free)
         shots = self.shots.drawn(label, count, self.config, public_seed(seed, "prompts", label))
         prompts = [self.scaffold.prompt(label, each) for each in shots]
         with self._steered(label) as engine:  # [epsvec A2:L6]

@@ -18,10 +18,13 @@ from dpsynth_assets.methods.evolution.prompts import (
 from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.text_form import FREE, TextForm
 
 
-def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) -> TextApi:
-    """Opens what the settings name.
+def open_api(
+    config: EvolutionConfig, terms: CohortTerms, public: PublicInputs, form: TextForm = FREE
+) -> TextApi:
+    """Opens what the settings name; it writes texts of a form.
 
     Raises:
         ValueError: A model, an engine or a prompt file is missing.
@@ -31,13 +34,13 @@ def open_api(config: EvolutionConfig, terms: CohortTerms, public: PublicInputs) 
             raise ValueError("Expected the public language model, got none. Materialise it first.")
         texts = dict(zip(terms.labels, terms.label_texts, strict=True))
         exactly = terms.decodes_exactly
-        writer = PublicModelApi(public.language_model, texts, config, exactly=exactly)
+        writer = PublicModelApi(public.language_model, texts, config, exactly=exactly, form=form)
         return writer if config.variation == "prefix" else open_infilling(writer, config)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")
     random_prompt, variation_prompt = read_prompts(config, terms)
     variables = label_variables(config, terms)
-    return EngineApi(public.engine, random_prompt, variation_prompt, variables, config)
+    return EngineApi(public.engine, random_prompt, variation_prompt, variables, config, form)
 
 
 def label_variables(config: EvolutionConfig, terms: CohortTerms) -> dict[str, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from dpsynth_assets.methods.evolution.prompts import (
     masked,
 )
 from dpsynth_assets.methods.evolution.text_api import ShareCallback
+from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class EngineApi:
         variation_prompt: Template of variations.
         variables: Variables of each label, by composite label value.
         config: Lengths, sampling and whether messages go through a chat template.
+        form: What a text has to be. Whole records are written anew, however short a text was.
 
     **Source** Xie et al. 2024: random generation with pseudo-classes (`replacement_rules`),
     variations by paraphrasing in a tone or by filling in blanks, with adaptive text lengths.
@@ -43,8 +46,10 @@ class EngineApi:
         variation_prompt: PromptFile,
         variables: Mapping[str, Mapping[str, str]],
         config: EvolutionConfig,
+        form: TextForm = FREE,
     ) -> None:
         self._engine, self._config, self._variables = engine, config, variables
+        self._form = replace(form, text_start="")  # Prompt files open no text.
         self._random_prompt, self._variation_prompt = random_prompt, variation_prompt
 
     def random(
@@ -89,7 +94,7 @@ class EngineApi:
         return max(1, len(text.split()) + change)
 
     def _limit(self, words: int) -> int:
-        per_word = self._config.tokens_per_word
+        per_word = None if self._form.schema else self._config.tokens_per_word
         longest = self._config.max_new_tokens
         return longest if per_word is None else max(1, min(longest, math.ceil(per_word * words)))
 
@@ -113,8 +118,11 @@ class EngineApi:
         provenance: Provenance,
         progress: ShareCallback | None,
     ) -> list[str]:
-        written = self._engine.generate(prompts, sampling, provenance=provenance, progress=progress)
-        return [generation.text.strip() for generation in written]
+        constrained = self._form.constrained(sampling)
+        written = self._engine.generate(
+            prompts, constrained, provenance=provenance, progress=progress
+        )
+        return [self._form.read(generation.text.strip()) for generation in written]
 
 
 def _row_rng(seed: int, row: int) -> np.random.Generator:

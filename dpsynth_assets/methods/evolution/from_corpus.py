@@ -22,7 +22,7 @@ class StartingRows:
 
     Attributes:
         api: Writes variations, and random texts where a label has too few rows.
-        rows: Label -> released rows.
+        rows: Label -> released rows of the form that is asked for.
     """
 
     api: TextApi
@@ -83,7 +83,7 @@ class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
         """Opens the writer, which begins with released rows."""
         rows = self.rows_behind(self.config.corpus, public)
         by_label = {
-            label: rows.filter(rows["label"] == label)["text"].to_list()
+            label: list(filter(self.form.read, rows.filter(rows["label"] == label)["text"]))
             for label in self.terms.labels
         }
         return StartingRows(api=super().writer(public), rows=by_label)

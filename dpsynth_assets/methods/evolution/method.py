@@ -48,6 +48,11 @@ class EvolutionMethod(Method[EvolutionT]):
         return frozenset({"text_embedder", *model})
 
     @property
+    def follows_schema(self) -> bool:
+        """Where texts are written from left to right, which filling in does not do."""
+        return self.config.variation != "infill"
+
+    @property
     def uses_engine(self) -> bool:
         """Whether prompt files say what is written."""
         return self.config.api == "engine"
@@ -58,7 +63,12 @@ class EvolutionMethod(Method[EvolutionT]):
             return
         if public.language_model is not None and self.config.api == "public_model":
             _ = public.language_model.model
-        open_api(self.config, self.terms, public)
+        api = open_api(self.config, self.terms, public, self.form)
+        if self.form.schema is not None and not any(api.random(self.terms.labels * 4, seed=0)):
+            raise ValueError(
+                f"Expected max_new_tokens that a record of the schema fits in, got "
+                f"{self.config.max_new_tokens}: no trial text came to its end. Raise it."
+            )
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the candidates of all rounds at full length: they are released and kept."""
@@ -74,13 +84,13 @@ class EvolutionMethod(Method[EvolutionT]):
         """
         survivors = last_survivors(read_generations(public.released[STAGE].folder))
         sizes = shared_out(rows, self.label_shares(public), least=0)
-        api = open_api(self.config, self.terms, public)
+        api = open_api(self.config, self.terms, public, self.form)
         labels, seed = self.terms.labels, public.seed
         return write_rows(survivors, sizes, labels, api, self.config, seed, progress)
 
     def writer(self, public: PublicInputs) -> TextApi:
         """Opens what writes the first candidates and their variations."""
-        return open_api(self.config, self.terms, public)
+        return open_api(self.config, self.terms, public, self.form)
 
     def evolve(
         self,

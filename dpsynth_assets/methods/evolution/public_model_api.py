@@ -8,6 +8,7 @@ import numpy as np
 
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.text_api import ShareCallback
+from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.engines import Provenance
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class PublicModelApi:
         label_texts: How each label is written.
         config: Lengths and sampling.
         exactly: Whether the base declares the exact decoder, which writes several times as fast.
+        form: What a text has to be. Of a text that is none a variation keeps what one may begin
+            with.
 
     **Source** The API of Xie et al. 2024 paraphrases by instruction; a base model cannot follow
     one, so a variation keeps the first tokens of a text and continues them. How many is drawn anew
@@ -35,6 +38,7 @@ class PublicModelApi:
         config: EvolutionConfig,
         *,
         exactly: bool = False,
+        form: TextForm = FREE,
     ) -> None:
         from dpsynth_assets.models.engines.exact_engine import ExactEngine
         from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
@@ -42,7 +46,7 @@ class PublicModelApi:
         kind = ExactEngine if exactly else TransformersEngine
         self.language_model = language_model
         self.engine = kind(language_model, batch_rows=config.rows_per_forward)
-        self._label_texts, self._config = label_texts, config
+        self._label_texts, self._config, self._form = label_texts, config, form
 
     @property
     def device(self) -> str:
@@ -78,7 +82,10 @@ class PublicModelApi:
     def _beginning(self, text: str, anew: float) -> list[int]:
         """First tokens of a text; room is left for one new token."""
         ids = self.language_model.text_ids(text)[: self._config.max_new_tokens]
-        return ids[: min(math.floor(len(ids) * max(0.0, 1.0 - anew)), len(ids) - 1)] if ids else []
+        kept = ids[: min(math.floor(len(ids) * max(0.0, 1.0 - anew)), len(ids) - 1)] if ids else []
+        if self._form.schema is None:
+            return kept
+        return self.engine.constraint(self._form.schema, self._form.text_start).begun(kept)
 
     def _continued(
         self,
@@ -95,9 +102,9 @@ class PublicModelApi:
             for label, beginning in zip(labels, beginnings, strict=True)
         ]
         limits = tuple(longest - len(beginning) for beginning in beginnings)
-        sampling = self._config.sampling(seed, limits)
+        sampling = self._form.constrained(self._config.sampling(seed, limits), beginnings)
         written = self.engine.generate(prompts, sampling, provenance=provenance, progress=progress)
         return [
-            self.language_model.read_text([*beginning, *new.token_ids])[0]
+            self._form.read(self.language_model.read_text([*beginning, *new.token_ids])[0])
             for beginning, new in zip(beginnings, written, strict=True)
         ]

@@ -95,6 +95,11 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         return whole and declared is not None and declared.kind == "language_model"
 
     @property
+    def follows_schema(self) -> bool:
+        """Where it writes by the engine: an encoder-decoder does not."""
+        return self.fine_tunes_language_model and self.terms.engine.kind != "openai"
+
+    @property
     def templates(self) -> PromptTemplates | None:
         """Prompts of the base's language model; None where conditions are aspect lines."""
         return generator_prompts(self.terms, self.config.document_type, keywords=self.has_keywords)
@@ -182,6 +187,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             device=self.starts_from(public).device,
             batch_rows=config.rows_per_forward,
             templates=self.templates,
+            form=self.form,
         ) as (writer, engine):
             if engine != kind:
                 progress(0.0, f"written by {engine}: {kind} cannot serve this model")
@@ -203,6 +209,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             device=self.starts_from(public).device,
             batch_rows=self.config.rows_per_forward,
             templates=self.templates,
+            form=self.form,
         ) as (writer, engine):
             tokenizer = AutoTokenizer.from_pretrained(folder)
             yield GeneratorRows(

@@ -11,6 +11,7 @@ from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTra
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import MethodPlan, Stage
+from dpsynth_assets.methods.text_form import SCHEMA
 from dpsynth_assets.models.fine_tuning import (
     ExampleLoss,
     FineTuningFacts,
@@ -39,6 +40,7 @@ FREE_SETTINGS = frozenset(
         "rejection",
         "micro_batch_records",
         "checkpoint_minutes",
+        SCHEMA,
     }
 )
 """Settings that no training depends on."""

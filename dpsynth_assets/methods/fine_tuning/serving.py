@@ -12,6 +12,7 @@ from typing import Protocol
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     load_conditional_generator,
@@ -67,10 +68,12 @@ class ServedGenerator:
     Attributes:
         generator: Its conditions, tokens and bounds; its own weights are never read.
         engine: Serves the same folder.
+        form: What a document has to be.
     """
 
     generator: ConditionalGenerator
     engine: Engine
+    form: TextForm
 
     def generate(
         self,
@@ -90,19 +93,20 @@ class ServedGenerator:
         prompts = [known[text] for text in conditions]
         positions = getattr(self.generator.config, "max_position_embeddings", None)
         room = [max_new_tokens if positions is None else positions - len(ids) for ids in prompts]
+        free = Sampling(
+            temperature=temperature,
+            top_p=top_p,
+            max_new_tokens=tuple(min(max_new_tokens, each) for each in room),
+            seed=seed,
+            stop=encoder.stop,
+        )
         written = self.engine.generate(
             prompts,
-            Sampling(
-                temperature=temperature,
-                top_p=top_p,
-                max_new_tokens=tuple(min(max_new_tokens, each) for each in room),
-                seed=seed,
-                stop=encoder.stop,
-            ),
+            self.form.constrained(free),
             provenance=Provenance.RELEASED,
             progress=None if progress is None else _counted(progress, len(prompts)),
         )
-        return [encoder.document_text(row.token_ids) for row in written]
+        return [self.form.read(encoder.document_text(row.token_ids)) for row in written]
 
 
 @contextmanager
@@ -113,6 +117,7 @@ def open_writer(
     device: str,
     batch_rows: int,
     templates: PromptTemplates | None = None,
+    form: TextForm = FREE,
 ) -> Iterator[tuple[DocumentWriter, str]]:
     """Opens released weights for writing, and the name of what runs them; closed afterwards.
 
@@ -126,6 +131,7 @@ def open_writer(
         device: Torch device of the packed decoder.
         batch_rows: Rows decoded together, unless the engine's own bound is declared.
         templates: Prompts that the weights were fine-tuned with; None: aspect lines.
+        form: What a document has to be; the packed decoder does not know how.
 
     Raises:
         EngineError: The engine cannot be opened.
@@ -147,7 +153,7 @@ def open_writer(
         end_token_id=generator.encoder.end_token_id,
     )
     with serving(spec, weights) as opened:
-        yield ServedGenerator(generator, opened), spec.kind
+        yield ServedGenerator(generator, opened, form), spec.kind
 
 
 def _counted(progress: ProgressCallback, rows: int) -> Callable[[float], None]:

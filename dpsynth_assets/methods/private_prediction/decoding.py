@@ -3,7 +3,6 @@
 Both are declared; plans and charges name them.
 """
 
-import hashlib
 from typing import Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -17,8 +16,6 @@ from dpsynth_assets.models.decoding import JsonConstraint, decoding_model
 
 DECODER = "decoder"
 """Parameter of a charge that names the decoder, where it is another than transformers."""
-SCHEMA = "json_schema_sha256"
-"""Parameter of a charge that names the schema which decoding was constrained to, if any."""
 
 
 def decoder_of(terms: CohortTerms, language_model: Any) -> Any:
@@ -49,13 +46,6 @@ def decoder_parameters(terms: CohortTerms) -> dict[str, str]:
     if terms.decodes_exactly:
         return {DECODER: "exact"}
     return {DECODER: "vllm"} if terms.decodes_in_vllm else {}
-
-
-def constraint_parameters(terms: CohortTerms) -> dict[str, str]:
-    """Names the schema that constrains decoding: texts of another one are another release."""
-    if terms.json_schema is None:
-        return {}
-    return {SCHEMA: hashlib.sha256(terms.json_schema.encode()).hexdigest()}
 
 
 def constraint_of(terms: CohortTerms, language_model: Any) -> JsonConstraint | None:

@@ -29,7 +29,6 @@ from dpsynth_assets.methods.private_prediction.corpus import (
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
-    constraint_parameters,
     decoder_parameters,
 )
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
@@ -153,7 +152,10 @@ class BatchTokens(Mechanism):
 class BatchPrediction(PrivatePrediction[BatchesT]):
     """Methods that aggregate the next-token logits of the contexts of a batch."""
 
-    follows_schema: ClassVar[bool] = True
+    @property
+    def follows_schema(self) -> bool:
+        """Always: every token of a batch is drawn under the schema."""
+        return True
 
     @cached_property
     def declared(self) -> DeclaredBatches:
@@ -389,7 +391,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Writes the settings as the ledger keeps them, with what was computed from them."""
         own = self.config.model_dump(mode="json")
         computed = {"tokens_per_batch": tokens, **decoder_parameters(self.terms)}
-        return own | computed | constraint_parameters(self.terms) | dict(parameters)
+        return own | computed | dict(parameters)
 
 
 def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: float) -> int:

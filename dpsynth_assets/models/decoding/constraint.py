@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.json_grammar import allowed_tokens, json_grammar
+from dpsynth_assets.json_records import record_check
 
 if TYPE_CHECKING:
     import torch
@@ -23,38 +24,53 @@ class JsonConstraint:
     neighbours: to draw among them is the same mechanism on fewer coordinates.
     """
 
-    def __init__(self, language_model: Any, schema: str, text_start: str = "") -> None:
+    def __init__(
+        self,
+        language_model: Any,
+        schema: str,
+        text_start: str = "",
+        *,
+        end_token_id: int | None = None,
+    ) -> None:
         """Reads the vocabulary once, which takes about a second.
 
         Args:
             language_model: Its tokenizer, width of logits and end token.
             schema: A JSON schema, as JSON.
             text_start: Declared beginning of every text, which stands in the prompt.
+            end_token_id: The token that ends a text; None: the language model's.
 
         Raises:
             ValueError: The tokenizer is none of the library `tokenizers`, schema and start exclude
                 each other, or the schema leaves nothing to choose.
         """
-        from jsonschema.validators import Draft202012Validator, validator_for
-
         declared = json.loads(schema)
-        self._validator = validator_for(declared, default=Draft202012Validator)(declared)
+        self.is_followed = record_check(declared)
+        """Says whether a text is JSON and valid by the schema."""
         self._grammar = json_grammar(declared, text_start)
         self._width: int = language_model.vocabulary_size
-        self._end: int = language_model.end_token_id
+        self._end: int = language_model.end_token_id if end_token_id is None else end_token_id
         self._tokens = _read_tokenizer(language_model.tokenizer, self._end)
         self._start: list[int] = self._tokens.greedy_tokenize(text_start)
         self._require_a_choice()
 
     def open(self, tokens: Sequence[int] = ()) -> "ConstrainedText":
-        """Begins a text, with the tokens that it has already."""
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(self._tokens, self._grammar, log_level=0)
-        text = ConstrainedText(matcher, self._tokens, self._width, self._end)
+        """Begins a text, with the tokens that it has already behind the declared beginning."""
+        text = ConstrainedText(self._matcher(), self._tokens, self._width, self._end)
         for token in (*self._start, *tokens):
             text.take(token)
         return text
+
+    def begun(self, tokens: Sequence[int]) -> list[int]:
+        """Those of the first tokens of any text that one of the schema may begin with."""
+        matcher = self._matcher()
+        matcher.try_consume_tokens(self._start)
+        return list(tokens[: matcher.try_consume_tokens(list(tokens))])
+
+    def _matcher(self) -> Any:
+        from llguidance import LLMatcher
+
+        return LLMatcher(self._tokens, self._grammar, log_level=0)
 
     def _require_a_choice(self) -> None:
         """Refuses what no text can begin with, before anything is written or charged."""
@@ -67,13 +83,6 @@ class JsonConstraint:
                     "or set structured.constrained_decoding: false."
                 )
             text.take(int(text.choices().argmax()))
-
-    def is_followed(self, text: str) -> bool:
-        """Says whether a text is JSON and valid by the schema."""
-        try:
-            return bool(self._validator.is_valid(json.loads(text)))
-        except (ValueError, RecursionError):
-            return False
 
 
 class ConstrainedText:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dpsynth_assets.models.decoding.constraint import JsonConstraint, constrain
+from dpsynth_assets.models.decoding.constraint import ConstrainedText, constrain
 from dpsynth_assets.models.decoding.token_draws import draw_tokens
 from dpsynth_assets.models.engines.protocol import Sampling
 
@@ -35,13 +35,11 @@ class EndRules:
         token_ids: Tokens that end a row.
         stop: Texts that end a row.
         decode: Text of tokens.
-        constraint: The schema that texts follow; None for free text.
     """
 
     token_ids: tuple[int, ...]
     stop: tuple[str, ...]
     decode: Callable[[Sequence[int]], str]
-    constraint: JsonConstraint | None = None
 
     def is_stopped(self, tokens: Sequence[int], fresh: int) -> bool:
         """Says whether a stop text came to its end within the last `fresh` tokens."""
@@ -56,6 +54,7 @@ def decode_rows(
     sampling: Sampling,
     uniform: "torch.Tensor",
     rules: EndRules,
+    texts: Sequence[ConstrainedText] = (),
 ) -> list[list[int]]:
     """Writes new tokens; all rows start at once, so step t writes token t of each.
 
@@ -65,6 +64,7 @@ def decode_rows(
         sampling: How tokens are drawn.
         uniform: Public randomness, (R, max(limits)) float32 in [0, 1), on the model's device.
         rules: What ends a row.
+        texts: What each row has to follow; none where rows are free.
 
     Returns:
         R lists of at most limits[r] tokens. A row may go on for a few tokens behind its end.
@@ -76,7 +76,6 @@ def decode_rows(
     ends = torch.tensor(rules.token_ids, device=device)
     looks = 1 if device.type == "cpu" else _STEPS_BETWEEN_LOOKS
     tokens = torch.zeros_like(state.rows)
-    texts = [] if rules.constraint is None else [rules.constraint.open() for _ in limits]
     for step in range(max(limits)):
         logits = contexts.next_logits(tokens, torch.full((len(tokens),), step))
         own = [texts[row] for row in state.rows.tolist()] if texts else []

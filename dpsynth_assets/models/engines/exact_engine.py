@@ -63,18 +63,14 @@ class ExactEngine(LocalEngine):
     ) -> list[list[int]]:
         import torch
 
-        rules = EndRules(
-            self._end_token_ids,
-            sampling.stop,
-            self.language_model.decode,
-            self._constraint(sampling),
-        )
+        rules = EndRules(self._end_token_ids, sampling.stop, self.language_model.decode)
         written: dict[int, list[int]] = {}
         for rows in self._batches(prompts):
             bounds = [limits[row] for row in rows]
             contexts = self._contexts([prompts[row] for row in rows], max(bounds), vectors)
+            texts = self._constrained(rows, sampling)
             uniform = torch.from_numpy(uniforms(sampling.seed, rows, max(bounds)))
-            tokens = decode_rows(contexts, bounds, sampling, uniform, rules)
+            tokens = decode_rows(contexts, bounds, sampling, uniform, rules, texts)
             written |= dict(zip(rows, tokens, strict=True))
             if progress is not None:
                 progress(len(written) / len(prompts))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.models.decoding.constraint import JsonConstraint
+from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     EngineError,
@@ -34,6 +34,7 @@ class LocalEngine(ABC):
 
     def __init__(self, language_model: "LanguageModel") -> None:
         self.language_model = language_model
+        self._constraints: dict[tuple[str, str], JsonConstraint] = {}
 
     @property
     def name(self) -> str:
@@ -145,10 +146,23 @@ class LocalEngine(ABC):
         ids = {self.language_model.end_token_id} | ({int(eos)} if eos is not None else set())
         return tuple(sorted(ids))
 
-    def _constraint(self, sampling: Sampling) -> JsonConstraint | None:
-        """What texts have to follow, in this model's tokens; None where they are free."""
-        schema = sampling.json_schema
-        return None if schema is None else JsonConstraint(self.language_model, schema)
+    def constraint(self, schema: str, text_start: str = "") -> JsonConstraint:
+        """What texts of a schema have to follow, in this model's tokens; kept once it is read.
+
+        Raises:
+            ValueError: See `JsonConstraint`.
+        """
+        key = schema, text_start
+        if key not in self._constraints:
+            self._constraints[key] = JsonConstraint(self.language_model, *key)
+        return self._constraints[key]
+
+    def _constrained(self, rows: Sequence[int], sampling: Sampling) -> list[ConstrainedText]:
+        """What the texts of some prompts have to follow; none where they are free."""
+        if sampling.json_schema is None:
+            return []
+        constraint = self.constraint(sampling.json_schema, sampling.text_start)
+        return [constraint.open(sampling.begun_by(row)) for row in rows]
 
     def _generate(
         self,

@@ -54,6 +54,9 @@ class Sampling:
         stop: Texts that end a generation; they and what follows are cut off.
         json_schema: JSON schema, as JSON, that every text follows; None for free text. An endpoint
             is asked for it and may not know how; an engine that runs the model here keeps to it.
+        text_start: Beginning of every text of the schema that stands in its prompt.
+        begun: Tokens of each text of the schema that stand in its prompt after `text_start`; empty
+            where none do.
     """
 
     temperature: float = 1.0
@@ -63,6 +66,8 @@ class Sampling:
     seed: int = 0
     stop: tuple[str, ...] = ()
     json_schema: str | None = None
+    text_start: str = ""
+    begun: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses values outside their bounds."""
@@ -79,6 +84,10 @@ class Sampling:
             raise ValueError("Expected seed >= 0 and stop texts that are not empty.")
         if self.json_schema is not None and self.stop:
             raise ValueError("Expected no stop texts with a schema, whose text ends by itself.")
+
+    def begun_by(self, row: int) -> tuple[int, ...]:
+        """Tokens of a text that its prompt ends with."""
+        return self.begun[row] if self.begun else ()
 
     def _limits(self) -> tuple[int, ...]:
         one = isinstance(self.max_new_tokens, int)

@@ -62,20 +62,16 @@ class TransformersEngine(LocalEngine):
         vectors: Vectors,
         progress: ShareCallback | None,
     ) -> list[list[int]]:
-        rules = EndRules(
-            self._end_token_ids,
-            sampling.stop,
-            self.language_model.decode,
-            self._constraint(sampling),
-        )
+        rules = EndRules(self._end_token_ids, sampling.stop, self.language_model.decode)
         written: dict[int, list[int]] = {}
         for rows in self._batches(prompts):
             bounds = [limits[row] for row in rows]
+            texts = self._constrained(rows, sampling)
             with self._one_line_errors():
                 contexts = self._contexts([prompts[row] for row in rows], max(bounds))
                 uniform = self._uniform(sampling.seed, rows, max(bounds))
                 with adding_to_stream(self._model, self._tensors(vectors)):
-                    tokens = decode_rows(contexts, bounds, sampling, uniform, rules)
+                    tokens = decode_rows(contexts, bounds, sampling, uniform, rules, texts)
             written |= dict(zip(rows, tokens, strict=True))
             if progress is not None:
                 progress(len(written) / len(prompts))

@@ -114,7 +114,8 @@ class VllmEngine(LocalEngine):
             for row, limit in enumerate(limits)
         ]
         draws = sampling.temperature or sampling.json_schema is not None
-        drawing = ("dpsynth_draw", sampling, self.language_model.source) if draws else ()
+        model = self.language_model
+        drawing = ("dpsynth_draw", sampling, model.source, model.end_token_id) if draws else ()
         with self._serving(vectors, *drawing):
             outputs = self._run(prompts, parameters, progress)
         return [list(output.outputs[0].token_ids) for output in outputs]

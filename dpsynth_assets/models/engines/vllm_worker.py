@@ -67,7 +67,7 @@ class ResidualStreamWorker:
         """{index of prompt: (V,) float32}."""
         return self._dpsynth_logits
 
-    def dpsynth_draw(self, sampling: Sampling, source: str) -> None:
+    def dpsynth_draw(self, sampling: Sampling, source: str, end_token_id: int) -> None:
         """Draws tokens as the transformers engine does: same seeds, same tokens, same schema.
 
         All but the drawn token of each row get no probability, so that vLLM's argmax takes it.
@@ -76,7 +76,9 @@ class ResidualStreamWorker:
         """
         schema, constraint = sampling.json_schema, None
         if schema is not None:
-            constraint = JsonConstraint(load_language_model(source, device="cpu"), schema)
+            model = load_language_model(source, device="cpu")
+            start = sampling.text_start
+            constraint = JsonConstraint(model, schema, start, end_token_id=end_token_id)
         draws = _Draws(self.model_runner, sampling, constraint)
         self._dpsynth_see_logits(draws.forced)
 
@@ -123,7 +125,10 @@ class _Draws:
         """The text of a request, with all tokens that it has by now."""
         index = request.sampling_params.extra_args[DOCUMENT]
         constraint = cast("JsonConstraint", self._constraint)
-        text, known = self._texts.get(index) or (constraint.open(), 0)
+        text, known = self._texts.get(index) or (
+            constraint.open(self._sampling.begun_by(index)),
+            0,
+        )
         for token in request.output_token_ids[known:]:
             text.take(token)
         self._texts[index] = text, len(request.output_token_ids)

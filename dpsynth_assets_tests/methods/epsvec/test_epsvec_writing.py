@@ -6,9 +6,12 @@ import json
 import numpy as np
 import pytest
 
+from dpsynth_assets.methods.epsvec.shots import SHOTS_FILE
 from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.engines import Provenance
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets_tests.methods.test_text_form import DECLARED
 
 
 @pytest.fixture
@@ -55,6 +58,19 @@ def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases,
     assert engine.steering[1] == {5: 1.4}
     write(cases, released, steering_layers=(5, 2), strengths=(1.0, 2.0), strength_unit="absolute")
     assert engine.steering[1] == {5: 1.0, 2: 2.0}
+
+
+def test_candidates_and_rows_are_records_of_the_declared_schema(cases, toy_model, tmp_path):
+    engine = TransformersEngine(toy_model)
+    config = cases.config(use_vectors=False, max_document_tokens=80, max_new_tokens=80)
+    terms = cases.terms(json_schema=DECLARED)
+    private = cases.private(cases.records(40))
+    _, public = cases.run(tmp_path / "s", config, private, cases.public(engine), terms=terms)
+    rows = cases.method(config, terms).write(public, 8, cases.silent)
+    shots = json.loads((public.released[SHOTS].folder / SHOTS_FILE).read_text())
+    texts = [*rows.rows["text"], *(text for each in shots["ranked"] for text in each)]
+    assert texts
+    assert all(map(TextForm(DECLARED).read, texts))
 
 
 def vectors_of(released):

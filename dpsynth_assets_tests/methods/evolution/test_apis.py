@@ -16,8 +16,6 @@ from dpsynth_assets.methods.evolution.engine_api import EngineApi
 from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.models.engines import Generation, Provenance
-from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets.models.prompt_templates import PromptTemplates, prompted
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
 
@@ -167,19 +165,6 @@ class _Callable:
     def __call__(self, text, add_special_tokens):
         assert not add_special_tokens
         return {"input_ids": [ord(character) for character in text]}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    import polars as pl
-
-    folder = tmp_path_factory.mktemp("toy")
-    settings = TrainingSettings(
-        vocabulary=400, width=32, heads=2, layers=2, feed_forward=48, token_budget=3000,
-        batch_tokens=512, sequence_tokens=(128,), threads=1,
-    )  # fmt: skip
-    train_language_model(pl.DataFrame(public_rows(100, seed=0)), folder, settings)
-    return load_language_model(folder, device="cpu")
 
 
 def model_api(model, **changes):

@@ -11,8 +11,10 @@ from dpsynth_assets.methods.fine_tuning.serving import GeneratorWeights, open_wr
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets_tests.methods.test_text_form import DECLARED
 
 SMALL = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
 HOW = {"top_p": 0.95, "temperature": 1.0, "seed": 3, "max_new_tokens": 16, "batch_rows": 4}
@@ -61,6 +63,16 @@ def test_documents_of_released_weights_end_with_the_tokenizers_end_token(folders
     assert end == generator.tokenizer.eos_token_id
     weights = GeneratorWeights(folders["decoder_only"], end_token_id=end)
     assert weights.end_token_id == end
+
+
+def test_a_served_generator_writes_records_of_the_declared_schema(folders):
+    engine = EngineSpec(device="cpu")
+    how = {"device": "cpu", "batch_rows": 4, "form": TextForm(DECLARED)}
+    with open_writer(folders["decoder_only"], engine, **how) as (writer, _):
+        rows = writer.generate(CONDITIONS, **HOW | {"max_new_tokens": 80}, progress=None)
+        cut = writer.generate(CONDITIONS, **HOW | {"max_new_tokens": 4}, progress=None)
+    assert all(map(writer.form.read, rows))
+    assert cut == [""] * 4
 
 
 @pytest.mark.parametrize(

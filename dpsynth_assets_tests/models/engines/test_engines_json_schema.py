@@ -54,6 +54,20 @@ def test_each_number_is_the_models_own_choice(toy_model):
     assert np.flatnonzero(text.choices()).tolist() == [toy_model.end_token_id]
 
 
+def test_a_text_goes_on_from_what_its_prompt_holds_already(toy_model):
+    engine, start = TransformersEngine(toy_model), '{"style":'
+    constraint = engine.constraint(SCHEMA, start)
+    assert engine.constraint(SCHEMA, start) is constraint  # Read once.
+    begun = tuple(toy_model.encode('2,"overall":'))
+    assert constraint.begun([*begun, *toy_model.encode("7")]) == list(begun)
+    prompts = [toy_model.encode("a" + start), toy_model.encode("a" + start) + list(begun)]
+    sampling = Sampling(max_new_tokens=60, json_schema=SCHEMA, text_start=start, begun=((), begun))
+    found = engine.generate(prompts, sampling)
+    texts = [start + found[0].text, start + toy_model.decode([*begun, *found[1].token_ids])]
+    assert all(constraint.is_followed(text) for text in texts)
+    assert json.loads(texts[1])["style"] == 2
+
+
 def test_stop_texts_are_refused_beside_a_schema():
     with pytest.raises(ValueError, match="whose text ends by itself"):
         Sampling(json_schema=SCHEMA, stop=("x",))

@@ -1,0 +1,45 @@
+"""Texts that are JSON records: reading them, and validating them by a schema."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+
+def parsed(text: str) -> list[Any]:
+    """The JSON value of a text in a list; none where the text is not JSON."""
+    try:
+        return [json.loads(text, parse_constant=_refuse_constant)]
+    except (ValueError, RecursionError):
+        return []
+
+
+def validator(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
+    """Says of a JSON value whether it is valid by a schema.
+
+    Args:
+        schema: A JSON schema that `StructuredSpec` accepted: its references stay within it, and
+            the empty registry fetches nothing from anywhere.
+    """
+    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing import Registry
+
+    found = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+
+    def is_valid(value: Any) -> bool:
+        try:
+            return bool(found.is_valid(value))
+        except RecursionError:  # A text may nest deeper than Python calls.
+            return False
+
+    return is_valid
+
+
+def record_check(schema: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Says of a text whether it is JSON and valid by a schema."""
+    is_valid = validator(schema)
+    return lambda text: any(map(is_valid, parsed(text)))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuses NaN and Infinity, which Python would read."""
+    raise ValueError(f"Expected a JSON number, got {name}.")

@@ -1,0 +1,95 @@
+"""Records of a declared schema from every method that writes through an engine."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import ConditionalGeneratorSpec, LanguageModelSpec
+from dpsynth_assets.methods.evolution.method import STAGE
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.text_form import FREE, SCHEMA, TextForm
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets_tests.methods.evolution.conftest import make_terms
+
+DECLARED = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["card", "loan"]},
+            "stars": {"type": "integer", "minimum": 1, "maximum": 5},
+            "note": {"type": "string", "pattern": "^[a-z]{1,6}$"},
+        },
+        "required": ["kind", "stars", "note"],
+        "additionalProperties": False,
+    }
+)
+FORM = TextForm(DECLARED, '{"kind":')
+RECORD = '{"kind":"loan","stars":4,"note":"late"}'
+GENERATOR = ConditionalGeneratorSpec(kind="language_model")
+MODEL = LanguageModelSpec(kind="smollm2")  # The exact decoder, so no rounding is charged.
+
+
+def test_free_text_is_left_as_it_is():
+    sampling = Sampling(stop=("x",))
+    assert FREE.constrained(sampling) is sampling
+    assert FREE.read("anything") == "anything"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [RECORD[:-1], "", "late", RECORD.replace("4", "NaN"), RECORD.replace("4", "6"), "[" * 9999],
+)
+def test_what_is_no_record_is_left_out(text):
+    assert FORM.read(text) == ""
+    assert FORM.read(RECORD) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "follows"),
+    [
+        ("aug_pe", {}, True),
+        ("aug_pe", {"variation": "infill"}, False),
+        ("epsvec", {}, True),
+        ("ctcl", {}, True),
+        ("dp_fine_tuning", {}, True),
+        ("mean_uniform", {}, True),
+        ("few_shot", {}, False),
+    ],
+)
+def test_a_plan_names_the_schema_where_texts_follow_it(name, settings, follows):
+    free = make_terms(public_records=4_000, generator=GENERATOR, language_model=MODEL)
+    terms = replace(free, json_schema=DECLARED)
+    method = bound_method(name, settings, terms)
+    assert method.follows_schema == follows
+    assert method.form.schema == (DECLARED if follows else None)
+    assert (SCHEMA in method.plan(8.0).parameters) == follows
+    assert SCHEMA not in bound_method(name, settings, free).plan(8.0).parameters
+
+
+def test_training_does_not_depend_on_what_constrains_the_writing_of_rows():
+    free = make_terms(public_records=4_000, generator=GENERATOR, language_model=MODEL)
+    stages = [
+        bound_method("ctcl", {}, terms).plan(8.0).stages[0]
+        for terms in (free, replace(free, json_schema=DECLARED))
+    ]
+    assert stages[0].settings == stages[1].settings
+    population, other = (
+        bound_method("aug_pe", {}, terms).plan(8.0).stages[0]
+        for terms in (free, replace(free, json_schema=DECLARED))
+    )
+    assert population.name == STAGE
+    assert population.settings != other.settings
+
+
+@pytest.mark.parametrize(
+    ("generator", "engine"), [("embedded", "transformers"), ("language_model", "openai")]
+)
+def test_what_the_packed_decoder_writes_is_free_text(generator, engine):
+    endpoint = {"model": "m", "base_url": "https://host/v1"} if engine == "openai" else {}
+    spec = EngineSpec(kind=engine, **endpoint)
+    terms = make_terms(
+        json_schema=DECLARED, engine=spec, generator=ConditionalGeneratorSpec(kind=generator)
+    )
+    assert not bound_method("ctcl", {}, terms).follows_schema
