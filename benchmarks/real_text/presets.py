@@ -267,7 +267,7 @@ def layers_of_epsvec(size: Size, _epsilon: float) -> Iterable[Entry]:
                 settings={**size.vectors, "use_vectors": False})  # fmt: skip
     for first in STEERED_LAYERS:
         block = list(range(first, first + 4))
-        for strength in (1.0, 2.0, 4.0, 8.0):
+        for strength in (1.0, 2.0, 4.0):
             yield Entry(
                 title=f"layers {first} to {first + 3}, β = {strength:g}",
                 method="epsvec",
