@@ -62,15 +62,13 @@ class Scorer:
         return ScoredSide.of(self.held_out)
 
     def of_rows(self, rows: pl.DataFrame, seed: int, name: str) -> dict[str, Any]:
-        """Scores a corpus; `scored_rows` is 0, and nothing else is there, if it is too small.
+        """Scores a corpus; if it is too small, `scored_rows` is 0 and structure alone is scored.
 
         `draws` holds the resamples of each score that has them.
         """
-        if "structured" in self.cohort.declared:  # Counts and shares need no equal number.
-            schema = self.cohort.declared["structured"]["json_schema"]
-            return structure_scores(rows["text"].to_list(), schema).to_json()
+        structure = self._structure(rows["text"].to_list())
         if rows.height < self.rows:
-            return {"scored_rows": 0}
+            return {"scored_rows": 0, **structure}
         sample = rows.sample(self.rows, shuffle=True, seed=seed)
         texts = sample["text"].to_list()
         features = self.embedder.embed(texts, public=True)
@@ -86,8 +84,16 @@ class Scorer:
             **self._next_word(texts, seed),
             **self._distances(features, texts),
             **self._own(features, texts),
+            **structure,
             "draws": {k: e.draws.round(DIGITS).tolist() for k, e in resampled.items()},
         }
+
+    def _structure(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Shares of all rows that are records, where a schema is declared."""
+        if "structured" not in self.cohort.declared:  # Shares need no equal number of rows.
+            return {}
+        schema = self.cohort.declared["structured"]["json_schema"]
+        return structure_scores(texts, schema).to_json()
 
     def _own(self, features: np.ndarray, texts: Sequence[str]) -> dict[str, float]:
         """What rows are like without any record beside them."""
