@@ -39,8 +39,8 @@ class StructuredSpec(Declaration):
     )
     constrained_decoding: bool = Field(
         default=True,
-        description="Whether tokens are chosen among those only that continue a text of the schema. "
-        "In private prediction, what the schema decides alone costs nothing.",
+        description="Whether tokens are chosen among those only that continue a text of the "
+        "schema. In private prediction, what the schema decides alone costs nothing.",
     )
 
     @property
