@@ -298,9 +298,9 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
         yield f"{wanted:,} rows are far more than were scored: expect more near-duplicates."
     if spec.constraining_schema is not None:
         yield (
-            "Records are structured: private prediction comes first, since it writes valid records "
-            "and pays for no token that the schema decides (docs/benchmarks.md). Whether rows of "
-            "the others are valid was not measured."
+            "Records are structured: methods that write valid records only come first. In private "
+            "prediction what the schema decides costs no budget; the others write any number of "
+            "records (docs/benchmarks.md)."
         )
     elif spec.structured is not None:
         yield (
