@@ -16,6 +16,9 @@ import numpy as np
 
 from dpsynth_assets.metrics.resampling import COVERAGE, Estimate, interval
 
+_MOST_NAMED = 4
+"""Undecided pairs that a sentence names; of more it says that they are all others."""
+
 Verdict = Literal["better", "worse", "undecided"]
 Estimates = Mapping[str, Estimate]
 """Scores of one corpus by metric; a metric that could not be computed is missing."""
@@ -155,7 +158,9 @@ def _ordering(title: str, pairs: Sequence[Comparison]) -> str:
     parts = [f"{name} is better than {', '.join(others)}" for name, others in better.items()]
     undecided = [f"{p.first} and {p.second}" for p in pairs if p.verdict != "better"]
     if undecided:
-        parts.append(f"undecided: {', '.join(undecided)}")
+        every = "every other pair" if better else "every pair"
+        named = ", ".join(undecided) if len(undecided) <= _MOST_NAMED else every
+        parts.append(f"undecided: {named}")
     return f"By {title}: {'; '.join(parts)}."
 
 
