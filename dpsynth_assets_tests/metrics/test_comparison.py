@@ -143,7 +143,7 @@ def test_counts_of_a_resample_sum_to_its_rows_and_repeat_by_seed():
 
 def test_a_sentence_does_not_name_many_undecided_pairs():
     alike = {name: {"mauve": _estimate(0.5, own=own)} for own, name in enumerate("abcd")}
-    best = {"best": {"mauve": _estimate(0.9, own=9)}}
+    best = {"best": {"mauve": _estimate(0.9, own=4)}}
     (told,) = verdicts(alike | best)
     assert told == "By MAUVE: best is better than a, b, c, d; undecided: every other pair."
     (told,) = verdicts(alike)
