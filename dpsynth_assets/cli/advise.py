@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpsynth_assets.cli.budget_options import delta_option, epsilon_option
 from dpsynth_assets.cli.cohorts import cohort_names
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 
@@ -23,8 +24,8 @@ def advise(
     cohort: Cohort = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Rows that are wanted.")] = None,
     records: Annotated[int | None, typer.Option(min=1, help="Declared number of records.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Budget ε.")] = 4.0,
-    delta: Annotated[float, typer.Option(help="Budget δ.")] = 1e-6,
+    epsilon: Annotated[float, typer.Option(callback=epsilon_option, help="Budget ε.")] = 4.0,
+    delta: Annotated[float, typer.Option(callback=delta_option, help="Budget δ.")] = 1e-6,
     labels: Annotated[int, typer.Option(min=0, help="Number of declared labels.")] = 0,
     domain: Annotated[
         str | None,

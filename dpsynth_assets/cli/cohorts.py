@@ -63,6 +63,10 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
     if name not in cohorts:
         close = difflib.get_close_matches(name, cohorts, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "Add its folder to DPSYNTH_DATASETS."
+        if declared.refused:
+            count = len(declared.refused)
+            files = "1 file here cannot" if count == 1 else f"{count} files here cannot"
+            hint += f" {files} be used: dpsynth datasets check tells why."
         raise typer.BadParameter(
             f"Expected one of the declared cohorts ({', '.join(sorted(cohorts)) or 'none'}), "
             f"got {name!r}. {hint}"

@@ -18,6 +18,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from dpsynth_assets.cli.budget_options import delta_option, epsilon_option
 from dpsynth_assets.cli.column_profiles import (
     ColumnProfile,
     Suggestion,
@@ -76,8 +77,10 @@ def init(  # noqa: PLR0913 - options are arguments
         typer.Option(help='Column of whoever is protected, or "record"; default: by its name.'),
     ] = "",
     max_records: Annotated[int, typer.Option(min=1, help="Records used of one unit.")] = 1,
-    epsilon: Annotated[float, typer.Option(help="Budget ε.")] = 4.0,
-    delta: Annotated[float, typer.Option(help="Budget δ, a public constant.")] = 1e-6,
+    epsilon: Annotated[float, typer.Option(callback=epsilon_option, help="Budget ε.")] = 4.0,
+    delta: Annotated[
+        float, typer.Option(callback=delta_option, help="Budget δ, a public constant.")
+    ] = 1e-6,
     records: Annotated[
         int | None, typer.Option(min=1, help="Number of records, if anybody may know it.")
     ] = None,
@@ -111,6 +114,7 @@ def init(  # noqa: PLR0913 - options are arguments
             f"Expected --domain or --public-data, got both. With --domain the file declares the "
             f"base {base_name(name)!r} itself: drop one of the two."
         )
+    _require_base(public_data)
     target = _target(name, folder, force=force)
     confirmed = _public_labels(public_labels or [])
     labels = [column for column in dict.fromkeys(label or []) if column not in confirmed]
@@ -119,7 +123,8 @@ def init(  # noqa: PLR0913 - options are arguments
         profiles = profile_columns(read)
         given = [
             text,
-            *(column for column in (id_column, unit) if column not in ("none", "record")),
+            id_column if id_column != "none" else "",
+            unit if unit != "record" else "",
         ]
         _check_columns(profiles, [*given, *labels, *confirmed])
     except ValidationError as problem:
@@ -195,6 +200,15 @@ def _target(name: str, folder: Path | None, *, force: bool) -> Path:
     return target
 
 
+def _require_base(name: str) -> None:
+    """Refuses a public base that no file declares."""
+    if name and declared_base(name) is None:
+        _refuse(
+            f"--public-data: expected a declared public base, got {name!r}. `dpsynth datasets "
+            f"list` names them; leave it out for {ENGLISH}."
+        )
+
+
 def _check_columns(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> None:
     known = [profile.name for profile in profiles]
     for name in named:
@@ -240,7 +254,10 @@ def _text(profiles: Sequence[ColumnProfile], named: Sequence[str], found: Sugges
     """The column named like a text; where values or other names speak against it, ask."""
     if len(named) == 1 and _profile(profiles, named[0]).looks_like_text:
         return named[0]
-    got = {0: "none named like one", 1: f"{', '.join(named)}, which does not read like sentences"}
+    one = f"{', '.join(named)}, which does not read like sentences"
+    if len(named) == 1 and not _profile(profiles, named[0]).filled:
+        _refuse(f"Expected records with text in {named[0]!r}, got none. Is it the right file?")
+    got = {0: "none named like one", 1: one}
     hint = "" if found.text is None else f" Column {found.text!r} reads like sentences."
     return _refuse(
         f"Expected one column of text among {', '.join(profile.name for profile in profiles)}, got "

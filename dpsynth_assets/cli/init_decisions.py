@@ -93,7 +93,7 @@ def show(name: str, draft: Draft) -> None:
         "distinct",
         "words",
         "suggestion",
-        title=f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; for your eyes)",
+        title=f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; shown to you alone)",
     )
     for profile in draft.profiles:
         numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
@@ -105,7 +105,11 @@ def show(name: str, draft: Draft) -> None:
         console.print(f"- {about}. {now}", highlight=False, markup=False)
     console.print(f"\nWritten: {draft.path}", highlight=False, markup=False, soft_wrap=True)
     first = "confirm the label values in the file, then " if draft.choices.unconfirmed else ""
-    console.print(f"Next: {first}dpsynth plan {name}", highlight=False)
+    console.print(
+        f"Next: {first}dpsynth datasets check {draft.path}, then dpsynth plan {name}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _unit_decision(choices: Choices, found: Suggestion) -> str:
@@ -124,7 +128,7 @@ def _unit_decision(choices: Choices, found: Suggestion) -> str:
     return (
         f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "
         f"Share of records kept by max_records: {', '.join(shares)}. A larger bound costs more "
-        "noise; one that follows from the data is better a round number."
+        "noise. Choose a round number: one that is computed from the data tells of it."
     )
 
 

@@ -1,6 +1,7 @@
 """`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -97,6 +98,11 @@ def verify(
 
     Also compares what this machine's steps took for verified, if it is not what the chain says.
     """
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise typer.BadParameter(
+            "Expected --head as 64 hexadecimal digits, as `dpsynth ledger verify` prints them, got "
+            f"{len(head)} characters. Copy it whole."
+        )
     url = ledger or home().ledger_url
     open_ledger(url)
     checkpoint = Checkpoint(home().root / "ledger", url)

@@ -36,8 +36,7 @@ def root(
 ) -> None:
     """Differentially private synthetic text, with every ε in one ledger.
 
-    Without a command it says where it works, what each cohort has spent, and what to do next. With
-    one, no core of this process is ever dumped.
+    Without a command it says where it works, what each cohort has spent, and what to do next.
     """
     if context.invoked_subcommand is None:
         from dpsynth_assets.cli.overview import overview

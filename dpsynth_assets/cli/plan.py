@@ -262,7 +262,7 @@ def _print_releases(
     if any(row.get("tail") for row in planned):
         console.print(
             "Tail: private draws on tokens that no context proposes (where all contexts agree). "
-            "Unknown: no file here states the vocabulary.",
+            "Without a number: no file here states the model's vocabulary.",
             highlight=False,
             soft_wrap=True,
         )

@@ -218,7 +218,7 @@ class TopicHistogramSpec(Declaration):
 class MethodSpec(Declaration):
     """One corpus to be made."""
 
-    method: Name = Field(description="Registered method, see `dpsynth methods`.")
+    method: Name = Field(description="Registered method, see `dpsynth datasets methods`.")
     name: Name | None = Field(
         default=None, description="Folder of the corpus and its assets; none: the method's name."
     )

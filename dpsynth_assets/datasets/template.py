@@ -35,7 +35,7 @@ attributes:
     # max_text_characters: 20000   # longer records are set aside
     # object: [title, year, cast]  # instead of text: each record as one JSON object
 
-  # structured:                    # texts that are JSON records: prediction writes valid ones
+  # structured:                    # texts that are JSON records: rows are valid ones, too
   #   json_schema: schemas/{name}.json   # or the schema itself; a public fact
 
   # Prompts. Without this block the base's domain makes them: the domain, the label, a text in

@@ -17,6 +17,7 @@ from dpsynth_assets.datasets import (
     matching_files,
     parse_dataset_file,
 )
+from dpsynth_assets.json_records import record_check
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.reading import public_column_names
 from dpsynth_assets.records.record_filters import (
@@ -101,7 +102,7 @@ def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
     problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
     problems = _of_kept_ids(judged, spec, path, problems)
     problems += _cleaned(raw[column_names(spec).text], path)
-    problems += _in_no_cohort(raw, spec, path)
+    problems += _no_records(judged, spec, path) + _in_no_cohort(raw, spec, path)
     if spec.columns.object:
         problems = [_of_object(problem) for problem in problems]
     if usable == 0:
@@ -116,6 +117,21 @@ def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
             _problem(path, "public_facts.records", expected, f"{judged.height}", remedy)
         )
     return problems
+
+
+def _no_records(judged: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+    """Says how many texts are no records of the declared schema."""
+    if spec.structured is None:
+        return []
+    usable = judged.filter(pl.col(REASON).is_null())
+    follows = record_check(spec.structured.schema_mapping)
+    others = usable.filter(~usable["text"].map_elements(follows, return_dtype=pl.Boolean))
+    if others.is_empty():
+        return []
+    got = f"{others.height} of {usable.height} texts that are none"
+    remedy = "Mend schema or records: rows follow the schema, whatever the records are."
+    expected = "texts that are JSON records of the schema"
+    return [_warning(path, "structured.json_schema", expected, got, remedy)]
 
 
 def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> list[Problem]:

@@ -108,7 +108,8 @@ def guarded(
     except Exception as error:  # noqa: BLE001
         kind = type(error).__name__
     if kind:
-        got = f"{file} that fails with {kind}"
+        wrong = ", which is empty" if kind == "NoDataError" else f" that fails with {kind}"
+        got = f"{file}{wrong}"
         raise SourceError(field="source.path", expected=expected, got=got, remedy=remedy)
     return results[0]
 

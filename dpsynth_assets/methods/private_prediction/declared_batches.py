@@ -171,6 +171,11 @@ class DeclaredBatches:
                 "Expected no batches_per_label with batching: slots, got one: the records' places "
                 "say how many batches there are. Leave it out, or use batching: hashed."
             )
+        if self.clustered and not (self.in_slots or self.terms.has_cluster_histogram):
+            return (
+                "Expected cluster_histogram in the dataset file, which says how many batches a "
+                "cluster has, got none. Declare it."
+            )
         if not (self.in_slots or self.terms.has_cluster_histogram or self.per_label is not None):
             return (
                 "Expected a released or declared number of batches, got neither a cluster "
