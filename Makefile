@@ -1,5 +1,5 @@
 # Everything a newcomer types. `make demo` and `make test` work on a fresh machine with Python
-# 3.11+ and git; the others assume nothing more.
+# 3.11+ and git; the others assume nothing more, but for `pictures`: chromium and node.
 SHELL := /bin/bash
 PYTHON ?= python3
 TEST_WORKERS ?= 3

@@ -141,7 +141,7 @@ def test_label_values_are_a_comment_until_the_steward_confirms_them(folder, tmp_
 
 def test_a_file_with_labels_to_confirm_does_not_run_and_says_so_in_a_line(folder, tmp_path):
     told = init("complaints", "--from", written(tmp_path, "csv"), "--label", "topic")
-    assert "confirm the label values in the file, then dpsynth plan" in told.output
+    assert "confirm the label values in the file, then dpsynth datasets check" in told.output
     files, (problem,) = parse_dataset_file(defs(folder))
     assert files == []
     assert problem.field == "public_facts.labels.topic"
@@ -556,3 +556,20 @@ def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch)
     keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
     method = documents(folder)[0]["attributes"]["methods"][0]["method"]
     assert {f"complaints/{method}/corpus", "public/complaints_public/public_corpus"} <= keys
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--unit", "none"], "expected one of"),
+        (["--epsilon", "-1"], "Expected a number above 0, got -1"),
+        (["--delta", "1"], "above 0 and below 0.001, got 1"),
+        (["--public-data", "nobase"], "expected a declared public base, got 'nobase'"),
+    ],
+)
+def test_what_no_dataset_file_can_say_is_refused_with_option_and_remedy(tmp_path, options, told):
+    source = tmp_path / "tickets.csv"
+    source.write_text("id,text\n" + "".join(f"{n},A letter of some words.\n" for n in range(9)))
+    result = CliRunner().invoke(app, ["init", "tickets", "--from", str(source), "--to", str(tmp_path), *options])
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())

@@ -187,3 +187,16 @@ def test_public_sources_are_checked_each_at_its_own_field(tmp_path):
     ]
     file = declare(tmp_path, {"name": "base", "source": sources[2]["source"]}, "PublicData")
     assert only(check_dataset_file(file), file).field == "source.path"
+
+
+def test_texts_that_are_no_records_of_the_declared_schema_are_counted(tmp_path):
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    rows = [
+        GOOD,
+        {**GOOD, "key": "k1", "who": "w1", "text": '{"a":"gout"}'},
+        {**GOOD, "key": "k2", "who": "w2", "text": '{"b":1}'},
+    ]
+    file = write(tmp_path, rows, structured={"json_schema": schema})
+    found = only(check_dataset_file(file), file)
+    assert (found.field, found.severity) == ("structured.json_schema", "warning")
+    assert "2 of 3 texts" in found.got

@@ -65,7 +65,7 @@ def test_an_expectation_names_its_nearest_cell_and_the_distance():
     assert found is not None
     assert (found.nearest.dataset, found.factor) == ("news", pytest.approx(2.0))
     assert (found.low, found.high) == (0.5, 0.9)
-    assert "2 times its ε times records" in found.distance_in_words()
+    assert "your ε times records is 2 times that cell's" in found.distance_in_words()
     assert expected("epsvec", 2.0, 4000, cells) is None
 
 

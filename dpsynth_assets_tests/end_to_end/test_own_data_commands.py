@@ -1,4 +1,4 @@
-"""From a CSV file to a DP corpus in five commands, as docs/own_data.md shows them."""
+"""From a CSV file to a DP corpus in six commands, as docs/own_data.md shows them."""
 
 import json
 import os
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
     "make setup",
     "dpsynth init my_dataset --from reviews.csv",
+    "dpsynth datasets check",
     "dpsynth plan my_dataset",
     "dpsynth run my_dataset",
     "dpsynth report my_dataset",
@@ -95,7 +96,7 @@ def test_init_names_the_text_and_asks_for_decisions(told):
 
 
 def test_plan_prices_the_corpus_before_anything_is_read(told):
-    assert "nothing private was read" in told[1]
+    assert "nothing private was read" in told[2]
 
 
 def test_run_publishes_a_corpus_with_its_guarantee(told, installation):
@@ -111,14 +112,14 @@ def test_run_publishes_a_corpus_with_its_guarantee(told, installation):
 
 def test_report_shows_rows_spend_and_where_everything_lies(told, installation):
     (label,) = (installation / "home" / "released").glob(f"my_dataset/*/{LABEL_FILE}")
-    assert f"{label.parent.name}:" in told[3]
-    assert "spent on DP releases" in told[3]
-    assert str(label.parent.parent) in told[3]
+    assert f"{label.parent.name}:" in told[4]
+    assert "spent on DP releases" in told[4]
+    assert str(label.parent.parent) in told[4]
 
 
 def test_the_documentation_shows_these_commands():
     text = (ROOT / "docs" / "own_data.md").read_text()
-    section = re.search(r"## Your own data in five commands\n(.*?)\n## ", text, re.DOTALL)
+    section = re.search(r"## Your own data in six commands\n(.*?)\n## ", text, re.DOTALL)
     assert section is not None
     shown = re.sub(r"\.venv/bin/", "", section.group(1))
     for command in COMMANDS:
