@@ -570,6 +570,8 @@ def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch)
 def test_what_no_dataset_file_can_say_is_refused_with_option_and_remedy(tmp_path, options, told):
     source = tmp_path / "tickets.csv"
     source.write_text("id,text\n" + "".join(f"{n},A letter of some words.\n" for n in range(9)))
-    result = CliRunner().invoke(app, ["init", "tickets", "--from", str(source), "--to", str(tmp_path), *options])
+    result = CliRunner().invoke(
+        app, ["init", "tickets", "--from", str(source), "--to", str(tmp_path), *options]
+    )
     assert result.exit_code == 2
     assert told in " ".join(result.output.split())

@@ -223,13 +223,14 @@ def secret_protection(size: Size, _epsilon: float) -> Iterable[Entry]:
             "name": "word", "detector": "rare_words", "quantile": 0.8, "words": size.words,
             "max_records": OCCURRENCES, "prior": PRIOR, "posterior": ratio * PRIOR,
         }  # fmt: skip
-        yield Entry(
-            title=f"SecPE, r/p = {ratio:g}",
-            method="secpe",
-            settings={**_evolution(size), "clusters": 4},
-            declared={"secrets": {"kinds": [word], "planted": 0}},
-            epsilon=1.0,  # Not spent: secrets are promised (p, r), not ε.
-        )
+        for clusters in (4, 16):
+            yield Entry(
+                title=f"SecPE, {clusters} clusters a label, r/p = {ratio:g}",
+                method="secpe",
+                settings={**_evolution(size), "clusters": clusters},
+                declared={"secrets": {"kinds": [word], "planted": 0}},
+                epsilon=1.0,  # Not spent: secrets are promised (p, r), not ε.
+            )
 
 
 def vectors(size: Size, epsilon: float) -> Iterable[Entry]:

@@ -103,7 +103,7 @@ class Expectation:
 
     def share_in_words(self) -> str:
         """The share, and how far datasets differ; a bound where all cells had more to go on."""
-        between = f" (cells: {_percent(self.low)} to {_percent(self.high)})"
+        between = f" (measured near: {_percent(self.low)} to {_percent(self.high)})"
         told = _percent(self.share) + ("" if self.low == self.high else between)
         return f"at most {told}" if self.factor < LEAST_FACTOR else told
 
