@@ -28,7 +28,7 @@ def validator(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
     def is_valid(value: Any) -> bool:
         try:
             return bool(found.is_valid(value))
-        except RecursionError:  # A text may nest deeper than Python calls.
+        except (RecursionError, ArithmeticError):  # Deeper, or larger, than Python computes.
             return False
 
     return is_valid

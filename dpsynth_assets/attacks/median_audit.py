@@ -145,11 +145,12 @@ class WatchedMedian(MedianTokenMechanism):
         meter: PrivateTokenMeter,
         allowed: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draws as the mechanism does, then shows the draws; refuses a mask of tokens."""
-        if allowed is not None:
-            raise ValueError("Expected no mask of allowed tokens in an audit, got one.")
-        tokens, gamma = super().select(private_logits, batch_of_row, active, meter)
+        """Draws as the mechanism does, then shows the draws, among the tokens that are allowed."""
+        tokens, gamma = super().select(private_logits, batch_of_row, active, meter, allowed)
+        width = private_logits.shape[1]
+        columns = np.arange(width) if allowed is None else np.flatnonzero(allowed)
         for batch, token, bound in zip(active, tokens, gamma, strict=True):
             rows = private_logits[batch_of_row == int(batch)].double().cpu().numpy()
-            self.watch(int(batch), rows, int(token), float(bound))
+            place = int(np.searchsorted(columns, token))
+            self.watch(int(batch), rows[:, columns], place, float(bound))
         return tokens, gamma

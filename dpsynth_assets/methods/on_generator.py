@@ -64,7 +64,15 @@ class OnGenerator(Method[Any]):
     def stages(self) -> tuple[Stage, ...]:
         """The method's own, which read the generator."""
         own = super().stages()  # type: ignore[safe-super]
-        return tuple(replace(stage, reads_corpora=True) for stage in own)
+        return tuple(
+            replace(
+                stage,
+                reads_corpora=True,
+                # Workers open the base's model, not the generator.
+                in_parts=stage.in_parts and not (stage.in_model or stage.draws_passes),
+            )
+            for stage in own
+        )
 
     def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Asks for the generator, then what the method asks for of its model."""
@@ -112,7 +120,8 @@ class OnGenerator(Method[Any]):
         engine = None
         if self.uses_engine:
             engine = open_engine(self.terms.engine, language_model=model)
-        return replace(public, language_model=prompted(model, self.terms.prompts), engine=engine)
+        own = prompted(model, self.terms.prompts)
+        return replace(public, language_model=own, engine=engine, opens_engine=None)
 
 
 @kept(2)

@@ -267,19 +267,5 @@ def test_watching_does_not_change_what_the_mechanism_reports():
     ]
 
 
-def test_a_mask_of_tokens_is_refused():
-    watched = WatchedMedian(
-        clip_bound=BOUND, temperature=TEMPERATURE, relation=ADD_REMOVE, watch=lambda *_: None
-    )
-    with pytest.raises(ValueError, match="mask"):
-        watched.select(
-            torch.zeros(2, 3),
-            torch.zeros(2, dtype=torch.int64),
-            np.array([0]),
-            PrivateTokenMeter(1, 1),
-            np.ones(3, dtype=bool),
-        )
-
-
 def test_logits_do_not_stand_in_a_repr():
     assert "9.25" not in repr(audited(ADD_REMOVE, lambda rows, token: 9.25))

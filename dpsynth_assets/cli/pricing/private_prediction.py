@@ -91,6 +91,12 @@ class PrivatePrediction(Tokens):
 
     def cost(self, delta: float, accountant: str) -> dict[str, Any]:
         """Lists the settings with every number of their price, ε rounded up."""
+        several = self.logit_slack > 0 and self.batches_per_pass > 1
+        if accountant == "tight" and several and self.test is not None:
+            raise typer.BadParameter(
+                "Expected --accountant zcdp where batches of a pass draw at different steps and "
+                "rounding is charged, got tight. Set it, --batches-per-pass 1 or --logit-slack 0."
+            )
         test, selection = self.test, rho_of_one(self.selection)
         tested = Fraction(0) if test is None else rho_of_one(test)
         each = selection + tested

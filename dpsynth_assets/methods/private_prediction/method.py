@@ -345,6 +345,9 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         refused = self.refused_tokens(mechanism.tokens, parameters, target_epsilon)
         if refused is not None:
             return refused
+        refusal = self._composition_refusal()
+        if refusal is not None:
+            return self.refused_plan(refusal, parameters)
         return self.planned(
             {CANDIDATE_CORPUS: mechanism},
             self.settings(mechanism.tokens, parameters),
@@ -357,7 +360,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         self, tokens: int, parameters: Mapping[str, Any], target_epsilon: float
     ) -> MethodPlan | None:
         """Makes a plan that refuses r tokens a batch; None where they can be drawn."""
-        refusal = self.declared.refusal(tokens, target_epsilon) or self._composition_refusal()
+        refusal = self.declared.refusal(tokens, target_epsilon)
         return None if refusal is None else self.refused_plan(refusal, parameters)
 
     @property

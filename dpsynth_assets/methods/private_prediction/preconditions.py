@@ -35,7 +35,12 @@ def check_batches(
     config, terms, model = declared.config, declared.terms, public.language_model
     decoder = decoder_of(terms, model)
     check_slack(config, terms, model, decoder)
-    constraint_of(terms, model)  # Says what stands in its way.
+    constraint = constraint_of(terms, model)
+    if constraint is not None and constraint.decided_tokens >= config.max_document_tokens:
+        raise ValueError(
+            f"Expected max_document_tokens above the {constraint.decided_tokens} tokens that the "
+            f"schema decides before its first choice, got {config.max_document_tokens}. Raise it."
+        )
     declared.check(public)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_context, config.max_example_tokens

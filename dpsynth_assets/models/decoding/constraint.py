@@ -42,7 +42,7 @@ class JsonConstraint:
 
         Raises:
             ValueError: The tokenizer is none of the library `tokenizers`, schema and start exclude
-                each other, or the schema leaves nothing to choose.
+                each other or cannot be spelled, or the schema leaves nothing to choose.
         """
         declared = json.loads(schema)
         self.is_followed = record_check(declared)
@@ -52,7 +52,8 @@ class JsonConstraint:
         self._end: int = language_model.end_token_id if end_token_id is None else end_token_id
         self._tokens = _read_tokenizer(language_model.tokenizer, self._end)
         self._start: list[int] = self._tokens.greedy_tokenize(text_start)
-        self._require_a_choice()
+        self.decided_tokens = self._require_a_choice()
+        """Tokens that the schema decides before the first choice."""
 
     def open(self, tokens: Sequence[int] = ()) -> "ConstrainedText":
         """Begins a text, with the tokens that it has already behind the declared beginning."""
@@ -72,17 +73,25 @@ class JsonConstraint:
 
         return LLMatcher(self._tokens, self._grammar, log_level=0)
 
-    def _require_a_choice(self) -> None:
+    def _require_a_choice(self) -> int:
         """Refuses what no text can begin with, before anything is written or charged."""
-        text = self.open()
-        while text.is_decided and not text.complete:
-            if text.is_stuck:
-                raise ValueError(
-                    "Expected a schema whose texts can be written without the token that ends a "
-                    "text, got one that leads to where no token may follow. Mend it or prompt.end, "
-                    "or set structured.constrained_decoding: false."
-                )
+        problem = (
+            "Expected a schema whose texts this model can write, without the token that ends a "
+            "text, and more than one of them, got one that leads to where no token may follow. "
+            "Mend it, prompt.text_start or prompt.end, take a model whose tokenizer spells every "
+            "character, or set structured.constrained_decoding: false."
+        )
+        try:
+            text = self.open()
+        except ValueError:  # The declared beginning is not spelled by tokens that may follow.
+            raise ValueError(problem) from None
+        decided = 0
+        while text.is_decided:
+            if text.is_stuck or text.complete:
+                raise ValueError(problem)
             text.take(int(text.choices().argmax()))
+            decided += 1
+        return decided
 
 
 class ConstrainedText:
@@ -121,7 +130,8 @@ class ConstrainedText:
         decided: list[int] = self._matcher.compute_ff_tokens()
         certain: bytes = self._matcher.compute_ff_bytes()
         if decided and not self.complete:
-            allowed = self._only([self._spelled(decided[0], certain)])
+            # A tokenizer may lack a character that the schema decides: no token may follow then.
+            allowed = self._only(self._that_follow([self._spelled(decided[0], certain)]))
         else:
             allowed = allowed_tokens(self._matcher, self._width)
             allowed = self._without_shorter(allowed, certain) if certain else allowed
@@ -145,11 +155,17 @@ class ConstrainedText:
 
     def _without_shorter(self, allowed: np.ndarray, certain: bytes) -> np.ndarray:
         """Leaves of the tokens that spell a part of the certain bytes the longest one."""
-        spelled = {token: self._spelling(token) for token in np.flatnonzero(allowed).tolist()}
+        follow = self._that_follow(np.flatnonzero(allowed).tolist())
+        spelled = {token: self._spelling(token) for token in follow}
         within = [token for token, spelling in spelled.items() if certain.startswith(spelling)]
         longest = max(within, key=lambda token: len(spelled[token]), default=None)
         beyond = [token for token in spelled if token not in within]
         return self._only(beyond if longest is None else [*beyond, longest])
+
+    def _that_follow(self, tokens: Sequence[int]) -> list[int]:
+        """Those that the matcher takes: beside bytes that no token spells its mask tells others."""
+        known = [token for token in tokens if token < self._width]
+        return [token for token in known if self._matcher.validate_tokens([token]) == 1]
 
     def _spelling(self, token: int) -> bytes:
         spelling: bytes = self._tokens.decode_bytes([token])

@@ -10,6 +10,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from dpsynth_assets.attacks.median_audit import WatchedMedian
+from dpsynth_assets.json_records import record_check
+from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     GenerationRules,
@@ -18,7 +21,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.methods.private_prediction.references import generate_public_only
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import JsonConstraint, SamplingRules, sample_documents
-from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
 
 SCHEMA = {
     "type": "object",
@@ -388,3 +393,68 @@ def test_planted_keys_are_written_whatever_the_schema_is(bound):
     method = bound("mean_uniform", logit_slack=0.0001)
     task = batches_task(method, 8.0, BytesModel())
     assert task.method.terms.json_schema is None
+
+
+class WithoutLetter(BytesModel):
+    """Its tokenizer cannot spell a `z`, as one that was trained on little text."""
+
+    def __init__(self):
+        super().__init__()
+        letters = [each for each in sorted(pre_tokenizers.ByteLevel.alphabet()) if each != "z"]
+        words = {word: number for number, word in enumerate(["<end>", "<pad>", *letters])}
+        tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        self.tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>"
+        )
+
+
+def test_what_the_tokenizer_cannot_spell_ends_a_text_and_raises_nothing():
+    schema = {"enum": ["xy", "qz", "r"]}
+    model = WithoutLetter()
+    constraint = JsonConstraint(model, json.dumps(schema))
+    assert constraint.decided_tokens == 1  # The quote.
+    text = constraint.open(model.encode('"q'))
+    assert np.flatnonzero(text.choices()).tolist() == [model.end_token_id]
+    assert text.is_stuck
+    text.take(model.end_token_id)
+    with pytest.raises(ValueError, match="a model whose tokenizer spells every character"):
+        JsonConstraint(model, json.dumps({"enum": ["zx", "zy"]}))
+
+
+def test_a_bound_below_what_the_schema_decides_is_told_before_the_charge(model):
+    terms = replace(make_terms(), json_schema=json.dumps(SCHEMA))
+    settings = {
+        "max_document_tokens": 8, "min_tokens_for_new_document": 4, "max_batches": 2,
+        "logit_slack": 0.001,
+    }  # fmt: skip
+    method = bound_method("mean_uniform", {**settings, "batches_per_forward": 1}, terms)
+    (stage,) = method.stages()
+    public = PublicInputs(language_model=model, salt="s", cluster_histogram=HISTOGRAM)
+    with pytest.raises(ValueError, match="Expected max_document_tokens above the"):
+        method.check_public(stage, public)
+
+
+def test_a_median_is_audited_on_the_allowed_tokens_alone():
+    seen = []
+    mechanism = WatchedMedian(
+        clip_bound=2.0, temperature=1.0, relation=NeighboringRelation.ZERO_OUT,
+        watch=lambda *drawn: seen.append(drawn),
+    )  # fmt: skip
+    allowed = np.zeros(9, dtype=bool)
+    allowed[[2, 5, 7]] = True
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(1))
+    meter = PrivateTokenMeter(3, 1)
+    tokens, _ = mechanism.select(
+        logits, torch.zeros(4, dtype=torch.long), np.array([0]), meter, allowed
+    )
+    ((_, rows, place, _),) = seen
+    assert rows.shape == (4, 3)
+    assert [2, 5, 7][place] == tokens[0]
+
+
+def test_a_number_larger_than_python_computes_is_no_record():
+    follows = record_check({"type": "number", "multipleOf": 0.5})
+    assert follows("1.5")
+    assert not follows("1" * 400)
