@@ -1,6 +1,7 @@
 """Texts that are JSON records: reading them, and validating them by a schema."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -28,7 +29,7 @@ def validator(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
     def is_valid(value: Any) -> bool:
         try:
             return bool(found.is_valid(value))
-        except (RecursionError, ArithmeticError):  # Deeper, or larger, than Python computes.
+        except (RecursionError, ArithmeticError, re.error):  # More than Python computes or reads.
             return False
 
     return is_valid

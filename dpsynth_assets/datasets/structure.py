@@ -119,8 +119,13 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
     from jsonschema.validators import Draft202012Validator, validator_for
 
     problem = None
+    check = validator_for(schema, default=Draft202012Validator).check_schema
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+        check(schema)
+        for reference in _references(schema):  # The metaschema reads no keyword of one's own.
+            part = _part_at(schema, reference)
+            if isinstance(part, Mapping):
+                check(part)
     except SchemaError as error:
         place = ".".join(map(str, error.absolute_path))
         problem = f"{error.message[:_SHOWN]}{f' at {place}' if place else ''}"

@@ -31,6 +31,7 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
     SyntheticCorpus,
 )
+from dpsynth_assets.models.engines.local_engine import LocalEngine
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
@@ -177,6 +178,12 @@ class EpsVec(Method[EpsVecConfig]):
             *(shots if self.config.use_fixed_shots else []),
             *(vectors if self.config.use_vectors else []),
         )
+
+    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+        """Reads the schema in the model's tokens, where there is one."""
+        del stage
+        if self.form.schema is not None and isinstance(public.engine, LocalEngine):
+            public.engine.constraint(self.form.schema, self.form.text_start)
 
     def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Leaves out what only later stages and writing depend on."""

@@ -59,8 +59,8 @@ class EvolutionMethod(Method[EvolutionT]):
 
     def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Loads the model that writes and the one that fills in."""
-        if stage.name != STAGE:
-            return
+        if stage.name != STAGE and self.form.schema is None:
+            return  # What the schema leaves unwritten is told before the first charge.
         if public.language_model is not None and self.config.api == "public_model":
             _ = public.language_model.model
         api = open_api(self.config, self.terms, public, self.form)

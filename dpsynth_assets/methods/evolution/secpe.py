@@ -27,6 +27,7 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.methods.text_form import SCHEMA
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
@@ -34,7 +35,7 @@ from dpsynth_assets.privacy.release import Cost, Release
 CLUSTER_STAGE = "secret_clusters"
 """Name of the one paid stage."""
 
-_OF_EVOLUTION = frozenset(EvolutionConfig.model_fields) | {"voting", "label_shares"}
+_OF_EVOLUTION = frozenset(EvolutionConfig.model_fields) | {"voting", "label_shares", SCHEMA}
 """Settings that the paid stage does not depend on."""
 
 

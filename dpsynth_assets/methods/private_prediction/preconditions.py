@@ -1,5 +1,6 @@
 """Preconditions of a run: what public settings and released numbers must allow before a charge."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,18 @@ from dpsynth_assets.methods.private_prediction.measured_slack import (
     stated,
 )
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
-from dpsynth_assets.models.decoding import is_exact, require_groups, require_room
+from dpsynth_assets.models.decoding import (
+    JsonConstraint,
+    SamplingRules,
+    attention_limit,
+    is_exact,
+    require_groups,
+    require_room,
+    sample_documents,
+)
 from dpsynth_assets.privacy.rests_on import SELF_TEST
+
+_TRIAL_TEXTS = 16
 
 
 def check_batches(
@@ -36,11 +47,8 @@ def check_batches(
     decoder = decoder_of(terms, model)
     check_slack(config, terms, model, decoder)
     constraint = constraint_of(terms, model)
-    if constraint is not None and constraint.decided_tokens >= config.max_document_tokens:
-        raise ValueError(
-            f"Expected max_document_tokens above the {constraint.decided_tokens} tokens that the "
-            f"schema decides before its first choice, got {config.max_document_tokens}. Raise it."
-        )
+    if constraint is not None:
+        _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_context, config.max_example_tokens
@@ -119,6 +127,34 @@ def logits_rest_on(
         return {}
     found = self_tested(decoder_of(terms, language_model), language_model)
     return {SELF_TEST: stated(found)}
+
+
+def _require_a_record(
+    constraint: JsonConstraint, terms: CohortTerms, model: Any, decoder: Any, longest: int
+) -> None:
+    """Refuses a length, a schema or an end token with which public prompts write no record.
+
+    Stuck and cut texts are paid for and dropped: a run that writes nothing else buys no row.
+    """
+    labels = [terms.label_texts[each % len(terms.label_texts)] for each in range(_TRIAL_TEXTS)]
+    prompts = [public_prompt(model, text) for text in labels]
+    if max(map(len, prompts)) + longest > (attention_limit(decoder) or math.inf):
+        return  # Nothing is written from public prompts that long.
+    sampled = sample_documents(
+        decoder,
+        prompts,
+        end_token_id=model.end_token_id,
+        pad_token_id=model.pad_token_id,
+        max_new_tokens=longest,
+        rules=SamplingRules(temperature=1.0, seed=0),
+        texts=[constraint.open() for _ in prompts],
+    )
+    if not any(constraint.is_followed(model.decode(each.tokens)) for each in sampled):
+        raise ValueError(
+            f"Expected a record of the schema within max_document_tokens, got none in "
+            f"{_TRIAL_TEXTS} texts of the public prompt with {longest} tokens. Raise it, bound the "
+            "schema's strings (maxLength, maxItems), or choose another prompt.end."
+        )
 
 
 def check_public_prompts(

@@ -52,8 +52,7 @@ class JsonConstraint:
         self._end: int = language_model.end_token_id if end_token_id is None else end_token_id
         self._tokens = _read_tokenizer(language_model.tokenizer, self._end)
         self._start: list[int] = self._tokens.greedy_tokenize(text_start)
-        self.decided_tokens = self._require_a_choice()
-        """Tokens that the schema decides before the first choice."""
+        self._require_a_choice()
 
     def open(self, tokens: Sequence[int] = ()) -> "ConstrainedText":
         """Begins a text, with the tokens that it has already behind the declared beginning."""
@@ -73,7 +72,7 @@ class JsonConstraint:
 
         return LLMatcher(self._tokens, self._grammar, log_level=0)
 
-    def _require_a_choice(self) -> int:
+    def _require_a_choice(self) -> None:
         """Refuses what no text can begin with, before anything is written or charged."""
         problem = (
             "Expected a schema whose texts this model can write, without the token that ends a "
@@ -85,13 +84,10 @@ class JsonConstraint:
             text = self.open()
         except ValueError:  # The declared beginning is not spelled by tokens that may follow.
             raise ValueError(problem) from None
-        decided = 0
         while text.is_decided:
             if text.is_stuck or text.complete:
                 raise ValueError(problem)
             text.take(int(text.choices().argmax()))
-            decided += 1
-        return decided
 
 
 class ConstrainedText:
