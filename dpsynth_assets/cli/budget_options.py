@@ -2,6 +2,8 @@
 
 import typer
 
+from dpsynth_assets.privacy.directed_rounding import declared
+
 LARGEST_DELTA = 1e-3
 """δ of a dataset file is below it."""
 
@@ -13,7 +15,9 @@ def epsilon_option(value: float) -> float:
         typer.BadParameter: It is not above 0.
     """
     if not value > 0:
-        raise typer.BadParameter(f"Expected a number above 0, got {value:g}. Common are 1 to 10.")
+        raise typer.BadParameter(
+            f"Expected a number above 0, got {declared(value)}. Common are 1 to 10."
+        )
     return value
 
 
@@ -24,8 +28,9 @@ def delta_option(value: float) -> float:
         typer.BadParameter: It is not between 0 and `LARGEST_DELTA`.
     """
     if not 0 < value < LARGEST_DELTA:
+        most = declared(LARGEST_DELTA)
         raise typer.BadParameter(
-            f"Expected a number above 0 and below {LARGEST_DELTA:g}, got {value:g}. Choose a power "
-            "of ten well below one in the number of records."
+            f"Expected a number above 0 and below {most}, got {declared(value)}. Choose a power of "
+            "ten well below one in the number of records."
         )
     return value

@@ -75,7 +75,7 @@ def test_partitions_are_made_once_and_only_those_of_a_new_line_are_added(letters
         )
     )
     standing = DatasetBench(wider, "letters", benchmark_folder("tiny"))
-    there = [place.line for place in places(wider) if standing.is_made(place)]
+    there = [place.line for place in places(wider) if standing.is_done(place)]
     assert there == ["evolved"]
 
 
