@@ -322,8 +322,17 @@ def test_without_noise_to_speak_of_the_text_is_what_the_records_make_likeliest(
 # Extra documents
 
 
-def test_extra_documents_read_demonstrations_alone_and_cost_nothing(cases, language_model, steps):
-    private = cases.private(64)
+def test_extra_documents_read_demonstrations_alone_and_cost_nothing(
+    cases, language_model, steps, monkeypatch
+):
+    private, read = cases.private(64), []
+    write = few_shot_writer._extra_prompt
+
+    def noted(task, label, texts):
+        read.append(texts)
+        return write(task, label, texts)
+
+    monkeypatch.setattr(few_shot_writer, "_extra_prompt", noted)
     plan, release = run(cases, language_model, private, config_of(extra_documents=6))
     without = FewShot(config_of(), cases.terms()).plan(10.0)
     assert plan.event == without.event
@@ -334,7 +343,8 @@ def test_extra_documents_read_demonstrations_alone_and_cost_nothing(cases, langu
     assert extra["batch"].is_null().all()
     assert demonstrations["batch"].is_not_null().all()
     released = {*demonstrations["text"]}
-    shown = {text for examples in language_model.prompts[-6:] for text in examples}
+    assert len(read) == 6
+    shown = {text for examples in read for text in examples}
     assert shown <= released
     assert not shown & {*private.records["text"]}
 
