@@ -31,6 +31,7 @@ from dpsynth_assets.models.decoding import (
 from dpsynth_assets.privacy.rests_on import SELF_TEST
 
 _TRIAL_TEXTS = 16
+"""Texts that are tried before a charge: none of them is a record only where few would be."""
 
 
 def check_batches(

@@ -1,7 +1,6 @@
 """Laws of masked infilling: what stays, what is written anew, and which filling is kept."""
 
 import numpy as np
-import polars as pl
 import pytest
 from mailboxes import public_rows
 
@@ -15,8 +14,6 @@ from dpsynth_assets.methods.evolution.causal_infilling import (
 from dpsynth_assets.methods.evolution.infilling import InfillingApi, InfillingError
 from dpsynth_assets.methods.evolution.masked_models import open_masked_model, with_spans_masked
 from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
-from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -29,17 +26,6 @@ def infilling(**changes):
 
 
 # ------------------------------------------------------------- the public language model fills in
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("toy")
-    settings = TrainingSettings(
-        vocabulary=400, width=32, heads=2, layers=2, feed_forward=48, token_budget=3000,
-        batch_tokens=512, sequence_tokens=(128,), threads=1,
-    )  # fmt: skip
-    train_language_model(pl.DataFrame(public_rows(100, seed=0)), folder, settings)
-    return load_language_model(folder, device="cpu")
 
 
 @pytest.fixture
