@@ -28,8 +28,8 @@ from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
-from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.smollm2 import write_smollm2
+from dpsynth_assets.privacy.cpu_threads import run_alone
 
 NEW = 72
 

@@ -16,7 +16,9 @@ def defs() -> dg.Definitions:
     from dpsynth_assets.components.tree import DatasetTree
     from dpsynth_assets.lineage import verify_privacy_lineage
     from dpsynth_assets.metadata import as_shown
+    from dpsynth_assets.privacy.cpu_threads import check_declared_threads
 
+    check_declared_threads()
     # Not load_from_defs_folder: that one needs pyproject.toml, which a wheel does not carry.
     tree = DatasetTree(defs_module=dpsynth_assets.defs, project_root=Path(__file__).parents[1])
     # The path leaves out Dagster's catalogue of all installed component types: building it takes

@@ -38,6 +38,12 @@ def root(
 
     Without a command it says where it works, what each cohort has spent, and what to do next.
     """
+    from dpsynth_assets.privacy.cpu_threads import check_declared_threads
+
+    try:
+        check_declared_threads()
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
     if context.invoked_subcommand is None:
         from dpsynth_assets.cli.overview import overview
 

@@ -8,12 +8,13 @@ Shape letters: n rows of one batch, V vocabulary, A allowed tokens, C tokens of 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from dpsynth_assets.privacy.clipping import ROWS_PER_SUM, ClipLattice, block_entries
+from dpsynth_assets.privacy.cpu_threads import run_alone
 
 if TYPE_CHECKING:
     import torch
@@ -37,15 +38,14 @@ def map_on_cpu_threads(
 ) -> list[_Result]:
     """Maps over batches, on PyTorch's number of threads where `entries` logits are worth it.
 
-    Threads end with the call: a process that forks between tokens takes none along.
+    Must not be called from a task of such threads.
     """
     import torch
 
     threads = min(torch.get_num_threads(), len(items))
     if threads < 2 or entries < _SHARED_ENTRIES:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, items))
+    return run_alone([partial(function, item) for item in items], threads)
 
 
 def blocks_of_rows(

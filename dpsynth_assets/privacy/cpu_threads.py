@@ -1,13 +1,18 @@
 """CPU threads that each do a whole piece of work alone, instead of sharing every operation of it.
 
 The operations of a small model are too short to share: threads that meet after each of them spend
-their time waking one another, tenfold on a busy machine.
+their time waking one another, tenfold on a busy machine. One thread for every operation also leaves
+no operation cut in two at a place that depends on the number of rows. All pools of threads that
+compute are made here.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cache
+from threading import Barrier, Lock
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -16,25 +21,104 @@ LARGE = 1 << 24
 """Numbers from which a model's operations are long enough to share; so many float64 take 128 MiB,
 which every thread would need for its own sums."""
 
+_VARIABLE = "OMP_NUM_THREADS"
+_Result = TypeVar("_Result")
+_opening = Lock()
+
+
+def run_alone(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
+    """Runs each task in a thread in which PyTorch uses one thread, without gradients.
+
+    The threads stay for later calls. A task must not call this function with the same number of
+    workers: it would wait for itself.
+
+    Args:
+        tasks: What to run; shares nothing that another task writes.
+        workers: How many threads, at least 1.
+
+    Returns:
+        Results in the order of the tasks.
+    """
+    with _opening:
+        pool = _kept_pool(workers)
+    futures = [pool.submit(_without_gradients, task) for task in tasks]
+    return [future.result() for future in futures]
+
 
 @contextmanager
 def one_thread_each(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Opens workers in which PyTorch uses one thread; the caller's number is as before afterwards.
+    """Opens workers in which PyTorch uses one thread, for the time of a block.
 
     Work that has not begun is dropped if the block fails.
 
     Args:
         workers: Number of threads, at least 1.
     """
-    import torch
-
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    pool = _pool(workers)
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
+
+
+def check_declared_threads() -> None:
+    """Refuses a number of threads that the environment declares and no library can use.
+
+    Raises:
+        ValueError: OMP_NUM_THREADS is set and is no whole number of at least 1.
+    """
+    declared = os.environ.get(_VARIABLE, "").strip()
+    if declared and not (declared.isdecimal() and int(declared) >= 1):
+        raise ValueError(
+            f"Expected {_VARIABLE} to be a whole number of at least 1, got {declared!r}. "
+            "Unset it to use all cores."
+        )
+
+
+def _without_gradients(task: Callable[[], _Result]) -> _Result:
+    import torch
+
+    with torch.inference_mode():
+        return task()
+
+
+@cache
+def _kept_pool(workers: int) -> ThreadPoolExecutor:
+    return _pool(workers)
+
+
+# A forked child has the pools and none of their threads: it makes its own.
+os.register_at_fork(after_in_child=_kept_pool.cache_clear)
+
+
+def _pool(workers: int) -> ThreadPoolExecutor:
+    """Starts all threads of a pool; one thread for every operation, whatever is set elsewhere.
+
+    PyTorch's number of threads is one variable of the process and a copy in each thread, taken at
+    the thread's first look (its first parallel operation, or `get_num_threads`). So a thread looks
+    before it sets its own number: nothing replaces that number later. The variable gets its former
+    value back from a thread of its own, so that the caller's number stays as it is.
+    """
+    pool = ThreadPoolExecutor(workers, "one-thread")
+    with ThreadPoolExecutor(1) as starter:
+        starter.submit(_start, pool, workers).result()
+    return pool
+
+
+def _start(pool: ThreadPoolExecutor, workers: int) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    started = Barrier(workers)
+
+    def settle() -> None:
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+        started.wait()
+
+    for future in [pool.submit(settle) for _ in range(workers)]:
+        future.result()
+    torch.set_num_threads(before)
 
 
 def useful_threads(

@@ -288,7 +288,7 @@ class DpSgdMechanism:
             TypeError: If the model's gradients cannot be clipped record by record.
             ValueError: If there is not one loss for each record.
         """
-        with ThreadPoolExecutor(NOISE_THREADS) as threads:
+        with one_thread_each(NOISE_THREADS) as threads:
             ahead = self._noise_ahead(gradients.parameters, threads)
             parts = self._refusing_shared_passes(private_parts)
             sums, rows = gradients.private_clipped_sums(parts, self.record_bound)

@@ -1,12 +1,9 @@
 """Gradients of parts that threads work on side by side are those of the whole batch."""
 
-import time
-
 import pytest
 import torch
 
 from dpsynth_assets.models.sharded_gradients import open_shards, shares
-from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
 
 @pytest.fixture
@@ -60,24 +57,3 @@ def test_shares_cover_every_row_once_and_evenly(rows, threads):
     sizes = [cut.stop - cut.start for cut in cuts]
     assert len(cuts) <= threads
     assert max(sizes) - min(sizes) <= 1
-
-
-def test_workers_use_one_thread_and_leave_the_callers_number_alone():
-    before = torch.get_num_threads()
-    with one_thread_each(2) as workers:
-        seen = list(workers.map(lambda _: torch.get_num_threads(), range(4)))
-    assert seen == [1, 1, 1, 1]
-    assert torch.get_num_threads() == before
-
-
-def test_work_that_has_not_begun_is_dropped_when_the_block_fails():
-    blocked = []
-
-    def fail():
-        with one_thread_each(1) as workers:
-            blocked.extend(workers.submit(time.sleep, 0.05) for _ in range(50))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert sum(each.cancelled() for each in blocked) >= 40

@@ -18,9 +18,9 @@ from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.calibration import TEXTS, calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
-from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
+from dpsynth_assets.privacy.cpu_threads import run_alone
 from dpsynth_assets.public_base.making import pretrained_manifest
 
 needs_wheel = pytest.mark.skipif(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, whole_columns
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
-from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.token_counts import COUNTS
+from dpsynth_assets.privacy.cpu_threads import run_alone
 
 if TYPE_CHECKING:
     import torch

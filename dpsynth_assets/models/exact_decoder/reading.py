@@ -8,8 +8,8 @@ import numpy as np
 
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
-from dpsynth_assets.models.exact_decoder.workers import run_alone
 from dpsynth_assets.models.token_counts import COUNTS
+from dpsynth_assets.privacy.cpu_threads import run_alone
 
 if TYPE_CHECKING:
     import torch
