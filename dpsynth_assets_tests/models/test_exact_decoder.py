@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
 from dpsynth_assets.models.exact_decoder import (
@@ -14,6 +15,7 @@ from dpsynth_assets.models.exact_decoder import (
     ExactDecoder,
     ExactDecoderError,
     LlamaShape,
+    integer_products,
     opening,
 )
 from dpsynth_assets.models.exact_decoder.cache import (
@@ -28,10 +30,11 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     EXACT_INTEGERS,
     KERNELS,
     LIMIT,
-    IntegerProduct,
-    exact_kernel,
+    exact_width,
+    fastest_kernel,
     quantized_rows,
     quantized_weight,
+    trial_seconds,
 )
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.shapes import computes_folder
@@ -50,6 +53,7 @@ CONFIG = LlamaConfig(
     tie_word_embeddings=False,
 )
 SHAPE = LlamaShape.of(CONFIG)
+DOWN = "model.layers.0.mlp.down_proj.weight"
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +93,11 @@ def decoded(decoder, prompts, **options):
         tokens = torch.tensor([(sum(prompt) + step) % VOCABULARY for prompt in prompts])
         steps.append(contexts.next_logits(tokens, torch.full((len(prompts),), step)))
     return torch.stack(steps)
+
+
+def require_exact(kernel):
+    if trial_seconds(kernel, (64, 576)) is None:
+        pytest.skip(f"this processor does not compute the kernel {kernel} exactly")
 
 
 def assert_equal_bits(left, right):
@@ -153,8 +162,7 @@ def test_a_shared_prefix_is_read_once_and_changes_nothing(decoder, prompts, monk
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_computes_the_same_bits(model, calibration, prompts, together, kernel):
-    if kernel != "float" and exact_kernel() == "float":
-        pytest.skip("this processor saturates int8 products")
+    require_exact(kernel)
     other = ExactDecoder.of(SHAPE, model.state_dict(), calibration, kernel)
     assert_equal_bits(decoded(other, prompts), together)
 
@@ -196,16 +204,71 @@ def test_a_vector_is_added_where_tokens_are_predicted_from(model, decoder, promp
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 576, 40), (3, 1536, 33), (40, 96, 8)])
 def test_products_are_exact_sums(kernel, rows, inputs, outputs):
-    if kernel != "float" and exact_kernel() == "float":
-        pytest.skip("this processor saturates int8 products")
+    require_exact(kernel)
     random = np.random.default_rng(0)
     left = random.integers(-LIMIT, LIMIT + 1, size=(rows, inputs))
     right = random.integers(-LIMIT, LIMIT + 1, size=(outputs, inputs))
     left[0], right[:, 0] = LIMIT, LIMIT
     right[0] = LIMIT  # the largest sum there is, and a scale of 1
-    product = IntegerProduct(*quantized_weight(torch.from_numpy(right).float()), kernel)
+    product = KERNELS[kernel](*quantized_weight(torch.from_numpy(right).float()))
     got = product(torch.from_numpy(left + 128).to(torch.uint8))
     np.testing.assert_array_equal(got.numpy(), (left @ right.T).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "largest"), [(40, LIMIT), (1536, LIMIT), (5000, LIMIT), (5000, 3)]
+)
+def test_no_sum_of_a_block_exceeds_what_float32_counts(inputs, largest):
+    random = np.random.default_rng(0)
+    integers = torch.from_numpy(random.integers(-largest, largest + 1, (7, inputs), np.int8))
+    integers[0] = largest
+    width = exact_width(integers)
+    sums = [part.long().abs().sum(1).max() * LIMIT for part in integers.split(width, dim=1)]
+    assert max(sums) <= EXACT_INTEGERS
+    assert (width == inputs) == (largest * LIMIT * inputs <= EXACT_INTEGERS)
+
+
+class _Saturating:
+    """Adds pairs of products in 16 bits, as int8 products do on processors without VNNI."""
+
+    def __init__(self, integers, scale):
+        self.integers, self.scale = integers.int(), scale
+
+    def __call__(self, activations):
+        products = activations.int()[:, None] * self.integers[None]
+        pairs = products.unflatten(2, (-1, 2)).sum(3).clamp(-(2**15), 2**15 - 1)
+        return (pairs.sum(2) - 128 * self.integers.sum(1)).float() * self.scale
+
+
+class _Rounding:
+    """Multiplies with the precision of bfloat16."""
+
+    def __init__(self, integers, scale):
+        self.integers, self.scale = integers.t().bfloat16(), scale
+
+    def __call__(self, activations):
+        return ((activations.float() - 128).bfloat16() @ self.integers).float() * self.scale
+
+
+class _Missing:
+    def __init__(self, integers, scale):
+        raise AttributeError("no such operation in this build")
+
+
+@pytest.mark.parametrize("wrong", [_Saturating, _Rounding, _Missing])
+def test_a_kernel_that_is_not_exact_is_never_chosen(monkeypatch, wrong):
+    monkeypatch.setitem(integer_products.KERNELS, "int8", wrong)
+    assert trial_seconds("int8", (6, 40)) is None
+    monkeypatch.setattr(integer_products, "_fastest", integer_products._fastest.__wrapped__)
+    assert fastest_kernel([(6, 40), (8, 64)]) != "int8"
+
+
+def test_a_processor_without_an_exact_kernel_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr(integer_products, "KERNELS", {"int8": _Saturating, "float32": _Rounding})
+    monkeypatch.setattr(integer_products, "_fastest", integer_products._fastest.__wrapped__)
+    with pytest.raises(ExactDecoderError, match="wrong sums from all of int8, float32") as refusal:
+        fastest_kernel([(6, 40)])
+    assert "\n" not in str(refusal.value)
 
 
 def test_rows_are_rounded_to_the_nearest_of_255_integers():
@@ -263,7 +326,10 @@ tests.assert_equal_bits(tests.decoded(decoder, prompts[6:]), together[:, 6:])
 tests.assert_equal_bits(tests.decoded(decoder, prompts[:1]), together[:, :1])
 tests.assert_equal_bits(tests.decoded(decoder, prompts, tokens_per_pack=9), together)
 tests.assert_equal_bits(tests.decoded(decoder, prompts, threads=1, max_new_tokens=40), together)
-print(torch.backends.cpu.get_cpu_capability(), tests.exact_kernel())
+for kernel in tests.KERNELS:
+    if tests.trial_seconds(kernel, (64, 576)) is not None:
+        other = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3], kernel)
+        tests.assert_equal_bits(tests.decoded(other, prompts), together)
 """
 
 
@@ -309,6 +375,25 @@ def test_other_models_are_refused_in_one_line(config, expected):
 def test_prompts_out_of_bounds_are_refused(decoder, prompts, options):
     with pytest.raises(ValueError, match="Expected prompt"):
         opened(decoder, prompts, **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda table: table["model.layers.1.mlp.up_proj.weight"][3].fill_(torch.nan), "up_proj"),
+        (lambda table: table["model.norm.weight"].fill_(torch.inf), "model.norm"),
+        (lambda table: table.update({DOWN: table[DOWN][:, :-1].contiguous()}), "down_proj"),
+        (lambda table: table.pop(DOWN), "down_proj"),
+    ],
+)
+def test_weights_that_fit_no_kernel_are_refused_in_one_line(tmp_path, model, change, told):
+    table = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    change(table)
+    CONFIG.save_pretrained(tmp_path)
+    save_file(table, tmp_path / "model.safetensors")
+    with pytest.raises(ExactDecoderError, match=told) as refusal:
+        read_decoder(tmp_path, [])
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):

@@ -1,13 +1,17 @@
 """Products of 8-bit activations and 8-bit weights whose sums are exact, and so without an order.
 
-Three kernels compute the same numbers, bit for bit: an int8 product that scales its result on the
-way out, the plain int8 product, and a float32 product of integers, cut so that 24 bits hold every
-partial sum. The fastest that a machine gets right is taken: processors without VNNI may saturate
-16-bit intermediate sums of int8 products.
+Kernels compute the same numbers, bit for bit: an int8 product that scales its result on the way
+out, and float32 products of integers, cut so that 24 bits hold every partial sum, with weights
+packed once or as they are. A trial chooses the fastest that a processor computes exactly: without
+VNNI or a like instruction, int8 products may saturate sums of 16 bits.
 """
 
-from functools import cache
-from typing import TYPE_CHECKING, Literal
+import time
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError
 
 if TYPE_CHECKING:
     import torch
@@ -18,66 +22,119 @@ ZERO_POINT = 128
 """Activations are stored as bytes with this added."""
 EXACT_INTEGERS = 2**24
 """float32 holds every integer up to this one."""
-_BLOCK = EXACT_INTEGERS // LIMIT**2
-"""Inputs of one float32 product at most: 1,040."""
 SMALLEST = 1e-30
 """Replaces a largest magnitude of zero, before a division by it."""
 
-Kernel = Literal["fused", "plain", "float"]
-KERNELS: tuple[Kernel, ...] = ("fused", "plain", "float")
+Kernel = Literal["int8", "packed", "float32"]
+Shape = tuple[int, int]
+"""(out, in) of a weight."""
+
+_PACKED_FOR = 32
+"""Rows that packed weights are laid out for; other numbers of rows take the same layout."""
+_LARGEST_ROWS = (1, 6, 33, 384)
+"""Rows of the products whose sums are the largest there are."""
+_RANDOM_ROWS = (1, 6, 33)
+"""Rows of random products; the last are timed."""
+_REPETITIONS = 4
+_TOO_SLOW = 3.0
+"""A kernel that takes this many times as long as the fastest on one shape is tried on no other."""
 
 
-class IntegerProduct:
+class IntegerProduct(Protocol):
     """y = (q W^T) scaled by output channel, with int8 weights W and 8-bit activations q."""
-
-    def __init__(
-        self, integers: "torch.Tensor", scale: "torch.Tensor", kernel: Kernel | None = None
-    ) -> None:
-        """Lays the weights out as a kernel wants them.
-
-        Args:
-            integers: W, (out, in) int8 in [-127, 127].
-            scale: (out,) float32, multiplies the sums.
-            kernel: What computes the product; None takes the fastest that is exact here.
-        """
-        import torch
-
-        self._kernel: Kernel = exact_kernel() if kernel is None else kernel
-        self._scale = scale
-        if self._kernel == "fused":
-            self._zeros = torch.zeros(len(integers), dtype=torch.int32)
-            self._packed = torch.ops.onednn.qlinear_prepack(integers, None)
-        elif self._kernel == "plain":
-            self._weight = integers.t().contiguous()  # by rows: faster for few rows
-        else:
-            blocks = integers.t().float().split(_BLOCK)
-            self._blocks = [block.contiguous() for block in blocks]
 
     def __call__(self, activations: "torch.Tensor") -> "torch.Tensor":
         """Maps uint8 (T, in) to float32 (T, out); row t depends on row t alone."""
+
+
+class Int8Product:
+    """oneDNN's int8 product: VNNI and AMX on x86, dot products of bytes on ARM."""
+
+    def __init__(self, integers: "torch.Tensor", scale: "torch.Tensor") -> None:
+        """Packs W, (out, in) int8, whose sums are multiplied by scale (out,) float32."""
         import torch
 
-        if self._kernel == "fused":
-            return torch.ops.onednn.qlinear_pointwise(
-                activations, 1.0, ZERO_POINT, self._packed, self._scale, self._zeros, None,
-                1.0, 0, torch.float32, "none", [], "",
-            )  # fmt: skip
-        if self._kernel == "plain":
-            signed = activations.view(torch.int8) ^ -ZERO_POINT  # the same as subtracting it
-            return torch._int_mm(signed, self._weight).float().mul_(self._scale)
-        return self._float_sums(activations).float().mul_(self._scale)
+        self._scale = scale
+        self._zeros = torch.zeros(len(integers), dtype=torch.int32)
+        self._packed = torch.ops.onednn.qlinear_prepack(integers, None)
 
-    def _float_sums(self, activations: "torch.Tensor") -> "torch.Tensor":
-        """Exact sums as int32, from float32 products of at most 1,040 inputs."""
+    def __call__(self, activations: "torch.Tensor") -> "torch.Tensor":
+        """See `IntegerProduct`."""
+        import torch
+
+        return torch.ops.onednn.qlinear_pointwise(
+            activations, 1.0, ZERO_POINT, self._packed, self._scale, self._zeros, None,
+            1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+
+
+class FloatProduct:
+    """A float32 product of integers, in as many blocks of inputs as exact sums need."""
+
+    def __init__(self, integers: "torch.Tensor", scale: "torch.Tensor") -> None:
+        """Takes W, (out, in) int8, whose sums are multiplied by scale (out,) float32."""
+        self._scale = scale
+        self._width = exact_width(integers)
+        blocks = integers.float().split(self._width, dim=1)
+        self._blocks = [self._multiply_by(block) for block in blocks]
+
+    @staticmethod
+    def _multiply_by(block: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
+        return partial(_multiplied, block.t().contiguous())
+
+    def __call__(self, activations: "torch.Tensor") -> "torch.Tensor":
+        """See `IntegerProduct`."""
         import torch
 
         signed = activations.float().sub_(ZERO_POINT)
-        parts = signed.split(_BLOCK, dim=1)
-        sums = [
-            torch.mm(part.contiguous(), block).to(torch.int32)
-            for part, block in zip(parts, self._blocks, strict=True)
-        ]
-        return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0, dtype=torch.int32)
+        if len(self._blocks) == 1:
+            return self._blocks[0](signed).mul_(self._scale)
+        parts = zip(self._blocks, signed.split(self._width, dim=1), strict=True)
+        sums = torch.stack(
+            [multiply(part.contiguous()).to(torch.int32) for multiply, part in parts]
+        )
+        return sums.sum(0, dtype=torch.int32).float().mul_(self._scale)
+
+
+class PackedProduct(FloatProduct):
+    """The same with weights that oneDNN packs once, instead of at every product."""
+
+    @staticmethod
+    def _multiply_by(block: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
+        import torch
+
+        packed = torch.ops.mkldnn._reorder_linear_weight(block.contiguous(), _PACKED_FOR)
+        multiply = torch.ops.mkldnn._linear_pointwise
+        return lambda rows: multiply(rows, packed, None, "none", [], "")
+
+
+def _multiplied(weight: "torch.Tensor", rows: "torch.Tensor") -> "torch.Tensor":
+    return rows @ weight
+
+
+KERNELS: dict[Kernel, Callable[["torch.Tensor", "torch.Tensor"], IntegerProduct]] = {
+    "int8": Int8Product,
+    "packed": PackedProduct,
+    "float32": FloatProduct,
+}
+
+
+def exact_width(integers: "torch.Tensor") -> int:
+    """Inputs of a float32 product at most, so that no sum of W's products with q exceeds 2^24.
+
+    Args:
+        integers: W, (out, in) int8.
+    """
+    import torch
+
+    magnitudes, inputs = integers.abs(), integers.shape[1]
+    parts = 1
+    while True:
+        width = -(-inputs // parts)
+        sums = [part.sum(1, dtype=torch.int64).max() for part in magnitudes.split(width, dim=1)]
+        if LIMIT * int(max(sums)) <= EXACT_INTEGERS:
+            return width
+        parts += 1
 
 
 def quantized_weight(
@@ -115,36 +172,70 @@ def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     return x.view(torch.int32).to(torch.uint8), largest
 
 
+def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:
+    """The fastest kernel that this processor computes exactly; tried once a process.
+
+    Which one it is changes no bit of a result. Must run where PyTorch uses one thread.
+
+    Args:
+        shapes: Of the weights that it is to multiply with.
+
+    Raises:
+        ExactDecoderError: This processor computes no kernel exactly.
+    """
+    return _fastest(tuple(sorted(set(shapes))))
+
+
 @cache
-def exact_kernel() -> Kernel:
-    """The fastest kernel that multiplies int8 matrices without saturation on this machine."""
-    import torch
+def _fastest(shapes: tuple[Shape, ...]) -> Kernel:
+    seconds = dict.fromkeys(KERNELS, 0.0)
+    for shape in shapes:
+        took = {kernel: trial_seconds(kernel, shape) for kernel in seconds}
+        least = min((own for own in took.values() if own is not None), default=0.0)
+        seconds = {
+            kernel: seconds[kernel] + own
+            for kernel, own in took.items()
+            if own is not None and own <= _TOO_SLOW * least
+        }
+    if not seconds:
+        raise ExactDecoderError(
+            "Expected a processor that multiplies small integers exactly in int8 or float32, got "
+            f"wrong sums from all of {', '.join(KERNELS)}; unset variables that lower the "
+            "precision of float32 (DNNL_DEFAULT_FPMATH_MODE), or write decoder: transformers."
+        )
+    return min(seconds, key=seconds.__getitem__)
 
-    if torch.cpu._is_vnni_supported():
-        for kernel in KERNELS[:-1]:
-            if _is_exact(kernel):
-                return kernel
-    return KERNELS[-1]
 
+def trial_seconds(kernel: Kernel, shape: Shape) -> float | None:
+    """Least seconds of a product of some rows; None where a sum is wrong or cannot be computed.
 
-def _is_exact(kernel: Kernel) -> bool:
-    """Compares a kernel with the float32 one, on the largest sums and on random ones."""
+    Sums are tried at their largest, where 16 bits saturate, and at random.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    for rows, inputs, outputs in ((1, 576, 64), (5, 1536, 576), (32, 576, 960), (64, 96, 33)):
-        shape = (outputs, inputs)
-        extreme = torch.full(shape, -1.0)
-        random = torch.randint(-LIMIT, LIMIT + 1, shape, generator=generator).float()
-        for weight, lowest in ((extreme, 2 * LIMIT + 1), (random, 1)):
-            activations = torch.randint(
-                lowest, 2 * LIMIT + 2, (rows, inputs), generator=generator, dtype=torch.uint8
-            )
-            quantized = quantized_weight(weight)
-            try:
-                got = IntegerProduct(*quantized, kernel)(activations)
-            except RuntimeError:
-                return False
-            if not torch.equal(got, IntegerProduct(*quantized, "float")(activations)):
-                return False
-    return True
+    draw = partial(torch.randint, generator=generator)
+    scale = torch.rand(shape[0], generator=generator) + 0.5
+    try:
+        product = KERNELS[kernel](torch.full(shape, -LIMIT, dtype=torch.int8), scale)
+        largest = torch.tensor(-(LIMIT**2) * shape[1]).float() * scale
+        for rows in _LARGEST_ROWS:
+            got = product(torch.full((rows, shape[1]), ZERO_POINT + LIMIT, dtype=torch.uint8))
+            if not torch.equal(got, largest.expand(rows, -1)):
+                return None
+        integers = draw(-LIMIT, LIMIT + 1, shape, dtype=torch.int8)
+        product, exact = KERNELS[kernel](integers, scale), integers.t().double()
+        for rows in _RANDOM_ROWS:
+            random = draw(1, 2 * LIMIT + 2, (rows, shape[1]), dtype=torch.uint8)
+            sums = (random.double() - ZERO_POINT) @ exact
+            if not torch.equal(product(random), sums.float() * scale):
+                return None
+    except (RuntimeError, AttributeError):  # An operation that this build of PyTorch lacks.
+        return None
+    return min(_seconds(product, random) for _ in range(_REPETITIONS))
+
+
+def _seconds(product: IntegerProduct, activations: "torch.Tensor") -> float:
+    started = time.perf_counter()
+    product(activations)
+    return time.perf_counter() - started

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
 from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
-from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, integer_weights
+from dpsynth_assets.models.exact_decoder.weights import (
+    EMBEDDINGS,
+    expect_weights,
+    integer_weights,
+)
 from dpsynth_assets.models.kept import kept
 from dpsynth_assets.paths import home
 
@@ -89,7 +93,9 @@ def read_decoder(
             if stored is not None and stored.is_file():
                 quantized = load_file(stored)
             else:
-                quantized = calibrated_table(shape, load_file(file), calibration)
+                weights = load_file(file)
+                expect_weights(shape, weights, file)
+                quantized = calibrated_table(shape, weights, calibration)
                 if stored is not None:
                     quantized = _stored(quantized, stored)
             return ExactDecoder(shape, integer_weights(shape, embeddings, quantized))

@@ -3,16 +3,21 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.models.exact_decoder.cache import WEIGHT_TOTAL, query_limit
 from dpsynth_assets.models.exact_decoder.integer_products import (
+    KERNELS,
     LIMIT,
     IntegerProduct,
     Kernel,
+    fastest_kernel,
     quantized_weight,
 )
-from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
+from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
+from dpsynth_assets.privacy.cpu_threads import run_alone
 
 if TYPE_CHECKING:
     import torch
@@ -83,6 +88,59 @@ Table = Mapping[str, "torch.Tensor"]
 """Quantized weights by name, as they are stored: integers, scales and balances; no embeddings."""
 
 
+def expect_weights(shape: LlamaShape, table: Mapping[str, "torch.Tensor"], file: Path) -> None:
+    """Refuses weights that cannot be rounded to integers, or are not of the configured shape.
+
+    Args:
+        shape: Numbers of the model.
+        table: Weights by transformers' names.
+        file: Where they were read.
+
+    Raises:
+        ExactDecoderError: A weight is absent, of another shape, or not finite.
+    """
+    for name, expected in _expected_shapes(shape, table).items():
+        weight = table.get(name)
+        got = "none" if weight is None else tuple(weight.shape)
+        if got != expected:
+            raise ExactDecoderError(
+                f"Expected {name} of shape {expected} in {file}, got {got}. Restore the file, or "
+                "the config.json beside it."
+            )
+        if weight is not None and not bool(weight.isfinite().all()):
+            raise ExactDecoderError(
+                f"Expected finite numbers in {name} of {file}, got infinity or NaN. Restore the "
+                "file; a training that diverged leaves such weights."
+            )
+
+
+def _expected_shapes(
+    shape: LlamaShape, table: Mapping[str, "torch.Tensor"]
+) -> dict[str, tuple[int, ...]]:
+    """Shape of each weight that is read; that of the feed-forward layers follows from the first."""
+    width, keys, heads = shape.width, shape.groups * shape.depth, shape.heads * shape.depth
+    first = table.get("model.layers.0.mlp.up_proj.weight")
+    hidden = 0 if first is None else len(first)
+    of_layer = {
+        "input_layernorm": (width,),
+        "post_attention_layernorm": (width,),
+        "self_attn.q_proj": (heads, width),
+        "self_attn.k_proj": (keys, width),
+        "self_attn.v_proj": (keys, width),
+        "self_attn.o_proj": (width, heads),
+        "mlp.gate_proj": (hidden, width),
+        "mlp.up_proj": (hidden, width),
+        "mlp.down_proj": (width, hidden),
+    }
+    expected: dict[str, tuple[int, ...]] = {
+        f"model.layers.{index}.{name}.weight": own
+        for index in range(shape.layers)
+        for name, own in of_layer.items()
+    }
+    expected |= {EMBEDDINGS: (shape.vocabulary, width), "model.norm.weight": (width,)}
+    return expected
+
+
 def quantized_table(
     shape: LlamaShape, table: Mapping[str, "torch.Tensor"], magnitudes: Magnitudes
 ) -> "dict[str, torch.Tensor]":
@@ -123,20 +181,28 @@ def integer_weights(
     """
     integers, scale = (quantized[f"vocabulary.{part}"] for part in ("integers", "scale"))
     blocks = zip(integers.split(_VOCABULARY_BLOCK), scale.split(_VOCABULARY_BLOCK), strict=True)
+    if kernel is None:
+        (kernel,) = run_alone([partial(fastest_kernel, _shapes(quantized))], 1)
     return Weights(
         embeddings=embeddings,
         layers=tuple(_layer(shape, quantized, index, kernel) for index in range(shape.layers)),
         final_norm=quantized["final_norm"],
-        vocabulary=tuple(IntegerProduct(*block, kernel) for block in blocks),
+        vocabulary=tuple(KERNELS[kernel](*block) for block in blocks),
     )
 
 
-def _layer(shape: LlamaShape, quantized: Table, index: int, kernel: Kernel | None) -> Layer:
+def _shapes(quantized: Table) -> set[tuple[int, int]]:
+    """Shapes of the products; the vocabulary's is that of its blocks."""
+    integers = [each for name, each in quantized.items() if name.endswith(".integers")]
+    return {(min(len(each), _VOCABULARY_BLOCK), each.shape[1]) for each in integers}
+
+
+def _layer(shape: LlamaShape, quantized: Table, index: int, kernel: Kernel) -> Layer:
     def of(name: str) -> "torch.Tensor":
         return quantized[f"layers.{index}.{name}"]
 
     def product(name: str) -> IntegerProduct:
-        return IntegerProduct(of(f"{name}.integers"), of(f"{name}.scale"), kernel)
+        return KERNELS[kernel](of(f"{name}.integers"), of(f"{name}.scale"))
 
     limit = query_limit(shape.depth)
     query_scale = 1 / (limit * math.sqrt(shape.depth))

@@ -7,15 +7,18 @@ float32. Rounding is not differentiated: the gradient passes it as if it were no
 Shape letters: T tokens, d features in, p features out.
 """
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.exact_decoder.integer_products import (
+    KERNELS,
     LIMIT,
     IntegerProduct,
+    fastest_kernel,
     quantized_rows,
     quantized_weight,
 )
+from dpsynth_assets.privacy.cpu_threads import run_alone
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +68,9 @@ def _is_frozen_product(layer: Any) -> bool:
 
 
 def _product(weight: "torch.Tensor") -> IntegerProduct:
-    return IntegerProduct(*quantized_weight(weight, 1 / LIMIT))
+    integers, scale = quantized_weight(weight, 1 / LIMIT)
+    (kernel,) = run_alone([partial(fastest_kernel, [tuple(integers.shape)])], 1)
+    return KERNELS[kernel](integers, scale)
 
 
 class _Products:
