@@ -17,7 +17,12 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
-from dpsynth_assets.privacy.cpu_rows import is_plain
+from dpsynth_assets.privacy.cpu_rows import (
+    is_plain,
+    map_on_cpu_threads,
+    nth_largest,
+    plain_entries,
+)
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -134,21 +139,36 @@ class DifferenceTokenMechanism:
         supports = self.supports(public_logits, allowed)
         if not supports:
             return np.zeros(0, dtype=np.int64)
-        distributions = _public_distributions(public_logits, supports)
         widest = max(len(support) for support in supports)
-        if len(batch_of_row) * widest <= _GATHERED_ENTRIES:
-            return self._draw_together(private_logits, distributions, rows_of, supports)
-        tokens = np.zeros(len(active), dtype=np.int64)
-        for index, (rows, support) in enumerate(zip(rows_of, supports, strict=True)):
-            sums = self._lattice.public_units(distributions[index])
-            sums += self._private_sums(private_logits, distributions[index], rows, support)
-            tokens[index] = int(support[draw_tokens(sums.unsqueeze(0), self._divisor)[0]])
-        return tokens
+        together = len(batch_of_row) * widest <= _GATHERED_ENTRIES
+
+        def draw(own: slice) -> np.ndarray:
+            draw_some = self._draw_together if together else self._draw_one
+            return draw_some(private_logits, public_logits[own], rows_of[own], supports[own])
+
+        size = len(supports) if together else 1
+        parts = [slice(start, start + size) for start in range(0, len(supports), size)]
+        drawn = map_on_cpu_threads(draw, parts, plain_entries(private_logits))
+        return np.concatenate(drawn)
+
+    def _draw_one(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor",
+        rows_of: "Sequence[torch.Tensor | slice]",
+        supports: "Sequence[torch.Tensor]",
+    ) -> np.ndarray:
+        """Draws (1,) token of one batch, whatever its support's width."""
+        (distribution,) = _public_distributions(public_logits, supports)
+        sums = self._lattice.public_units(distribution)
+        sums += self._private_sums(private_logits, distribution, rows_of[0], supports[0])
+        drawn = draw_tokens(sums.unsqueeze(0), self._divisor)
+        return supports[0].cpu().numpy()[drawn]
 
     def _draw_together(
         self,
         private_logits: "torch.Tensor",
-        distributions: "Sequence[torch.Tensor]",
+        public_logits: "torch.Tensor",
         rows_of: "Sequence[torch.Tensor | slice]",
         supports: "Sequence[torch.Tensor]",
     ) -> np.ndarray:
@@ -158,7 +178,8 @@ class DifferenceTokenMechanism:
 
         tokens = pad_sequence(list(supports), batch_first=True, padding_value=-1)
         filler, tokens = tokens < 0, tokens.clamp_(min=0)
-        distribution = pad_sequence(list(distributions), batch_first=True)
+        distributions = _public_distributions(public_logits, supports)
+        distribution = pad_sequence(distributions, batch_first=True)
         sums = self._lattice.public_units(distribution).masked_fill_(filler, -torch.inf)
         rows, owner = (each.to(tokens.device) for each in _flat_rows(rows_of))
         in_place = len(rows) == len(private_logits) and bool((rows[1:] > rows[:-1]).all())
@@ -195,11 +216,10 @@ class DifferenceTokenMechanism:
         if allowed is not None:
             mask = torch.from_numpy(np.asarray(allowed, dtype=bool)).to(public_logits.device)
             public_logits = public_logits.masked_fill(~mask, -torch.inf)
-        marked = public_support(public_logits, self.top_k, self.support_margin)
-        counts = marked.sum(dim=1).tolist()
-        if not all(counts):
+        supports = marked_tokens(public_support(public_logits, self.top_k, self.support_margin))
+        if not all(map(len, supports)):
             raise ValueError("Expected a token both allowed and of finite public logit, got none.")
-        return list(torch.nonzero(marked)[:, 1].split(counts))
+        return supports
 
     def private_scores(
         self,
@@ -288,23 +308,36 @@ def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) 
 
     if not (margin >= 0 and math.isfinite(margin)):
         raise ValueError(f"Expected 0 <= margin < inf, got {margin}.")
-    if k is None:
-        return torch.isfinite(public_logits)
-    if k < 1:
+    if k is not None and k < 1:
         raise ValueError(f"Expected k >= 1, got {k}.")
-    k = min(k, public_logits.shape[-1])
+    k = None if k is None else min(k, public_logits.shape[-1])
     if is_plain(public_logits):
         return torch.from_numpy(_support_on_a_cpu(public_logits.numpy(), k, margin))
+    if k is None:
+        return torch.isfinite(public_logits)
     kth = public_logits.topk(k, dim=-1).values[..., -1:]
     near = public_logits.to(torch.float64) >= kth.to(torch.float64) - margin
     return near & torch.isfinite(public_logits)
 
 
-def _support_on_a_cpu(public_logits: np.ndarray, k: int, margin: float) -> np.ndarray:
+def _support_on_a_cpu(public_logits: np.ndarray, k: int | None, margin: float) -> np.ndarray:
     """Does what `public_support` does with float32 logits in an array."""
-    kth = np.partition(public_logits, -k, axis=-1)[..., -k, None]
+    finite: np.ndarray = np.isfinite(public_logits)
+    if k is None:
+        return finite
+    rows = public_logits.reshape(-1, public_logits.shape[-1])
+    kth = np.array([nth_largest(row, k) for row in rows]).reshape(*public_logits.shape[:-1], 1)
     marked = np.greater_equal(public_logits, kth.astype(np.float64) - margin)
-    return marked & np.isfinite(public_logits)
+    return marked & finite
+
+
+def marked_tokens(marked: "torch.Tensor") -> "list[torch.Tensor]":
+    """Lists for each row of (G, V) bool the int64 tokens that are True."""
+    import torch
+
+    if marked.device.type == "cpu":
+        return [torch.from_numpy(np.flatnonzero(row)) for row in marked.numpy()]
+    return list(torch.nonzero(marked)[:, 1].split(marked.sum(dim=1).tolist()))
 
 
 def _flat_rows(rows_of: "Sequence[torch.Tensor | slice]") -> "tuple[torch.Tensor, torch.Tensor]":

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits
-from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads
+from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median_box import private_median_box, rank_window
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -31,8 +31,8 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 if TYPE_CHECKING:
     import torch
 
-_SCORES_TOGETHER = 1 << 17
-"""Scores of how many batches are drawn from in one operation: what stays in a cache."""
+_SCORES_TOGETHER = 1 << 16
+"""Scores of how many batches are drawn from in one operation: what stays in a core's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +126,10 @@ class MedianTokenMechanism:
         columns = allowed_tokens(private_logits, allowed)
         width = private_logits.shape[1] if columns is None else len(columns)
         rows_of = rows_by_batch(batch_of_row, active)
-        drawn = [
-            self._draw(private_logits, rows_of[start : start + together], columns)
-            for together in [max(1, _SCORES_TOGETHER // width)]
-            for start in range(0, len(rows_of), together)
-        ]
+        together = max(1, _SCORES_TOGETHER // width)
+        parts = [rows_of[start : start + together] for start in range(0, len(rows_of), together)]
+        draw = partial(self._draw, private_logits, columns=columns)
+        drawn = map_on_cpu_threads(draw, parts, plain_entries(private_logits))
         tokens = np.concatenate([each[0] for each in drawn] or [np.zeros(0, dtype=np.int64)])
         gamma = np.concatenate([each[1] for each in drawn] or [np.zeros(0)])
         # A record's own batch bears what it does to every batch of this call.
@@ -154,9 +153,7 @@ class MedianTokenMechanism:
         """Draws (g,) tokens of some batches and bounds (g,) γ, without the slack's part."""
         import torch
 
-        box_of = partial(self._private_box, private_logits, columns=columns)
-        entries = private_logits.numel() if is_plain(private_logits) else 0
-        boxes = torch.stack(map_on_cpu_threads(box_of, rows_of, entries))
+        boxes = torch.stack([self._private_box(private_logits, rows, columns) for rows in rows_of])
         tokens = draw_tokens(boxes[:, 1], Fraction(self.temperature))  # [amin2025 A1:L8]
         boxes /= self.temperature
         gamma = _gamma_of(boxes, torch.from_numpy(tokens).to(boxes.device)).cpu().numpy()
@@ -187,7 +184,8 @@ class MedianTokenMechanism:
         """Bounds memory beyond the logits: 160·(V + S) + 16·E + 32·R + 16·G bytes.
 
         Batches are worked on one after another in blocks of E = `block_entries` logits, which have
-        two float32 copies at most; S bounds the scores that are drawn from together.
+        two float32 copies at most; S bounds the scores that are drawn from together. On a CPU each
+        thread has such blocks and scores, of a cache's size.
         """
         block = 16 * min(rows * vocabulary, max(block_entries(), rows))
         scores = 160 * (vocabulary + min(batches * vocabulary, _SCORES_TOGETHER))

@@ -6,11 +6,13 @@ support, V vocabulary, q sampling probability, T steps.
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from dpsynth_assets.privacy.difference_clipping import public_support
+from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
+from dpsynth_assets.privacy.difference_clipping import marked_tokens, public_support
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.noise import discrete_gaussian, secure_uniform
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
@@ -232,7 +234,8 @@ class NoisyProbabilities:
         self._check_shapes(private_logits, public_logits)
         self._meter.release(self.subsets)
         support = self._support(public_logits).to(private_logits.device)
-        mean = private_mean_probabilities(private_logits, support)
+        means = partial(private_mean_probabilities, private_logits)
+        (mean,) = map_on_cpu_threads(means, [support], plain_entries(private_logits))
         step, noise = self.noise_on_lattice(len(support))
         floored = np.floor(mean.cpu().numpy() / step).astype(np.int64)
         noisy = discrete_gaussian(floored.tolist(), noise)  # [tang2024 A1] noise
@@ -240,7 +243,7 @@ class NoisyProbabilities:
 
     def _support(self, public_logits: "torch.Tensor") -> "torch.Tensor":
         """Lists the public tokens (K,) among which the next one is chosen."""
-        support: torch.Tensor = public_support(public_logits, self.top_k, 0.0).nonzero()[:, 0]
+        (support,) = marked_tokens(public_support(public_logits, self.top_k, 0.0).unsqueeze(0))
         if not len(support):
             raise ValueError("Expected public logits with a finite number, got none.")
         return support

@@ -5,6 +5,7 @@ Columns of float32 logits on a CPU are read in blocks that fit its cache.
 Shape letters: n rows of one batch, A allowed tokens, C tokens of one block, K columns to sort.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,6 +102,12 @@ _SAMPLED_COLUMNS = 256
 _WORTH_LEAVING_OUT = 0.6
 """Share of columns to sort below which finding them costs less than sorting all."""
 
+_FEW_ROWS = 16
+"""Rows up to which a sorting network takes less time than a sort of every column."""
+
+_NETWORK_COLUMNS = 1 << 13
+"""Columns that a sorting network works on at a time: 512 KiB of _FEW_ROWS rows."""
+
 
 def ordered_keys(
     logits: np.ndarray, shift: np.ndarray, *, first: int, count: int, floor: int
@@ -118,9 +125,10 @@ def ordered_keys(
         (count, A) int32 bits that `ClipLattice.values_of_bits` turns into clipped logits: the clip
         keeps the order, so it waits until the ranks are found.
 
-    Shifted rows are read off a buffer column by column into blocks in which a column's entries are
-    adjacent; NumPy's vectorised sort of these is faster than selecting from them. Columns whose
-    ranks are all the floor are left unsorted where they seem to be many.
+    Few rows pass a sorting network, in which all columns take a step at once. Else shifted rows are
+    read off a buffer column by column into blocks in which a column's entries are adjacent; NumPy's
+    vectorised sort of these is faster than selecting from them. Columns whose ranks are all the
+    floor are left unsorted where they seem to be many.
     """
     rows, tokens = logits.shape
     width = max(1, min(tokens, block_entries("cpu") // 2 // max(1, rows)))
@@ -133,11 +141,53 @@ def ordered_keys(
         part = logits[:, left : left + wide]
         moved = np.add(part, shift[:, None], out=buffer[:, : part.shape[1]]).view(np.int32)
         ranks = found[:, left : left + part.shape[1]]
-        if _few_exceed(moved, floor, needed):
+        if rows <= _FEW_ROWS:
+            _rank_few_rows(moved, first, ranks)
+        elif _few_exceed(moved, floor, needed):
             _rank_some(moved, np.flatnonzero(_counts_above(moved, floor) >= needed), first, ranks)
         else:
             _rank_all(moved, turned, first, ranks)
     return found
+
+
+def _rank_few_rows(keys: np.ndarray, first: int, ranks: np.ndarray) -> None:
+    """Does what `_rank_all` does by a sorting network; overwrites the keys.
+
+    Each step compares two rows entry by entry and leaves the smaller entries in the first.
+    """
+    spare = np.empty(_NETWORK_COLUMNS, dtype=np.int32)
+    for start in range(0, keys.shape[1], _NETWORK_COLUMNS):
+        own = slice(start, start + _NETWORK_COLUMNS)
+        rows = list(keys[:, own])
+        free = spare[: len(rows[0])]
+        for low, high in sorting_network(len(rows)):
+            np.minimum(rows[low], rows[high], out=free)
+            np.maximum(rows[low], rows[high], out=rows[high])
+            rows[low], free = free, rows[low]
+        ranks[:, own] = rows[first : first + len(ranks)]
+
+
+@cache
+def sorting_network(rows: int) -> tuple[tuple[int, int], ...]:
+    """Lists pairs of places; to order each pair in turn, the smaller first, sorts any numbers.
+
+    **Source** Batcher 1968, odd-even merge sort of a power of two of places, without the pairs that
+    reach beyond the last one: there they would find nothing smaller.
+    """
+    pairs = []
+    merged = 1
+    while merged < rows:
+        apart = merged
+        while apart:
+            pairs += [
+                (low, low + apart)
+                for start in range(apart % merged, rows - apart, 2 * apart)
+                for low in range(start, min(start + apart, rows - apart))
+                if low // (2 * merged) == (low + apart) // (2 * merged)
+            ]
+            apart //= 2
+        merged *= 2
+    return tuple(pairs)
 
 
 def _few_exceed(keys: np.ndarray, floor: int, needed: int) -> bool:

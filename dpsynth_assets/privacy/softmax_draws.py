@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.clipping import block_entries
+from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads
 from dpsynth_assets.privacy.noise import secure_words
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def draw_tokens(private_scores: "torch.Tensor", divisor: Fraction | int = 1) -> 
     """Draws (G,) indices: row g exactly from P(i) ∝ exp(private_scores[g, i] / divisor).
 
     Args:
-        private_scores: (G, A) float64, left as they are; every entry stands for the number it is.
+        private_scores: (G, A) floats, left as they are; every entry stands for the number it is.
             −inf has probability zero. Whoever has a proof about sums passes them undivided, with
             what they are to be divided by, so that no rounding comes between.
         divisor: A positive rational number, public.
@@ -77,18 +78,24 @@ def tokens_from_words(
     Anywhere else C_i and W are bounded by integers, with ever more digits, and U gets more bits,
     until one token is left (`token_of_uniform`): with probability 1 that ends.
     """
+    import torch
+
     rows, tokens = private_scores.shape
     first = words(rows)
-    drawn = np.zeros(rows, dtype=np.int64)
-    together = max(1, block_entries(private_scores.device.type) // max(1, tokens))
-    for start in range(0, rows, together):
-        part = slice(start, start + together)
+    drawn, safe = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
+    device = private_scores.device.type
+    together = max(1, block_entries(device) // max(1, tokens))
+
+    def draw(part: slice) -> None:
         uniforms = first[part] * 2.0**-WORD_BITS
-        found, safe = _float_tokens(private_scores[part], float(divisor), uniforms)
-        drawn[part] = found
-        for row in start + np.flatnonzero(~safe):
-            own = private_scores[row].cpu().numpy()
-            drawn[row] = _exact_token(own, Fraction(divisor), int(first[row]), words)
+        scores = private_scores[part].to(torch.float64)
+        drawn[part], safe[part] = _float_tokens(scores, float(divisor), uniforms)
+
+    parts = [slice(start, start + together) for start in range(0, rows, together)]
+    map_on_cpu_threads(draw, parts, private_scores.numel() if device == "cpu" else 0)
+    for row in np.flatnonzero(~safe):
+        own = private_scores[row].to(torch.float64).cpu().numpy()
+        drawn[row] = _exact_token(own, Fraction(divisor), int(first[row]), words)
     return drawn
 
 

@@ -17,7 +17,8 @@ from weakref import WeakSet
 import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
-from dpsynth_assets.privacy.clipping import block_columns, block_entries
+from dpsynth_assets.privacy.clipping import block_entries
+from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PureEvent
 from dpsynth_assets.privacy.next_token_distributions import (
@@ -157,13 +158,14 @@ class PublicTokenTest:
         distances = torch.zeros(len(active), dtype=torch.float64, device=private_logits.device)
         few = ROWS_PER_EXPECTED_ROW * self.batch.expected_batch_size
         rows_of = rows_by_batch(batch_of_row, active)
-        together = block_columns(public_logits.shape[1], public_logits.device.type)
-        for start in range(0, len(rows_of), together):
-            public = next_token_distributions(public_logits[start : start + together], columns)
-            for batch, rows in enumerate(rows_of[start : start + together]):
-                total = public[batch].double().mul_(-self.batch.expected_batch_size)
-                total += sum_of_distributions(private_logits, columns, rows, few)
-                distances[start + batch] = total.abs_().sum()
+
+        def compare(batch: int) -> None:
+            public = next_token_distributions(public_logits[batch : batch + 1], columns)[0]
+            total = public.double().mul_(-self.batch.expected_batch_size)
+            total += sum_of_distributions(private_logits, columns, rows_of[batch], few)
+            distances[batch] = total.abs_().sum()
+
+        map_on_cpu_threads(compare, range(len(rows_of)), plain_entries(private_logits))
         return distances.div_(self.batch.expected_batch_size)  # [amin2024 Eq2]
 
     def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
@@ -290,13 +292,11 @@ def draw_public_tokens(
 
     **Source** Amin et al. 2024, Algorithm 1, line 19.
     """
-    import torch
-
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"Expected 0 < temperature < inf, got {temperature}.")
     columns = allowed_tokens(public_logits, allowed)
     scores = public_logits if columns is None else public_logits.index_select(1, columns)
-    tokens = draw_tokens(scores.to(torch.float64), Fraction(temperature))
+    tokens = draw_tokens(scores, Fraction(temperature))
     return tokens if columns is None else columns.cpu().numpy()[tokens]  # [amin2024 A1:L19]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits, usable_rows
-from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, sums_of_clipped
+from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, maxima, sums_of_clipped
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -257,14 +257,16 @@ def check_public_logits(
     public_logits: "torch.Tensor", private_logits: "torch.Tensor", active: np.ndarray
 ) -> None:
     """Refuses public logits unless they are (G, V) distributions. Messages show shapes only."""
-    import torch
-
     expected = (len(active), private_logits.shape[1])
     if tuple(public_logits.shape) != expected:
         raise ValueError(
             f"Expected public_logits of shape {expected}, got {tuple(public_logits.shape)}."
         )
-    if expected[0] and not bool(torch.isfinite(public_logits.amax(dim=1)).all()):
+    if not expected[0]:
+        return
+    plain = is_plain(public_logits)
+    maximum = maxima(public_logits.numpy()) if plain else public_logits.amax(dim=1).double().cpu()
+    if not np.isfinite(maximum).all():
         raise ValueError("Expected public logits with finite maxima, got NaN or an infinity.")
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
+from dpsynth_assets.models.decoding.token_draws import _nucleus, draw_tokens, uniforms
 from dpsynth_assets.models.engines import Sampling
 
 PROBABILITIES = torch.tensor([0.4, 0.05, 0.3, 0.15, 0.1])
@@ -110,14 +111,131 @@ def test_a_rows_token_does_not_depend_on_other_rows(settings):
 
 def test_the_vocabulary_is_not_sorted(monkeypatch):
     widths = []
-    sort = torch.Tensor.sort
-
-    def watched(self, *arguments, **options):
-        widths.append(self.shape[-1])
-        return sort(self, *arguments, **options)
-
-    monkeypatch.setattr(torch.Tensor, "sort", watched)
+    for name in ("sort", "partition"):
+        plain = getattr(np, name)
+        monkeypatch.setattr(
+            np, name, lambda row, *rest, plain=plain: widths.append(len(row)) or plain(row, *rest)
+        )
+    for name in ("sort", "topk"):
+        monkeypatch.setattr(torch.Tensor, name, None)
     logits = 5 * torch.randn((4, 40_000), generator=torch.Generator().manual_seed(0))
     for settings in ({"top_p": 0.9}, {"top_k": 100}, {}):
         draw_tokens(logits, torch.full((4,), 0.5), Sampling(**settings))
-    assert max(widths) <= 1024
+    assert 0 < max(widths) <= 1024
+
+
+def nucleus_by_sorting(values, top_p):
+    """Places of the fewest largest that reach top_p, of equal ones the first."""
+    order = np.argsort(-values, kind="stable")
+    mass = values[order].cumsum(dtype=np.float64)
+    return np.sort(order[: int(np.searchsorted(mass, top_p)) + 1])
+
+
+def degenerate_rows():
+    draw = np.random.default_rng(0)
+    yield np.zeros(1)
+    yield np.zeros(100)
+    yield np.repeat([0.0, -1.0, 2.0], 43)
+    yield np.where(draw.random(1000) < 0.9, -np.inf, draw.normal(0, 2, 1000))
+    yield np.append(np.full(999, -40.0), 40.0)
+    yield np.append(np.full(999, -np.inf), 0.0)
+    for size, spread in [(63, 1), (64, 9), (65, 3), (4097, 0.1), (5000, 2), (20_000, 5)]:
+        yield draw.normal(0, spread, size)
+        yield np.round(draw.normal(0, spread, size))  # many ties
+
+
+@pytest.mark.parametrize("top_p", [1e-30, 0.1, 0.5, 0.9, 0.95, 0.999, 1 - 1e-9])
+def test_a_nucleus_is_that_of_sorting(top_p):
+    for row in degenerate_rows():
+        values = torch.softmax(torch.from_numpy(row).float(), -1).numpy()
+        positive = values[values > 0]
+        found = _nucleus(positive, top_p)
+        np.testing.assert_array_equal(found, nucleus_by_sorting(positive, top_p))
+
+
+SETTINGS = (
+    {},
+    {"temperature": 0},
+    {"temperature": 0.8},
+    {"top_k": 1},
+    {"top_k": 50},
+    {"top_k": 50, "top_p": 0.6},
+    {"top_k": 3000, "top_p": 0.9, "temperature": 1.5},
+    {"top_p": 1e-9},
+    {"top_p": 0.5},
+    {"top_p": 0.95, "temperature": 0.9},
+    {"top_p": 0.99, "temperature": 3.0},
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_draws_are_those_of_sorting_the_same_numbers(settings):
+    sampling = Sampling(**settings)
+    for row in degenerate_rows():
+        kept = np.sort(np.argsort(-row.astype(np.float32), kind="stable")[: sampling.top_k])
+        logits = torch.from_numpy(row).float()
+        if sampling.temperature == 0:
+            assert draw_tokens(logits[None], torch.zeros(1), sampling) == np.argmax(logits.numpy())
+            continue
+        values = torch.softmax(logits[kept] / sampling.temperature, -1).numpy().astype(np.float64)
+        everything = np.arange(len(values))
+        cut = sampling.top_p < 1
+        nucleus = nucleus_by_sorting(values, sampling.top_p) if cut else everything
+        reached = values[nucleus].cumsum()
+        for uniform in (0.0, 0.25, 0.7, 1 - 2.0**-23):
+            token = draw_tokens(logits[None], torch.tensor([uniform]), sampling).item()
+            place = int(np.searchsorted(kept[nucleus], token))
+            assert kept[nucleus][place] == token
+            assert values[nucleus][place] > 0
+            low, high = reached[place] - values[nucleus][place], reached[place]
+            share = uniform * reached[-1]  # in the token's cell, but for the rounding of float32
+            assert low - 1e-5 * reached[-1] <= share <= high + 1e-5 * reached[-1]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_threads_and_rows_that_share_a_draw_change_no_token(settings):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn((23, 5_003), generator=generator)
+    logits *= torch.tensor([0.1, 2.0, 6.0, 12.0]).repeat(6)[:23, None]
+    uniform, sampling = torch.rand(23, generator=generator), Sampling(**settings)
+    before, drawn = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            drawn.append(draw_tokens(logits, uniform, sampling))
+            some = torch.tensor([22, 3, 4, 9])
+            assert torch.equal(draw_tokens(logits[some], uniform[some], sampling), drawn[0][some])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_tokens_of_one_step_have_their_probabilities(settings):
+    """Chi-square of many draws from one row, against its law in 64 bits."""
+    sampling, vocabulary, draws = Sampling(**settings), 3_500, 5_000
+    row = 3 * torch.randn(vocabulary, generator=torch.Generator().manual_seed(2))
+    uniform = torch.rand(draws, generator=torch.Generator().manual_seed(3))
+    drawn = draw_tokens(row.expand(draws, -1), uniform, sampling).numpy()
+    law = law_by_sorting(row.double().numpy(), sampling)
+    assert law[drawn].min() > 0
+    counts = np.bincount(drawn, minlength=vocabulary)
+    common = law * draws >= 20
+    observed = np.append(counts[common], counts[~common].sum())
+    expected = np.append(law[common], law[~common].sum()) * draws
+    kept = expected > 0
+    if kept.sum() > 1:
+        assert stats.chisquare(observed[kept], expected[kept]).pvalue > 1e-4
+
+
+def law_by_sorting(row, sampling):
+    """(V,) probabilities by the definition."""
+    order = np.argsort(-row, kind="stable")[: sampling.top_k]
+    masses = np.exp((row[order] - row[order[0]]) / max(sampling.temperature, 1e-9))
+    masses /= masses.sum()
+    masses = np.where(np.cumsum(masses) - masses < sampling.top_p, masses, 0.0)
+    law = np.zeros(len(row))
+    law[order] = masses / masses.sum()
+    return law

@@ -21,7 +21,9 @@ def ranks_of(logits, first, count):
 
 @pytest.mark.parametrize("scale", [0.01, 3.0, 40.0])
 @pytest.mark.parametrize("share", [-1.0, 0.6, 2.0])  # all columns are sorted, some, or any
-@pytest.mark.parametrize(("rows", "wide"), [(3, 1 << 20), (64, 1 << 20), (300, 7000)])
+@pytest.mark.parametrize(
+    ("rows", "wide"), [(3, 1 << 20), (8, 100), (16, 1 << 20), (64, 1 << 20), (300, 7000)]
+)
 def test_ordered_keys_are_the_sorted_clipped_logits(
     monkeypatch, block_entries, rows, wide, share, scale
 ):
@@ -42,13 +44,22 @@ def test_columns_at_the_floor_in_most_rows_are_left_unsorted(monkeypatch):
         "_rank_some",
         lambda keys, own, *rest: ranked.append(len(own)) or whole(keys, own, *rest),
     )
-    logits = np.zeros((5, TOKENS), dtype=np.float32)
-    logits[:3, 100:] = -20.0  # three of five rows: the third lowest is the floor
-    logits[:2, 40:100] = -20.0  # two of five: it is not
-    found = ranks_of(logits, 2, 1)
+    logits = np.zeros((20, TOKENS), dtype=np.float32)
+    logits[:12, 100:] = -20.0  # twelve of twenty rows: the twelfth lowest is the floor
+    logits[:11, 40:100] = -20.0  # eleven of twenty: it is not
+    found = ranks_of(logits, 11, 1)
     assert ranked == [100]
     assert (found[0, :100] == 6.0).all()
     assert (found[0, 100:] == -6.0).all()
+
+
+@pytest.mark.parametrize("rows", range(1, 17))
+def test_a_sorting_network_sorts_all_zeros_and_ones_and_hence_all_numbers(rows):
+    keys = np.array(np.meshgrid(*[[0, 1]] * rows)).reshape(rows, -1).astype(np.int8)
+    for low, high in order_statistics.sorting_network(rows):
+        assert low < high < rows
+        keys[[low, high]] = np.minimum(keys[low], keys[high]), np.maximum(keys[low], keys[high])
+    assert (keys[:-1] <= keys[1:]).all()
 
 
 def test_counts_above_do_not_overflow_a_byte():

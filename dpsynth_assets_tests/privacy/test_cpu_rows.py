@@ -10,6 +10,8 @@ from dpsynth_assets.privacy.cpu_rows import (
     is_plain,
     largest_columns,
     map_on_cpu_threads,
+    nth_largest,
+    plain_entries,
     sum_of_units,
 )
 from dpsynth_assets_tests.privacy.spread_logits import LATTICE, TOKENS, placed, spread_logits
@@ -97,17 +99,52 @@ def test_small_work_starts_no_threads(monkeypatch, threads, entries):
     assert map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries) == [here, here]
 
 
+def test_a_single_batch_is_done_where_no_operation_is_shared(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    here = threading.get_ident()
+    (found,) = map_on_cpu_threads(lambda _: threading.get_ident(), [1], entries=1 << 20)
+    assert found != here
+
+
+def test_a_map_within_a_map_stays_in_its_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+
+    def inner(_):
+        return map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries=1 << 20)
+
+    try:
+        for seen in map_on_cpu_threads(inner, [1, 2, 3], entries=1 << 20):
+            assert len(set(seen)) == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_only_float32_on_a_cpu_is_plain():
     assert is_plain(torch.zeros(1))
+    assert plain_entries(torch.zeros(3, 2)) == 6
+    assert plain_entries(torch.zeros(3, 2, dtype=torch.float64)) == 0
     assert not is_plain(torch.zeros(1, dtype=torch.bfloat16))
     assert not is_plain(torch.zeros(1, device="meta"))
 
 
+@pytest.mark.parametrize("tokens", [300, 5_003])
 @pytest.mark.parametrize("count", [1, 7, 64, 299, 300])
-def test_largest_columns_are_those_of_a_stable_sort(count):
+def test_largest_columns_are_those_of_a_stable_sort(count, tokens):
     draw = np.random.default_rng(count)
-    for drawn in (draw.normal(0, 3, (4, 300)), draw.integers(-3, 3, (4, 300))):
+    for drawn in (draw.normal(0, 3, (4, tokens)), draw.integers(-3, 3, (4, tokens))):
         logits = drawn.astype(np.float32)
         logits[2, 150:] = -np.inf
+        logits[3] = np.sort(logits[3])
         order = np.argsort(-logits, axis=1, kind="stable")[:, :count]
         assert np.array_equal(largest_columns(logits, count), np.sort(order, axis=1))
+        expected = -np.sort(-logits, axis=1)[:, count - 1]
+        assert [nth_largest(row, count) for row in logits] == expected.tolist()
+
+
+@pytest.mark.parametrize("numbers", [1, 3, 9])
+def test_not_a_number_is_the_largest(numbers):
+    row = np.random.default_rng(0).normal(0, 3, 5_000).astype(np.float32)
+    row[:numbers] = np.nan
+    expected = np.partition(row, 4_997)[4_997]
+    assert np.array_equal(nth_largest(row, 3), expected, equal_nan=True)

@@ -21,6 +21,7 @@ from dpsynth_assets.models.decoding import (
     JsonConstraint,
     open_contexts,
 )
+from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.forward_passes import pass_rows
 
 if TYPE_CHECKING:
@@ -277,8 +278,9 @@ class _Wave:
             return select(logits, batch_of_row, drawing, public)
         tokens, private = np.zeros(len(drawing), np.int64), np.zeros(len(drawing), bool)
         decided = 0
-        for place, batch in enumerate(drawing.tolist()):
-            allowed = cast("ConstrainedText", self._texts[batch]).choices()
+        texts = [cast("ConstrainedText", self._texts[batch]) for batch in drawing.tolist()]
+        choices = map_on_cpu_threads(ConstrainedText.choices, texts, plain_entries(logits))
+        for place, (batch, allowed) in enumerate(zip(drawing.tolist(), choices, strict=True)):
             if allowed.sum() == 1:
                 tokens[place], decided = allowed.argmax(), decided + 1
                 continue

@@ -12,6 +12,7 @@ import numpy as np
 
 from dpsynth_assets.json_grammar import allowed_tokens, json_grammar
 from dpsynth_assets.json_records import record_check
+from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads, plain_entries
 
 if TYPE_CHECKING:
     import torch
@@ -182,12 +183,23 @@ class ConstrainedText:
 def constrain(
     logits: "torch.Tensor", rows: Sequence[int], texts: Sequence[ConstrainedText]
 ) -> None:
-    """Leaves of some rows of (R, V) logits, in place, those by which their texts may go on."""
+    """Leaves of some rows of (R, V) logits, in place, those by which their texts may go on.
+
+    On a processor rows are shared out to threads: the choices of a text take as long as its logits.
+    """
     import torch
 
-    for row, text in zip(rows, texts, strict=True):
-        choices = torch.from_numpy(text.choices()).to(logits.device)
-        logits[row].masked_fill_(~choices, -torch.inf)
+    plain = is_plain(logits)
+
+    def leave_choices(row: int, text: ConstrainedText) -> None:
+        excluded = ~text.choices()
+        if plain:
+            np.copyto(logits[row].numpy(), -np.inf, where=excluded)
+        else:
+            logits[row].masked_fill_(torch.from_numpy(excluded).to(logits.device), -torch.inf)
+
+    pairs = list(zip(rows, texts, strict=True))
+    map_on_cpu_threads(lambda pair: leave_choices(*pair), pairs, plain_entries(logits))
 
 
 def _read_tokenizer(tokenizer: Any, end_token_id: int) -> Any:

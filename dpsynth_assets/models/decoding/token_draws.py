@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, map_on_cpu_threads
+
 if TYPE_CHECKING:
     import torch
 
@@ -12,12 +14,14 @@ _RESOLUTION = 2**23
 """Uniforms are multiples of 1/2^23 below 1, so that u * mass < mass in float32 too."""
 _BLOCK = 64
 """Tokens of a block of probabilities."""
-_LEAST_BLOCK = 8
-"""Blocks of logits are smaller, the more are looked for; below this all are looked through."""
-_FIRST_LOOK = 256
-"""The end of a nucleus is looked for among so many of the most probable tokens first."""
+_ENTRIES = 1 << 18
+"""Logits of the rows that a processor's thread works on at a time: 1 MiB."""
 _MARGIN = 0.99
 """Covers the rounding of probabilities."""
+_FIRST_LOOK = 8
+"""Probabilities so many times as large as any nucleus could need are looked through first."""
+_SHIFT = 18
+"""Bits of a float32 without those by which probabilities differ within a 32nd of an octave."""
 
 
 class DrawRules(Protocol):
@@ -48,123 +52,130 @@ def draw_tokens(
 ) -> "torch.Tensor":
     """Draws one token a row: softmax(logits / temperature), its top k, their top-p nucleus.
 
-    On a processor the vocabulary is never sorted, nor added up token by token: the most probable
-    tokens are looked for in the blocks whose largest is among the largest, a nucleus among the
-    tokens that can be in it, and a draw from all tokens picks a block, then a token in it. A row's
-    token depends on its own logits and uniform alone.
+    The uniform runs through the tokens in the order of their ids. On a processor the vocabulary is
+    never sorted, nor added up token by token, and rows are shared out to threads that draw alone. A
+    row's token depends on its own logits and uniform alone.
 
     Args:
         logits: (R, V) float32.
         uniform: (R,) float32 in [0, 1).
         sampling: Temperature, top_k, top_p; the most probable token always stays. Of tokens as
-            probable as the k-th, as many stay as make k.
+            probable as the k-th, or as the last of the nucleus, the first stay.
 
     Returns:
         (R,) int64.
     """
     import torch
 
+    if not is_plain(logits):
+        return _draw(logits, uniform, sampling)
+    drawn = np.zeros(len(logits), dtype=np.int64)
+
+    def draw(own: slice) -> None:
+        drawn[own] = _draw(logits[own], uniform[own], sampling).numpy()
+
+    together = max(1, _ENTRIES // logits.shape[1])
+    parts = [slice(start, start + together) for start in range(0, len(logits), together)]
+    map_on_cpu_threads(draw, parts, logits.numel())
+    return torch.from_numpy(drawn)
+
+
+def _draw(logits: "torch.Tensor", uniform: "torch.Tensor", sampling: DrawRules) -> "torch.Tensor":
+    """Draws (n,) tokens of (n, V) logits; see `draw_tokens`."""
+    import torch
+
     if sampling.temperature == 0:
-        return logits.argmax(-1)
+        return _most_probable(logits)
+    tokens = None
+    if sampling.top_k is not None and sampling.top_k < logits.shape[1]:
+        tokens = _largest(logits, sampling.top_k)
+        logits = logits.gather(1, tokens)
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
-    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
-        values, tokens = _largest(logits, sampling.top_k)
-        return _draw_among(torch.softmax(values, -1), tokens, uniform, sampling.top_p)
+    probabilities = torch.softmax(logits, -1)
     if sampling.top_p < 1:
-        return _draw_nucleus(torch.softmax(logits, -1), uniform, sampling.top_p)
-    return _draw_any(torch.softmax(logits, -1), uniform)
+        drawn = _draw_from_nuclei(probabilities, uniform, sampling.top_p)
+    else:
+        drawn = _draw_any(probabilities, uniform)
+    return drawn if tokens is None else tokens.gather(1, drawn[:, None])[:, 0]
 
 
-def _largest(logits: "torch.Tensor", count: int) -> "tuple[torch.Tensor, torch.Tensor]":
-    """The largest logits of each row in descending order, (R, count), and their tokens.
+def _most_probable(logits: "torch.Tensor") -> "torch.Tensor":
+    import torch
 
-    They lie in the `count` blocks with the largest maxima: any other block has a maximum that so
-    many logits reach.
-    """
-    width = logits.shape[-1]
-    size = width // (6 * count)
-    if size < _LEAST_BLOCK:
-        values, tokens = logits.topk(min(count, width), dim=-1)
-        return values, tokens
-    size = min(_BLOCK, 1 << (size.bit_length() - 1))
-    blocks = _in_blocks(logits, -float("inf"), size)  # (R, blocks, size)
-    chosen = blocks.amax(-1).topk(count, dim=-1).indices  # (R, count)
-    inside = blocks.gather(1, chosen[..., None].expand(-1, -1, size)).flatten(1)
-    values, places = inside.topk(count, dim=-1)
-    return values, chosen.gather(1, places // size) * size + places % size
+    return torch.from_numpy(logits.numpy().argmax(1)) if is_plain(logits) else logits.argmax(-1)
 
 
-def _in_blocks(values: "torch.Tensor", filler: float, size: int = _BLOCK) -> "torch.Tensor":
-    """Cuts rows (R, V) into blocks (R, ceil(V / size), size)."""
-    from torch.nn.functional import pad
+def _largest(logits: "torch.Tensor", count: int) -> "torch.Tensor":
+    """Lists the (n, count) tokens of each row's largest logits in ascending order."""
+    import torch
 
-    spare = -values.shape[-1] % size
-    filled = pad(values, (0, spare), value=filler) if spare else values
-    return filled.reshape(len(values), -1, size)
+    if is_plain(logits):
+        return torch.from_numpy(largest_columns(logits.numpy(), count))
+    return logits.topk(count, dim=-1).indices.sort(-1).values
 
 
-def _draw_nucleus(
+def _draw_from_nuclei(
     probabilities: "torch.Tensor", uniform: "torch.Tensor", top_p: float
 ) -> "torch.Tensor":
     """Draws from each row's nucleus: row by row, but at once where a device sorts rows at once."""
     import torch
 
-    if probabilities.is_cuda:
-        values, tokens = probabilities.sort(dim=-1, descending=True)
-        return _draw_among(values, tokens, uniform, top_p)
-    rows = zip(probabilities.cpu().numpy(), uniform.tolist(), strict=True)
-    return torch.tensor([_draw_from_nucleus(row, own, top_p) for row, own in rows])
+    if is_plain(probabilities):
+        rows = zip(probabilities.numpy(), uniform.tolist(), strict=True)
+        return torch.tensor([_draw_from_nucleus(row, own, top_p) for row, own in rows])
+    values, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
+    outside = values.cumsum(-1) - values >= top_p
+    return _draw_any(probabilities.scatter(1, tokens, values.masked_fill(outside, 0.0)), uniform)
 
 
 def _draw_from_nucleus(probabilities: np.ndarray, uniform: float, top_p: float) -> int:
     """Draws from the nucleus of one row (V,).
 
-    Tokens below (1 - top_p) / V hold less than 1 - top_p together: no nucleus needs one, and only
-    the values of the others are sorted.
+    Tokens below (1 - top_p) / V hold less than 1 - top_p together: no nucleus needs one, and most
+    need none of those that are a few times as probable.
     """
-    likely = np.flatnonzero(probabilities >= _MARGIN * (1 - top_p) / len(probabilities))
-    values = probabilities[likely]
-    least, count = _least_of_nucleus(np.sort(values), top_p)
-    ties = np.flatnonzero(values == least)
-    inside = values > least
-    inside[ties[: count - int(inside.sum())]] = True
-    reached = values[inside].cumsum(dtype=np.float64)
-    place = int(np.searchsorted(reached, uniform * reached[-1], side="right"))
-    return int(likely[inside][min(place, count - 1)])
+    import torch
+
+    needed = _MARGIN * (1 - top_p) / len(probabilities)
+    for least in (_FIRST_LOOK * needed, needed):
+        likely = np.flatnonzero(probabilities >= np.float32(least))
+        values = probabilities[likely]
+        if values.sum(dtype=np.float64) >= top_p:
+            break
+    inside = _nucleus(values, top_p)
+    mass = torch.from_numpy(values[inside]).cumsum(0, dtype=torch.float64).numpy()
+    place = int(np.searchsorted(mass, uniform * mass[-1], side="right"))
+    return int(likely[inside[min(place, len(inside) - 1)]])
 
 
-def _least_of_nucleus(ascending: np.ndarray, top_p: float) -> tuple[float, int]:
-    """The least value of a nucleus, and how many values it has; looked for from the top."""
-    look = _FIRST_LOOK
-    while True:
-        top = ascending[-look:][::-1].astype(np.float64)
-        mass = top.cumsum()
-        if mass[-1] >= top_p or look >= len(ascending):
-            count = min(int(np.searchsorted(mass, top_p)) + 1, len(mass))
-            return float(top[count - 1]), count
-        look *= 4
+def _nucleus(values: np.ndarray, top_p: float) -> np.ndarray:
+    """Lists the ascending places of the fewest of (n,) probabilities that reach top_p together.
 
-
-def _draw_among(
-    probabilities: "torch.Tensor", tokens: "torch.Tensor", uniform: "torch.Tensor", top_p: float
-) -> "torch.Tensor":
-    """Draws from candidates (R, count) in descending order, cut to their nucleus.
-
-    The uniform runs through the candidates in the order of their ids, as through all tokens.
+    Of equal ones it takes the first, and everything where all together do not reach it. The leading
+    bits of a float are a bucket: the buckets' masses say in which of them the nucleus ends, and
+    only that bucket's values are sorted.
     """
-    if top_p < 1:
-        outside = probabilities.cumsum(-1) - probabilities >= top_p
-        probabilities = probabilities.masked_fill(outside, 0.0)
-    tokens, order = tokens.sort(-1)
-    return tokens.gather(1, _inverse(probabilities.gather(1, order), uniform))[:, 0]
+    bits = values.view(np.int32) >> _SHIFT
+    depths = bits.max() - bits
+    reached = np.bincount(depths, weights=values).cumsum()
+    last = min(int(np.searchsorted(reached, top_p)), len(reached) - 1)
+    own = np.sort(values[depths == last])[::-1]
+    before = reached[last - 1] if last else 0.0
+    mass = before + own.cumsum(dtype=np.float64)
+    count = min(int(np.searchsorted(mass, top_p)), len(own) - 1) + 1
+    inside = np.flatnonzero(values >= own[count - 1])
+    surplus = int(np.searchsorted(-own, -own[count - 1], side="right")) - count
+    if surplus:
+        inside = np.delete(inside, np.flatnonzero(values[inside] == own[count - 1])[-surplus:])
+    return inside
 
 
 def _draw_any(probabilities: "torch.Tensor", uniform: "torch.Tensor") -> "torch.Tensor":
     """Draws from all tokens (R, V): a block by its mass, then a token of that block."""
     import torch
 
-    blocks = _in_blocks(probabilities, 0.0)
+    blocks = _in_blocks(probabilities)
     masses = blocks.sum(-1).cumsum(-1)  # (R, blocks)
     target = uniform[:, None] * masses[:, -1:]
     block = torch.searchsorted(masses, target, right=True)  # (R, 1)
@@ -175,9 +186,10 @@ def _draw_any(probabilities: "torch.Tensor", uniform: "torch.Tensor") -> "torch.
     return (block * _BLOCK + torch.searchsorted(inside, rest, right=True))[:, 0]
 
 
-def _inverse(probabilities: "torch.Tensor", uniform: "torch.Tensor") -> "torch.Tensor":
-    """First place (R, 1) at which the sum of probabilities exceeds the uniform's share of it."""
-    import torch
+def _in_blocks(probabilities: "torch.Tensor") -> "torch.Tensor":
+    """Cuts rows (R, V) into blocks (R, ceil(V / 64), 64); zeros fill the last."""
+    from torch.nn.functional import pad
 
-    cumulative = probabilities.cumsum(dim=-1)
-    return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+    spare = -probabilities.shape[-1] % _BLOCK
+    filled = pad(probabilities, (0, spare)) if spare else probabilities
+    return filled.reshape(len(probabilities), -1, _BLOCK)
