@@ -199,6 +199,12 @@ def installation_in(folder: Path) -> Iterator[dg.DagsterInstance]:
             yield instance
 
 
+def keep_audits(temporary: Any, home: Path, spec: PrivateDatasetSpec) -> None:
+    """Keeps the session's results of the audits of a cohort's mechanisms in a home."""
+    audits = audits_for(planned_events(plan_dataset(spec)))
+    save_results(home / "audits.json", [audited(temporary, audit.name) for audit in audits])
+
+
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory):
     """The sources, and a home with everything public made: copied, never changed."""
@@ -218,9 +224,7 @@ def finished_house(tmp_path_factory, tiny_base):
         shutil.copytree(tiny_base, folder, dirs_exist_ok=True)
         with installation_in(folder) as instance:
             spec = private_spec(folder)
-            audits = audits_for(planned_events(plan_dataset(spec)))
-            found = [audited(tmp_path_factory, audit.name) for audit in audits]
-            save_results(folder / "home" / "audits.json", found)
+            keep_audits(tmp_path_factory, folder / "home", spec)
             definitions = definitions_of(public_spec(folder), spec)
             run = House(folder, spec, definitions, instance).run(f"* and not {PUBLIC}")
         (folder / "run").write_text(run.run_id)

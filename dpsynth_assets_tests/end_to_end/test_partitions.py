@@ -24,6 +24,7 @@ from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets_tests.end_to_end.conftest import (
     documents,
     installation_in,
+    keep_audits,
     private_spec,
     public_spec,
     write_sources,
@@ -116,6 +117,7 @@ def windows(tmp_path_factory, tiny_base):
     write_windows(folder)
     with installation_in(folder) as instance, pytest.MonkeyPatch.context() as patch:
         house = Windows(folder, instance, patch)
+        keep_audits(tmp_path_factory, folder / "home", CohortSpec.of(house.spec, KEYS[0]))
         house.on("2026-04-02")
         yield house
 
