@@ -17,6 +17,7 @@ import pytest
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.attacks.audits import AuditResult, find_audit
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.definitions import defs
 from dpsynth_assets.defs.resources import resources
 
 FINISHED = "finished"
@@ -70,3 +71,15 @@ def made_base(home: Path, spec: PublicDataSpec) -> None:
         definitions = dg.Definitions.merge(public_definitions(spec), resources())
         job = definitions.resolve_implicit_global_asset_job_def()
         assert job.execute_in_process(instance=instance).success
+
+
+def keep_demo_plans(temporary: pytest.TempPathFactory, home: Path) -> None:
+    """Keeps in a home what the plans of the demo's datasets were found to need: pure numbers."""
+
+    def plan(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DPSYNTH_HOME", str(folder))
+            patch.delenv("DPSYNTH_DATASETS", raising=False)
+            defs()
+
+    shutil.copytree(made_once(temporary, "demo-plans", plan) / "plans", home / "plans")
