@@ -26,7 +26,7 @@ def attributes(folder: Path, **changes) -> dict:
                 "documents": str(folder / "public.csv"),
                 "public": True,
                 "domain": "Letters to a bank",
-                "held_out": 40,
+                "held_out": 100,
             }
         },
         "public": {
@@ -62,7 +62,7 @@ def letters(tmp_path_factory) -> Path:
     import mailboxes
 
     folder = tmp_path_factory.mktemp("letters")
-    kept = pl.DataFrame(mailboxes.private_rows(400, 1)).select("text", "label")
+    kept = pl.DataFrame(mailboxes.private_rows(500, 1)).select("text", "label")
     kept.write_csv(folder / "letters.csv")
     shown = pl.DataFrame(mailboxes.public_rows(120, 0)).select("text", "label")
     shown.write_csv(folder / "public.csv")
