@@ -17,6 +17,7 @@ from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.resources.model_pool import MODEL_POOL
 from dpsynth_assets.tags import MECHANISM, PRIVACY
+from dpsynth_assets_tests.prepared import keep_demo_plans
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -44,19 +45,27 @@ def loaded():
     return defs()
 
 
-def test_opening_the_code_location_again_imports_no_heavy_library():
+def test_opening_the_code_location_again_imports_no_heavy_library(tmp_path, tmp_path_factory):
+    keep_demo_plans(tmp_path_factory, tmp_path)  # The first opening may calibrate noise.
     code = (
         "import sys, dpsynth_assets.definitions as d; d.defs();"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
-    for _ in range(2):  # The first opening may calibrate noise, which is then remembered.
-        run = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-        )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"DPSYNTH_HOME": str(tmp_path)},
+    )
     assert run.stdout.strip() == "[]"
 
 
-def test_a_fixed_plan_dataset_opens_without_the_accounting_library_once_it_was_planned(tmp_path):
+def test_a_fixed_plan_dataset_opens_without_the_accounting_library_once_it_was_planned(
+    tmp_path, tmp_path_factory
+):
+    keep_demo_plans(tmp_path_factory, tmp_path / "home")
     demo = (ROOT / "dpsynth_assets" / "defs" / "tickets" / "defs.yaml").read_text()
     fixed = demo.replace("name: tickets", "name: fixed").replace(
         "accountant: zcdp", "accountant: tight"

@@ -64,7 +64,7 @@ def letters(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("letters")
     kept = pl.DataFrame(mailboxes.private_rows(500, 1)).select("text", "label")
     kept.write_csv(folder / "letters.csv")
-    shown = pl.DataFrame(mailboxes.public_rows(300, 0)).select("text", "label")
+    shown = pl.DataFrame(mailboxes.public_rows(120, 0)).select("text", "label")
     shown.write_csv(folder / "public.csv")
     return folder
 

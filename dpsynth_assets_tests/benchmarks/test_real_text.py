@@ -5,6 +5,7 @@ On the invented letters, which need no real corpus.
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +18,36 @@ SCRIPT = ROOT / "benchmarks" / "real_text" / "table.py"
 pytestmark = pytest.mark.slow
 
 
-def run(work: Path, *options: str) -> str:
+def command(work: Path, *options: str) -> list[str]:
+    chosen = ["--sizes", "tiny", "--cohorts", "letters", "--epsilons", "8", "--work", str(work)]
+    return [str(SCRIPT), *chosen, *options]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the script again in this process, whose libraries are loaded."""
+
+    def again(work: Path, *options: str) -> str:
+        monkeypatch.setenv("DPSYNTH_HOME", str(work / "home"))
+        monkeypatch.setattr(sys, "argv", command(work, *options))
+        monkeypatch.syspath_prepend(str(SCRIPT.parent))
+        capsys.readouterr()
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+        return capsys.readouterr().out
+
+    return again
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """A folder with a finished table: a reference, a method, one built on another corpus."""
+    folder = tmp_path_factory.mktemp("real_text")
     environment = os.environ | {
-        "DPSYNTH_HOME": str(work / "home"),
+        "DPSYNTH_HOME": str(folder / "home"),
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
-    command = [sys.executable, str(SCRIPT), "--sizes", "tiny", "--cohorts", "letters"]
     made = subprocess.run(
-        [*command, "--epsilons", "8", "--work", str(work), *options],
+        [sys.executable, *command(folder, "--methods", "real_data", "aug_pe", "resampled")],
         check=False,
         env=environment,
         capture_output=True,
@@ -32,14 +55,6 @@ def run(work: Path, *options: str) -> str:
         timeout=1200,
     )
     assert made.returncode == 0, made.stderr[-3000:]
-    return made.stdout
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory) -> Path:
-    """A folder with a finished table: a reference, a method, one built on another corpus."""
-    folder = tmp_path_factory.mktemp("real_text")
-    run(folder, "--methods", "real_data", "aug_pe", "resampled")
     return folder
 
 
@@ -51,7 +66,7 @@ def test_every_corpus_is_kept_with_its_rows_and_scores(work):
     assert all(0 <= result["accuracy"] <= 1 for result in scored)
 
 
-def test_epsilon_is_what_the_label_states(work):
+def test_epsilon_is_what_the_label_states(work, run):
     cells = [json.loads(file.read_text()) for file in (work / "cells").iterdir()]
     stated = [cell["guarantee"]["epsilon"] for cell in cells if "guarantee" in cell]
     assert len(stated) == 2
@@ -68,14 +83,14 @@ def test_a_corpus_built_on_another_carries_the_charges_of_both(work):
     assert cell["released"]["resampled/candidate_corpus"]["rows_to_choose_from"] > 24
 
 
-def test_a_second_run_makes_nothing_again(work):
+def test_a_second_run_makes_nothing_again(work, run):
     before = {file: file.stat().st_mtime_ns for file in (work / "rows").iterdir()}
     shown = run(work, "--methods", "real_data", "aug_pe", "resampled")
     assert {file: file.stat().st_mtime_ns for file in (work / "rows").iterdir()} == before
     assert shown.count("\n| ") == 4  # the head and three lines
 
 
-def test_another_number_of_rows_scores_the_same_corpora(work):
+def test_another_number_of_rows_scores_the_same_corpora(work, run):
     shown = run(work, "--methods", "aug_pe", "--score-rows", "20")
     assert "every corpus scored on 20 rows" in shown
     assert len(list((work / "rows").iterdir())) == 3

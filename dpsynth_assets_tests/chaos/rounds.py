@@ -18,6 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 
 from dpsynth_assets.privacy.errors import BudgetExceededError
@@ -60,6 +61,7 @@ class Chaos:
         self.killed: Counter[str] = Counter()
         self.told: Counter[str] = Counter()
         self.lasted = [FIRST_GUESS_SECONDS] * len(PHASES)
+        self.ahead: list[tuple[int, int]] = []
         self.known: set[str] = set()
 
     def run(self, rounds: int) -> None:
@@ -89,7 +91,7 @@ class Chaos:
         Cold writers open the ledger themselves, and create it in the first round of all.
         """
         self.marks.clear()
-        targets = [self.random.randrange(REFUSED) for _ in wanted]
+        targets = self._targets()
         delays = [int(1e9 * self.random.uniform(0, 1.2 * self.lasted[t])) for t in targets]
         ledger = None if cold else self.ledger
         running = {
@@ -108,6 +110,13 @@ class Chaos:
                     self._note_death(writer)
                     del running[writer]
             time.sleep(POLL_SECONDS)
+
+    def _targets(self) -> tuple[int, int]:
+        """Phases in which the two writers are to die: each pair once before any comes again."""
+        if not self.ahead:
+            self.ahead = list(product(range(REFUSED), repeat=2))
+            self.random.shuffle(self.ahead)
+        return self.ahead.pop()
 
     def _kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,8 @@
-"""Exactly-once ε under SIGKILL: 200 rounds of two racing writers on each database.
+"""Exactly-once ε under SIGKILL: rounds of two racing writers on each database.
+
+25 rounds let the two die in every pair of phases once; hundreds come by
+
+    DPSYNTH_CHAOS_ROUNDS=200 python -m pytest dpsynth_assets_tests/chaos/test_chaos.py
 
 After every round: what is spent covers what is stored, nothing is stored without a charge before
 it, the budget holds, a retry returns the stored bytes and pays nothing, and nothing half-written is
@@ -16,7 +20,7 @@ import pytest
 from dpsynth_assets_tests.chaos.writers import PHASES
 
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = 200
+ROUNDS = int(os.environ.get("DPSYNTH_CHAOS_ROUNDS", "25"))
 
 
 def chaos(url, folder, rounds=ROUNDS):
@@ -49,5 +53,5 @@ def test_no_kill_loses_a_charge_or_pays_twice(request, tmp_path, record_property
     assert told["problems"] == []
     assert sum(told["killed"].values()) == 2 * ROUNDS
     assert set(told["killed"]) == set(PHASES), "some phase was never hit"
-    assert min(told["killed"][phase] for phase in PHASES[:-1]) >= 10
+    assert min(told["killed"][phase] for phase in PHASES[:-1]) >= ROUNDS // 20
     assert told["told"]["refused"] > 0, "the writers never raced for the last of a budget"

@@ -7,6 +7,7 @@ are chosen so that a planted bug is missed about as rarely.
 import pytest
 
 from dpsynth_assets.attacks.audits import AUDITS, Bug, planters
+from dpsynth_assets_tests.prepared import audited
 
 pytestmark = pytest.mark.statistical
 
@@ -27,8 +28,8 @@ REQUIRED = {
 
 
 @pytest.mark.parametrize("audit", AUDITS, ids=lambda audit: audit.name)
-def test_the_claim_survives_its_audit(audit):
-    result = audit.run()
+def test_the_claim_survives_its_audit(audit, tmp_path_factory):
+    result = audited(tmp_path_factory, audit.name)
     assert result.passed, result
 
 
@@ -44,8 +45,8 @@ def test_every_published_mistake_is_planted_somewhere():
     assert all(planters(bug) for bug in REQUIRED)
 
 
-def test_exact_audits_say_the_same_every_time():
+def test_exact_audits_say_the_same_every_time(tmp_path_factory):
     for audit in AUDITS:
         if audit.kind == "exact" and audit.name != "median-bound":  # γ is that of a drawn token
-            first, second = audit.run(), audit.run()
+            first, second = audited(tmp_path_factory, audit.name), audit.run()
             assert (first.claimed, first.observed) == (second.claimed, second.observed)

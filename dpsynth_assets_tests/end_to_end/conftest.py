@@ -1,7 +1,10 @@
-"""One small cohort, run through the whole graph once for all end-to-end tests."""
+"""One small public base, and one cohort run through the whole graph: made once, then copied."""
 
 import json
 import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,19 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from dpsynth_assets.assets.audit import planned_events
 from dpsynth_assets.assets.public import public_definitions
+from dpsynth_assets.attacks.audits import audits_for, save_results
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets_tests.prepared import audited, made_base, made_once
 
 LABELS = ("billing", "delivery")
+PUBLIC = 'key:"public/*"'
+"""What is made in a copied base already."""
+
 BUDGET = {"epsilon": 60.0, "delta": 1e-5, "accepts_ex_post": True}
 PLANTED = (0, 1)  # Ids `secret0` and `secret1` fall into the source split.
 CANARY = "XQ7-ZZ19-KV04"
@@ -128,15 +138,34 @@ def private_spec(folder: Path, **changes: Any) -> PrivateDatasetSpec:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A run that another process may have made, as its event log tells of it."""
+
+    success: bool
+    all_events: list[dg.DagsterEvent]
+
+    @classmethod
+    def stored(cls, instance: dg.DagsterInstance, run_id: str) -> "Run":
+        """Reads a finished run."""
+        logged = (record.dagster_event for record in instance.all_logs(run_id))
+        run = instance.get_run_by_id(run_id)
+        assert run is not None
+        return cls(run.is_success, [event for event in logged if event is not None])
+
+
+@dataclass(frozen=True)
 class House:
     """A finished run: where it ran, what was declared, and what Dagster says of it."""
 
     folder: Path
-    home: Path
     spec: PrivateDatasetSpec
     definitions: dg.Definitions
     instance: dg.DagsterInstance
-    result: Any
+    result: Any = None
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
 
     def run(self, selection: str, **options: Any) -> Any:
         """Runs a selection again in the same house."""
@@ -159,20 +188,57 @@ def definitions_of(public: PublicDataSpec, private: PrivateDatasetSpec) -> dg.De
     )
 
 
+@contextmanager
+def installation_in(folder: Path) -> Iterator[dg.DagsterInstance]:
+    """The home of a folder as this process's installation; yields its Dagster instance."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPSYNTH_HOME", str(folder / "home"))
+        patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
+            yield instance
+
+
+def keep_audits(temporary: Any, home: Path, spec: PrivateDatasetSpec) -> None:
+    """Keeps the session's results of the audits of a cohort's mechanisms in a home."""
+    audits = audits_for(planned_events(plan_dataset(spec)))
+    save_results(home / "audits.json", [audited(temporary, audit.name) for audit in audits])
+
+
 @pytest.fixture(scope="session")
-def house(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("house")
-    home = folder / "home"
-    patch = pytest.MonkeyPatch()
-    patch.setenv("DPSYNTH_HOME", str(home))
-    patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    patch.setenv("HF_HUB_OFFLINE", "1")
-    write_sources(folder)
+def tiny_base(tmp_path_factory):
+    """The sources, and a home with everything public made: copied, never changed."""
+
+    def make(folder: Path) -> None:
+        write_sources(folder)
+        made_base(folder / "home", public_spec(folder))
+
+    return made_once(tmp_path_factory, "tiny", make)
+
+
+@pytest.fixture(scope="session")
+def finished_house(tmp_path_factory, tiny_base):
+    """The same with the cohort `letters` run through the whole graph, and the id of that run."""
+
+    def make(folder: Path) -> None:
+        shutil.copytree(tiny_base, folder, dirs_exist_ok=True)
+        with installation_in(folder) as instance:
+            spec = private_spec(folder)
+            keep_audits(tmp_path_factory, folder / "home", spec)
+            definitions = definitions_of(public_spec(folder), spec)
+            run = House(folder, spec, definitions, instance).run(f"* and not {PUBLIC}")
+        (folder / "run").write_text(run.run_id)
+
+    return made_once(tmp_path_factory, "letters", make)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory, finished_house):
+    """A copy of the finished house."""
+    folder = tmp_path_factory.mktemp("house") / "copy"
+    shutil.copytree(finished_house, folder)
     spec = private_spec(folder)
-    definitions = definitions_of(public_spec(folder), spec)
-    (home / "dagster").mkdir(parents=True)
-    with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
-        unfinished = House(folder, home, spec, definitions, instance, None)
-        result = unfinished.run("*")
-        yield House(folder, home, spec, definitions, instance, result)
-    patch.undo()
+    with installation_in(folder) as instance:
+        definitions = definitions_of(public_spec(folder), spec)
+        result = Run.stored(instance, (folder / "run").read_text())
+        yield House(folder, spec, definitions, instance, result)

@@ -1,5 +1,7 @@
 """EPSVec through the graph: a killed stage, two charges, and rows that cost nothing."""
 
+import shutil
+
 import dagster as dg
 import polars as pl
 import pytest
@@ -19,7 +21,13 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import event_from_json
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
-from dpsynth_assets_tests.end_to_end.conftest import House, private_spec, public_spec, write_sources
+from dpsynth_assets_tests.end_to_end.conftest import (
+    PUBLIC,
+    House,
+    installation_in,
+    private_spec,
+    public_spec,
+)
 
 SETTINGS = {
     "candidates": 12,
@@ -53,27 +61,21 @@ def spec_of(folder, **changes):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
+def house(tmp_path_factory, tiny_base):
     """A run whose vectors die after the records were read, and then a whole one."""
-    folder = tmp_path_factory.mktemp("epsvec")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("DPSYNTH_HOME", str(folder / "home"))
-    patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    patch.setenv("HF_HUB_OFFLINE", "1")
-    write_sources(folder)
+    folder = tmp_path_factory.mktemp("epsvec") / "copy"
+    shutil.copytree(tiny_base, folder)
     spec = spec_of(folder)
-    definitions = dg.Definitions.merge(
-        public_definitions(public_spec(folder)), cohort_definitions(spec), resources()
-    )
-    (folder / "home" / "dagster").mkdir(parents=True)
-    with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
-        unfinished = House(folder, folder / "home", spec, definitions, instance, None)
+    with installation_in(folder) as instance:
+        definitions = dg.Definitions.merge(
+            public_definitions(public_spec(folder)), cohort_definitions(spec), resources()
+        )
+        unfinished = House(folder, spec, definitions, instance)
         with pytest.MonkeyPatch.context() as dying:
             dying.setattr(stages, "release_vectors", _dies)
-            assert not unfinished.run(f"+{VECTORS}").success
-        result = unfinished.run(f'+key:"diary/*" and not {AUDITS}')
-        yield House(folder, folder / "home", spec, definitions, instance, result)
-    patch.undo()
+            assert not unfinished.run(f"+{VECTORS} and not {PUBLIC}").success
+        result = unfinished.run(f'key:"diary/*" and not {AUDITS}')
+        yield House(folder, spec, definitions, instance, result)
 
 
 def _dies(task, private, progress):

@@ -1,6 +1,7 @@
 """Aug-PE through the graph: a killed population, one charge, rounds that are shown, free rows."""
 
 import json
+import shutil
 
 import dagster as dg
 import polars as pl
@@ -19,11 +20,12 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
 from dpsynth_assets_tests.end_to_end.conftest import (
     CANARY,
+    PUBLIC,
     House,
     documents,
+    installation_in,
     private_spec,
     public_spec,
-    write_sources,
 )
 
 SETTINGS = {
@@ -67,28 +69,22 @@ def stored_generations():
 
 
 @pytest.fixture(scope="module")
-def killed_and_finished(tmp_path_factory):
+def killed_and_finished(tmp_path_factory, tiny_base):
     """A population that dies after two rounds, what was stored of it, and then a whole run."""
-    folder = tmp_path_factory.mktemp("evolution")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("DPSYNTH_HOME", str(folder / "home"))
-    patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    patch.setenv("HF_HUB_OFFLINE", "1")
-    write_sources(folder)
+    folder = tmp_path_factory.mktemp("evolution") / "copy"
+    shutil.copytree(tiny_base, folder)
     spec = spec_of(folder)
-    definitions = dg.Definitions.merge(
-        public_definitions(public_spec(folder)), with_rounds(spec), resources()
-    )
-    (folder / "home" / "dagster").mkdir(parents=True)
-    with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
-        unfinished = House(folder, folder / "home", spec, definitions, instance, None)
+    with installation_in(folder) as instance:
+        definitions = dg.Definitions.merge(
+            public_definitions(public_spec(folder)), with_rounds(spec), resources()
+        )
+        unfinished = House(folder, spec, definitions, instance)
         with pytest.MonkeyPatch.context() as dying:
             dying.setattr(aug_pe, "PrivateVotes", Dying)
-            assert not unfinished.run(f"+{POPULATION}").success
+            assert not unfinished.run(f"+{POPULATION} and not {PUBLIC}").success
         stored = stored_generations()
-        result = unfinished.run(f'+key:"diary/*" and not {AUDITS}')
-        yield House(folder, folder / "home", spec, definitions, instance, result), stored
-    patch.undo()
+        result = unfinished.run(f'key:"diary/*" and not {AUDITS}')
+        yield House(folder, spec, definitions, instance, result), stored
 
 
 def with_rounds(spec):
@@ -192,7 +188,7 @@ def test_a_model_that_cannot_be_loaded_is_found_before_anything_is_charged(house
     definitions = dg.Definitions.merge(
         public_definitions(public_spec(house.folder)), cohort_definitions(spec), resources()
     )
-    logbook = House(house.folder, house.home, spec, definitions, house.instance, None)
+    logbook = House(house.folder, spec, definitions, house.instance)
     result = logbook.run('key:"logbook/shared/*"')
     assert result.success
     result = logbook.run('key:"logbook/aug_pe/population"')

@@ -1,6 +1,7 @@
 """SecPE through the graph: secrets found, clusters paid for, rows for nothing, no ε anywhere."""
 
 import json
+import shutil
 
 import dagster as dg
 import polars as pl
@@ -13,11 +14,12 @@ from dpsynth_assets.report.card_check import corpus_problems, statement_problems
 from dpsynth_assets.resources.secret_parts import TABLE
 from dpsynth_assets_tests.end_to_end.conftest import (
     CANARY,
+    PUBLIC,
     House,
     definitions_of,
+    installation_in,
     private_spec,
     public_spec,
-    write_sources,
 )
 
 KINDS = [
@@ -50,13 +52,9 @@ SKIPPED = 'key:"notes/audit/mechanism_audits" or key:"notes/audit/key_reconstruc
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("secpe")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("DPSYNTH_HOME", str(folder / "home"))
-    patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    patch.setenv("HF_HUB_OFFLINE", "1")
-    write_sources(folder)
+def house(tmp_path_factory, tiny_base):
+    folder = tmp_path_factory.mktemp("secpe") / "copy"
+    shutil.copytree(tiny_base, folder)
     spec = private_spec(
         folder,
         name="notes",
@@ -68,13 +66,11 @@ def house(tmp_path_factory):
         evaluation={"canaries": str(folder / "canaries.txt"), "rows": 20, "references": False},
         schedule=None,
     )
-    definitions = definitions_of(public_spec(folder), spec)
-    (folder / "home" / "dagster").mkdir(parents=True)
-    with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
-        unfinished = House(folder, folder / "home", spec, definitions, instance, None)
-        result = unfinished.run(f"* and not ({SKIPPED})")
-        yield House(folder, folder / "home", spec, definitions, instance, result)
-    patch.undo()
+    with installation_in(folder) as instance:
+        definitions = definitions_of(public_spec(folder), spec)
+        unfinished = House(folder, spec, definitions, instance)
+        result = unfinished.run(f"* and not ({SKIPPED} or {PUBLIC})")
+        yield House(folder, spec, definitions, instance, result)
 
 
 def test_everything_ran_and_the_graph_is_sound(house):

@@ -1,22 +1,22 @@
 """A cohort in parts through the graph: nothing but held-out records is ever read together."""
 
 import json
+import shutil
 
-import dagster as dg
 import pytest
 
-from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources import sensitive_store
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.end_to_end.conftest import (
+    PUBLIC,
     House,
     definitions_of,
+    installation_in,
     private_spec,
     public_spec,
-    write_sources,
 )
 from dpsynth_assets_tests.end_to_end.test_secpe import KINDS, SETTINGS
 
@@ -33,20 +33,15 @@ SKIPPED = 'key:"notes/audit/mechanism_audits" or key:"notes/audit/key_reconstruc
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parts")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("DPSYNTH_HOME", str(folder / "home"))
-    patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    patch.setenv("HF_HUB_OFFLINE", "1")
+def house(tmp_path_factory, tiny_base):
+    folder = tmp_path_factory.mktemp("parts") / "copy"
+    shutil.copytree(tiny_base, folder)
     joins = sensitive_store.read_whole
 
     def joins_held_out_alone(places, split, *, with_embeddings):
         assert split == "held_out", "source records of all parts were read together"
         return joins(places, split, with_embeddings=with_embeddings)
 
-    patch.setattr(sensitive_store, "read_whole", joins_held_out_alone)
-    write_sources(folder)
     spec = private_spec(
         folder,
         name="notes",
@@ -62,15 +57,12 @@ def house(tmp_path_factory):
         evaluation={"canaries": str(folder / "canaries.txt"), "rows": 20, "references": False},
         schedule=None,
     )
-    base = public_spec(folder).model_dump(mode="json", exclude_unset=True)
-    base["language_model"]["settings"]["token_budget"] = 8_000
-    definitions = definitions_of(PublicDataSpec.model_validate(base), spec)
-    (folder / "home" / "dagster").mkdir(parents=True)
-    with dg.DagsterInstance.local_temp(str(folder / "home" / "dagster")) as instance:
-        unfinished = House(folder, folder / "home", spec, definitions, instance, None)
-        result = unfinished.run(f"* and not ({SKIPPED})")
-        yield House(folder, folder / "home", spec, definitions, instance, result)
-    patch.undo()
+    with installation_in(folder) as instance, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sensitive_store, "read_whole", joins_held_out_alone)
+        definitions = definitions_of(public_spec(folder), spec)
+        unfinished = House(folder, spec, definitions, instance)
+        result = unfinished.run(f"* and not ({SKIPPED} or {PUBLIC})")
+        yield House(folder, spec, definitions, instance, result)
 
 
 def test_every_stage_ran_over_parts(house):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets_tests.prepared import keep_demo_plans
+
 PACKAGE = Path(__file__).with_name("outside")
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +37,8 @@ def installed(tmp_path_factory):
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     command += ["--no-build-isolation", "--target", str(target), str(source)]
     subprocess.run(command, check=True, timeout=300)
+    (folder / "home").mkdir()
+    keep_demo_plans(tmp_path_factory, folder / "home")
     (folder / "notes").mkdir()
     (folder / "notes" / "defs.yaml").write_text(DATASET.format(folder=folder))
     (folder / "notes.csv").write_text("text,label\n" + "fine text,good\nsad text,bad\n" * 30)

@@ -49,19 +49,18 @@ def objects(store):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_parts_are_bit_equal_to_those_of_a_folder(tmp_path, local, remote, public, count):
-    workers = LocalWorkers(count)
-    there = stored(tmp_path, remote, 3, workers)
     here = stored(tmp_path, local, 3, LocalWorkers(1))
-    for split in ("source", "held_out"):
-        far, near = (read_whole(each, split, with_embeddings=True) for each in (there, here))
-        assert far.records.equals(near.records)
-        assert far.embeddings.tobytes() == near.embeddings.tobytes()
-    every = countings(public)
-    for name in every if count == 1 else ["centres"]:  # Every sum starts processes of its own.
-        far = StoredParts(there, workers).summed(every[name])
-        near = StoredParts(here, LocalWorkers(1)).summed(every[name])
-        assert far.tobytes() == near.tobytes(), name
-        assert far.sum() > 0
+    with LocalWorkers(count).opened() as workers:
+        there = stored(tmp_path, remote, 3, workers)
+        for split in ("source", "held_out"):
+            far, near = (read_whole(each, split, with_embeddings=True) for each in (there, here))
+            assert far.records.equals(near.records)
+            assert far.embeddings.tobytes() == near.embeddings.tobytes()
+        for name, counting in countings(public).items():
+            far = StoredParts(there, workers).summed(counting)
+            near = StoredParts(here, LocalWorkers(1)).summed(counting)
+            assert far.tobytes() == near.tobytes(), name
+            assert far.sum() > 0
     for name, content in objects(remote).items():
         assert content.startswith(HEADER), name
         assert SECRET.encode() not in name.encode() + content

@@ -54,7 +54,8 @@ def by_record(table, records, dictionary):
 def test_what_is_found_in_parts_is_what_is_found_in_the_whole(tmp_path, places, count):
     records = read_private_records(declared(tmp_path)).records
     whole, told = find_secrets(records, DECLARED), []
-    parted = find_in_parts(DECLARED, places, LocalWorkers(count), told.append)
+    with LocalWorkers(count).opened() as workers:
+        parted = find_in_parts(DECLARED, places, workers, told.append)
     assert parted.secrets.equals(whole.secrets)
     assert set(whole.secrets["kind"]) == {"number", "place", "any", "rare"}
     assert parted.over_their_caps(DECLARED) == whole.over_their_caps(DECLARED)

@@ -163,13 +163,14 @@ def test_the_inputs_of_every_pass_are_those_of_the_whole(home, count, name, chan
     ]
     assert len(expected) > 1
     assert sum(len(batch[3]) for values in expected for batch in values["batches"]) >= 3
-    private = in_parts(home, LocalWorkers(count))
-    split = split_batches(declared, private, public)
-    steps = split.steps(range(len(expected)), len(expected))
-    drawn = private.parts.draw_passes(
-        steps, Shows(declared, split.batches), range(len(expected)), memory=0
-    )
-    assert list(drawn) == list(range(len(expected)))
+    with LocalWorkers(count).opened() as workers:
+        private = in_parts(home, workers)
+        split = split_batches(declared, private, public)
+        steps = split.steps(range(len(expected)), len(expected))
+        drawn = private.parts.draw_passes(
+            steps, Shows(declared, split.batches), range(len(expected)), memory=0
+        )
+        assert list(drawn) == list(range(len(expected)))
     assert [private.passes.load(number) for number in range(len(expected))] == expected
     assert no_inputs_left(home)
 

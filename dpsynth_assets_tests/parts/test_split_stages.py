@@ -103,17 +103,17 @@ def test_results_are_bit_equal_for_any_parts_and_workers(
     tmp_path, store, public, expected, parts, count
 ):
     inputs, counts = expected
-    workers = LocalWorkers(count)
-    places = stored(tmp_path, store, parts, workers)
-    whole = read_whole(places, "source", with_embeddings=True)
-    assert whole.records.equals(inputs.records)
-    assert whole.embeddings.tobytes() == inputs.embeddings.tobytes()
-    for name, counting in countings(public).items():
-        summed = StoredParts(places, workers).summed(counting)
-        assert summed.dtype == np.int64
-        assert np.array_equal(summed, counts[name]), name
-        assert np.array_equal(inputs.counted(counting), summed)
-        assert summed.sum() > 0
+    with LocalWorkers(count).opened() as workers:
+        places = stored(tmp_path, store, parts, workers)
+        whole = read_whole(places, "source", with_embeddings=True)
+        assert whole.records.equals(inputs.records)
+        assert whole.embeddings.tobytes() == inputs.embeddings.tobytes()
+        for name, counting in countings(public).items():
+            summed = StoredParts(places, workers).summed(counting)
+            assert summed.dtype == np.int64
+            assert np.array_equal(summed, counts[name]), name
+            assert np.array_equal(inputs.counted(counting), summed)
+            assert summed.sum() > 0
 
 
 def test_embedding_goes_on_from_the_parts_that_are_finished(tmp_path, store, monkeypatch):
