@@ -1,4 +1,4 @@
-"""Follows a run of this process by Dagster's events: its steps, and the first corpus it publishes."""
+"""Follows a run of this process by Dagster's events: its steps, and its first corpus."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any

@@ -53,7 +53,7 @@ class RunProgress:
         self._current = None if step == self._current else self._current
 
     def line(self) -> str:
-        """How far the run is, e.g. `Step 8 of 31, about 4 min left: enquiries/aug_pe/population`."""
+        """How far the run is: `Step 8 of 31, about 4 min left: enquiries/aug_pe/population`."""
         number = min(len(self._took) + (self._current is not None), len(self._steps))
         left = self.seconds_left()
         told = "" if left is None else f", about {max(1, math.ceil(left / 60))} min left"
@@ -61,26 +61,19 @@ class RunProgress:
         return f"Step {number} of {len(self._steps)}{told}{name}"
 
     def seconds_left(self) -> float | None:
-        """Seconds until the run ends; None as long as there is nothing to go by.
+        """Seconds until the run ends; None where nothing is expected of any step that is left.
 
-        A step takes what is expected of it; where nothing is, the mean of the steps that ended. Of
-        the step that runs, what its share says counts once a tenth of it is done.
+        A step of which nothing is expected counts nothing. Of the step that runs, what its share
+        says counts once a tenth of it is done.
         """
-        mean = sum(self._took.values()) / len(self._took) if self._took else None
-        left = 0.0
-        for step in self._steps:
-            if step in self._took:
-                continue
-            seconds = self._expected.get(step, mean)
-            if step == self._current:
-                seconds = self._rest_of_current(seconds)
-            if seconds is None:
-                return None
-            left += seconds
-        return left
+        ahead = [step for step in self._steps if step not in self._took]
+        if not any(step in self._expected for step in ahead):
+            return None
+        rest = sum(self._expected.get(step, 0.0) for step in ahead if step != self._current)
+        return rest + (self._rest_of(self._current) if self._current in ahead else 0.0)
 
-    def _rest_of_current(self, expected: float | None) -> float | None:
+    def _rest_of(self, current: str | None) -> float:
         elapsed = self._clock() - self._since
         if 0.1 <= self._share < 1:
             return elapsed * (1 - self._share) / self._share
-        return None if expected is None else max(0.0, expected - elapsed)
+        return max(0.0, self._expected.get(current or "", 0.0) - elapsed)
