@@ -10,9 +10,10 @@ of its mechanisms. An artifact of a public base that several datasets share has 
 of them, that of the most urgent need.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import dagster as dg
 
@@ -27,18 +28,20 @@ AFTER_CORPORA = -1000
 
 def first_rows_first(loaded: dg.Definitions) -> dg.Definitions:
     """The same definitions, whose steps start in the order of the corpora that wait for them."""
-    parts = [each for each in chain(loaded.assets or (), loaded.asset_checks or ()) if _runs(each)]
-    priorities = step_priorities(parts)
+    parts = chain(loaded.assets or (), loaded.asset_checks or ())
+    priorities = step_priorities(
+        part for part in parts if isinstance(part, dg.AssetsDefinition) and part.is_executable
+    )
 
-    def placed(each: object) -> object:
-        if not isinstance(each, dg.AssetsDefinition) or not _runs(each):
-            return each
-        tags = {PRIORITY: str(priorities[each.op.name])}
-        return with_attributes(each, node_def=replaced_op(each.op, tags=tags))
+    def placed(part: Any) -> Any:
+        if not isinstance(part, dg.AssetsDefinition) or not part.is_executable:
+            return part
+        tags = {PRIORITY: str(priorities[part.op.name])}
+        return with_attributes(part, node_def=replaced_op(part.op, tags=tags))
 
     return dg.Definitions(
-        assets=[placed(each) for each in loaded.assets or ()],
-        asset_checks=[placed(each) for each in loaded.asset_checks or ()],
+        assets=[placed(part) for part in loaded.assets or ()],
+        asset_checks=[placed(part) for part in loaded.asset_checks or ()],
         schedules=loaded.schedules,
         sensors=loaded.sensors,
         jobs=loaded.jobs,
@@ -60,10 +63,6 @@ def step_priorities(parts: Iterable[dg.AssetsDefinition]) -> dict[str, int]:
     for rank, corpus in steps.corpora():
         steps.wait_for(corpus, -rank)
     return {part.op.name: steps.priority.get(part.op.name, AFTER_CORPORA) for part in steps.parts}
-
-
-def _runs(part: object) -> bool:
-    return isinstance(part, dg.AssetsDefinition) and part.is_executable
 
 
 @dataclass
@@ -93,18 +92,15 @@ class _Steps:
 
     def wait_for(self, key: dg.AssetKey, priority: int) -> None:
         """Gives a priority to what makes an asset, to its blocking checks, and to all before."""
-        makers = [self._made_by[key]] if key in self._made_by else []
-        waiting = [*makers, *self._checked_by.get(key, [])]
+        waiting = self._steps_of(key)
         while waiting:
             part = waiting.pop()
-            if part.op.name in self.priority:
-                continue
-            self.priority[part.op.name] = priority
-            for above in _inputs(part).values():
-                makers = [self._made_by[above]] if above in self._made_by else []
-                waiting += [*makers, *self._checked_by.get(above, [])]
+            if part.op.name not in self.priority:
+                self.priority[part.op.name] = priority
+                for above in part.node_keys_by_input_name.values():
+                    waiting += self._steps_of(above)
 
-
-def _inputs(part: dg.AssetsDefinition) -> Mapping[str, dg.AssetKey]:
-    """What the step of an asset or a check waits for, by the names of its op's inputs."""
-    return part.node_keys_by_input_name
+    def _steps_of(self, key: dg.AssetKey) -> list[dg.AssetsDefinition]:
+        """What makes an asset, if a step here does, and the blocking checks of it."""
+        made_by = [self._made_by[key]] if key in self._made_by else []
+        return [*made_by, *self._checked_by.get(key, [])]
