@@ -13,6 +13,7 @@ warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 def defs() -> dg.Definitions:
     """All definitions of the code location; a graph that breaks the lineage does not load."""
     import dpsynth_assets.defs
+    from dpsynth_assets.assets.step_order import first_rows_first
     from dpsynth_assets.components.tree import DatasetTree
     from dpsynth_assets.lineage import verify_privacy_lineage
     from dpsynth_assets.metadata import as_shown
@@ -23,7 +24,7 @@ def defs() -> dg.Definitions:
     tree = DatasetTree(defs_module=dpsynth_assets.defs, project_root=Path(__file__).parents[1])
     # The path leaves out Dagster's catalogue of all installed component types: building it takes
     # as long as all of ours, in the server and in every step of every run.
-    loaded = tree.build_defs(tree.defs_module_path)
+    loaded = first_rows_first(tree.build_defs(tree.defs_module_path))
     loaded = loaded.map_asset_specs(func=as_shown)
     verify_privacy_lineage(loaded)
     return loaded

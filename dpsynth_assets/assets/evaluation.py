@@ -86,12 +86,29 @@ def _model_input(spec: PrivateDatasetSpec) -> dict[str, dg.AssetIn]:
 
 
 def _reference_settings(plan: DatasetPlan) -> Any:
-    """The references are sampled with the settings of the first method that decodes privately."""
+    """The references are sampled with the settings of the first method that decodes privately.
+
+    Where none does, they end where the longest rows of the methods do: longer ones would not be
+    compared with rows alike, and take as much longer to write.
+    """
     from dpsynth_assets.methods.registry import get_method
 
     if plan.predictions:
         return plan.predictions[0].config
-    return get_method("mean_uniform").config_type()
+    settings = get_method("mean_uniform").config_type()
+    longest = max((length for each in plan.corpora for length in _row_tokens(each)), default=None)
+    return (
+        settings
+        if longest is None
+        else settings.model_copy(update={"max_document_tokens": longest})
+    )
+
+
+def _row_tokens(planned: PlannedMethod) -> list[int]:
+    """Most tokens of a method's rows, if its settings say so."""
+    fields = ("max_new_tokens", "max_document_tokens")
+    declared = [getattr(planned.config, name) for name in fields if hasattr(planned.config, name)]
+    return declared[:1]
 
 
 def _writer(plan: DatasetPlan) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROUNDS = "rounds"
 """Last part of the asset's key."""
 
-REFERENCE_ROWS = 2_000
+REFERENCE_ROWS = 1_000
 """Public documents, the first of the public corpus, that survivors are compared with."""
 
 

@@ -1,10 +1,10 @@
-"""Progress of `dpsynth run`: bars in a terminal, lines with ETA in a file or a pipe."""
+"""How far a run is: bars above one line for the whole run; in a file or a pipe, lines with ETA."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -13,33 +13,87 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
+from dpsynth_assets.cli.run_progress import RunProgress
 from dpsynth_assets.methods.inputs import ProgressCallback
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_RUN_LINES = 60.0
 
 
 @contextmanager
-def progress_display(console: Console) -> Iterator[None]:
-    """Shows the progress of this process's assets for as long as the block lasts."""
-    from dpsynth_assets.resources.progress import show_in_terminal
+def progress_display(console: Console, run: RunProgress) -> Iterator[None]:
+    """Shows the progress of this process's assets, and of the run, for as long as the block lasts.
+
+    Args:
+        console: Where it is shown.
+        run: How far the whole run is.
+    """
+    from dpsynth_assets.resources.progress import coarse, show_in_terminal
+
+    def told_to_run(report: ProgressCallback) -> ProgressCallback:
+        def told(share: float, message: str) -> None:
+            run.report(coarse(share))
+            report(share, message)
+
+        return told
 
     if not console.is_terminal:
-        show_in_terminal(lambda title: progress_lines(title, console))
+        said = _RunLines(run, console)
+        run.on_start(said.say)
+        show_in_terminal(lambda title: told_to_run(said.after(progress_lines(title, console))))
         yield
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[message]}", style="dim"),
-    )
-    with Progress(*columns, console=console, refresh_per_second=4) as bars:
-        show_in_terminal(lambda title: _bar(title, bars))
+    with _Bars(run, console) as bars:
+        show_in_terminal(lambda title: told_to_run(_bar(title, bars)))
         yield
         bars.refresh()
+
+
+class _Bars(Progress):
+    """A bar for each piece of work, and below them the line of the run."""
+
+    def __init__(self, run: RunProgress, console: Console) -> None:
+        self._run = run
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[message]}", style="dim"),
+            console=console,
+            refresh_per_second=4,
+        )
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bars, and the line as it is now."""
+        yield from super().get_renderables()
+        yield Text(self._run.line(), style="bold")
+
+
+class _RunLines:
+    """The line of the run, at the start of each step and now and then while one works."""
+
+    def __init__(self, run: RunProgress, console: Console) -> None:
+        self._run, self._console = run, console
+        self._last = time.monotonic()
+
+    def say(self) -> None:
+        """Prints the line."""
+        self._last = time.monotonic()
+        self._console.print(self._run.line(), markup=False, highlight=False, soft_wrap=True)
+
+    def after(self, report: ProgressCallback) -> ProgressCallback:
+        """Adds the line to reports of work, once in `SECONDS_BETWEEN_RUN_LINES`."""
+
+        def told(share: float, message: str) -> None:
+            report(share, message)
+            if time.monotonic() - self._last >= SECONDS_BETWEEN_RUN_LINES:
+                self.say()
+
+        return told
 
 
 def _bar(title: str, bars: Progress) -> ProgressCallback:

@@ -1,4 +1,4 @@
-"""`dpsynth run`: materialise a cohort's graph in this process, with bars, and print the scores."""
+"""`dpsynth run`: materialise a cohort's graph in this process and print the scores."""
 
 import json
 import logging
@@ -16,6 +16,8 @@ from dpsynth_assets.cli.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
+from dpsynth_assets.cli.run_events import follow_run
+from dpsynth_assets.cli.run_progress import RunProgress
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.ledger import Ledger
@@ -86,15 +88,16 @@ def _materialise(
     selected = {"/".join(name_in_ledger(key, spec)) for key in keys}
     agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
-    run_id = str(uuid.uuid4())
+    run_id, progress = str(uuid.uuid4()), RunProgress()
     with (
         dagster_instance(console) as instance,
         alive(run_id),
         paying_only(agreed),
         watched(instance, run_id, partial(console.print, highlight=False, soft_wrap=True)),
-        progress_display(console),
+        progress_display(console, progress),
         ended_by_signals(),
     ):
+        follow_run(instance, run_id, spec, progress, console)
         partition = shown_partition(instance, spec)
         result = job.execute_in_process(
             instance=in_timeline(instance, job.name),

@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.partitions import partitions_of, show_partitions
+from dpsynth_assets.assets.replaced_ops import replaced_op, with_attributes
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, complete_cohort
 from dpsynth_assets.resources.private_section import public_section
 
@@ -45,16 +46,16 @@ def _partitioned(
 ) -> dg.AssetsDefinition:
     """The same asset, or checks, with partitions and a step that looks its cohort up."""
     partitions = partitions_of(spec.name)
-    attributes = part.get_attributes_dict()
-    checks = attributes["check_specs_by_output_name"]
-    attributes |= {
-        "node_def": _op(part.op, _Step(spec, build, part.op.name)),
-        "specs": [each.replace_attributes(partitions_def=partitions) for each in part.specs],
-        "check_specs_by_output_name": {
+    checks = part.get_attributes_dict()["check_specs_by_output_name"]
+    step = _Step(spec, build, part.op.name)
+    return with_attributes(
+        part,
+        node_def=replaced_op(part.op, body=step.of(_body(part.op))),
+        specs=[each.replace_attributes(partitions_def=partitions) for each in part.specs],
+        check_specs_by_output_name={
             output: _check_spec(each, partitions) for output, each in checks.items()
         },
-    }
-    return type(part)(**attributes)
+    )
 
 
 def _check_spec(
@@ -69,25 +70,6 @@ def _check_spec(
         metadata=spec.metadata,
         automation_condition=spec.automation_condition,
         partitions_def=partitions,
-    )
-
-
-def _op(op: dg.OpDefinition, step: "_Step") -> dg.OpDefinition:
-    """The same op, with another body."""
-    from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
-
-    return dg.OpDefinition(
-        compute_fn=DecoratedOpFunction(step.of(_body(op))),
-        name=op.name,
-        ins=dict(op.ins),
-        outs=dict(op.outs),
-        description=op.description,
-        config_schema=op.config_schema,
-        required_resource_keys=set(op.required_resource_keys),
-        tags=op.tags,
-        retry_policy=op.retry_policy,
-        code_version=op.version,
-        pool=op.pool,
     )
 
 

@@ -1,0 +1,181 @@
+"""Laws of a run's order: first rows first, and what may hold them back stands before them.
+
+About 10 s of CPU, most of it for the definitions of the shipped datasets.
+"""
+
+import dagster as dg
+import pytest
+from dagster._core.execution.api import create_execution_plan
+from dagster._core.execution.plan.outputs import StepOutputHandle
+from dagster._core.execution.retries import RetryMode
+
+from dpsynth_assets.assets.step_order import AFTER_CORPORA, PRIORITY, first_rows_first
+from dpsynth_assets.attacks import audits
+from dpsynth_assets.attacks.audits import AuditResult, save_results
+from dpsynth_assets.definitions import defs
+from dpsynth_assets.paths import home
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+
+COHORTS = ("tickets", "enquiries", "savings", "cases", "feedback")
+
+
+def order_of(job):
+    """Steps in the order in which Dagster starts them, one at a time, where each succeeds."""
+    plan, started = create_execution_plan(job), []
+    with plan.start(RetryMode.DISABLED) as active:
+        while not active.is_complete:
+            (step,) = active.get_steps_to_execute(limit=1)
+            started.append(step.key)
+            for output in step.step_outputs:
+                active.mark_step_produced_output(StepOutputHandle(step.key, output.name))
+            active.mark_success(step.key)
+    return started, plan
+
+
+def behind(plan, step):
+    """Steps that a step waits for, near and far."""
+    waits, found, left = plan.get_executable_step_deps(), set(), [step]
+    while left:
+        above = waits[left.pop()] - found
+        found |= above
+        left += above
+    return found
+
+
+def own(steps):
+    """Steps of the dataset; those of its public base have one priority for all its datasets."""
+    return {step for step in steps if not step.startswith("public__")}
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return defs()
+
+
+@pytest.mark.parametrize("cohort", COHORTS)
+def test_nothing_precedes_the_first_corpus_but_what_a_corpus_waits_for(shipped, cohort):
+    graph = shipped.resolve_asset_graph()
+    keys = dg.AssetSelection.from_string(f'+key:"{cohort}/*"').resolve(graph)
+    job = shipped.resolve_implicit_global_asset_job_def().get_subset(asset_selection=keys)
+    started, plan = order_of(job)
+    corpora = [step for step in started if step.endswith("__corpus")]
+    before = set(started[: started.index(corpora[0])])
+    assert own(before) == own(behind(plan, corpora[0]))
+    last = max(started.index(step) for step in corpora)
+    waited_for = set().union(*(behind(plan, step) for step in corpora))
+    cards = {f"{step}_card_equals_ledger" for step in corpora}
+    assert own(started[:last]) <= own({*corpora, *waited_for, *cards})
+    assert f"{cohort}__audit__mechanism_audits" in before
+    assert f"{cohort}__audit__mechanism_audits_mechanisms_pass_their_audits" in before
+
+
+def asset(path, above=(), **options):
+    @dg.asset(key=path.split("/"), deps=[dg.AssetKey(key.split("/")) for key in above], **options)
+    def made(): ...
+
+    return made
+
+
+def check(path, name, *, blocking):
+    @dg.asset_check(asset=dg.AssetKey(path.split("/")), name=name, blocking=blocking)
+    def checked():
+        return dg.AssetCheckResult(passed=True)
+
+    return checked
+
+
+def small_graph():
+    """Two methods, of which the second begins with the cheaper step, and scores of nothing."""
+    return first_rows_first(
+        dg.Definitions(
+            assets=[
+                asset("public/base/shared"),
+                asset("public/base/for_second"),
+                asset("letters/evaluation/reference", op_tags={"other": "kept"}, pool="models"),
+                asset("letters/second/stage", ["public/base/for_second"]),
+                asset("letters/first/stage", ["public/base/shared"], pool="models"),
+                asset("letters/first/candidate", ["letters/first/stage"]),
+                asset("letters/first/corpus", ["letters/first/candidate"]),
+                asset("letters/second/corpus", ["letters/second/stage", "public/base/shared"]),
+                asset("letters/evaluation/report", ["letters/first/corpus"]),
+            ],
+            asset_checks=[
+                check("letters/first/candidate", "gate", blocking=True),
+                check("letters/first/stage", "shown", blocking=False),
+                check("letters/first/corpus", "card", blocking=True),
+            ],
+        )
+    )
+
+
+def test_steps_run_in_the_order_of_the_corpora_that_wait_for_them():
+    result = small_graph().resolve_implicit_global_asset_job_def().execute_in_process()
+    started = [event.step_key for event in result.all_events if event.is_step_start]
+    assert started == [
+        "public__base__shared",
+        "letters__first__stage",
+        "letters__first__candidate",
+        "letters__first__candidate_gate",
+        "letters__first__corpus",
+        "letters__first__corpus_card",
+        "public__base__for_second",
+        "letters__second__stage",
+        "letters__second__corpus",
+        "letters__evaluation__reference",
+        "letters__first__stage_shown",
+        "letters__evaluation__report",
+    ]
+
+
+def test_an_op_keeps_its_tags_and_its_pool():
+    graph = small_graph()
+    (op,) = [each.op for each in graph.assets if each.op.name == "letters__evaluation__reference"]
+    assert (op.tags, op.pool) == ({"other": "kept", PRIORITY: str(AFTER_CORPORA)}, "models")
+
+
+# Audits that fail
+
+
+def found(name, *, passed):
+    return AuditResult(
+        name=name,
+        kind="exact",
+        claimed=1.0,
+        observed=1.0 if passed else 2.0,
+        passed=passed,
+        seconds=0.0,
+        version="1",
+        finished_at="2026-01-01T00:00:00+00:00",
+    )
+
+
+def run_with(monkeypatch, tmp_path, passed, extra=()):
+    """Runs audits that pass but for one, and the corpus that waits for them; returns its steps."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(
+        audits,
+        "run_audits",
+        lambda chosen, report: [
+            found(each.name, passed=passed or place > 0) for place, each in enumerate(chosen)
+        ],
+    )
+    save_results(home().audits, extra)
+    job = first_rows_first(definitions_of(letters())).resolve_implicit_global_asset_job_def()
+    asked = (["audit", "mechanism_audits"], ["mean_uniform", "corpus"])
+    result = job.execute_in_process(
+        asset_selection=[dg.AssetKey(["letters", *path]) for path in asked], raise_on_error=False
+    )
+    return [event.step_key for event in result.all_events if event.is_step_start]
+
+
+CORPUS = "letters__mean_uniform__corpus"
+
+
+def test_a_failed_audit_of_its_mechanism_publishes_nothing(monkeypatch, tmp_path):
+    assert CORPUS not in run_with(monkeypatch, tmp_path, passed=False)
+    assert not (tmp_path / "home" / "released").exists()
+
+
+def test_an_audit_of_another_mechanism_holds_nothing_back(monkeypatch, tmp_path):
+    other = found("dp-sgd-poisson", passed=False)
+    assert CORPUS in run_with(monkeypatch, tmp_path, passed=True, extra=[other])
