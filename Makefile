@@ -28,9 +28,9 @@ demo: setup  ## private text in, audited synthetic corpora out
 	@mkdir -p $(DAGSTER_HOME) && chmod 700 $(DPSYNTH_HOME) $(DAGSTER_HOME)
 	@$(BIN)/dpsynth run enquiries --yes
 
-test: setup  ## the whole suite
+test: setup  ## the whole suite; how long each test took: build/tests.xml
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-	  --max-worker-restart 0
+	  --max-worker-restart 0 --junitxml build/tests.xml
 
 test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
 	bash .ci/test_vllm
