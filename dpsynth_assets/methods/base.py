@@ -23,6 +23,12 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    TEXT_EMBEDDER,
+    RunModel,
+)
 from dpsynth_assets.methods.stages import (
     Mechanism,
     MethodPlan,
@@ -162,6 +168,21 @@ class Staged(ABC, Generic[ConfigT]):
     def uses_engine(self) -> bool:
         """Whether it reads or writes through the engine of the dataset file."""
         return False
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """Names the models that a stage computes with, or that write the corpus.
+
+        Its step waits for the processors or GPUs that these are declared to run on.
+
+        Args:
+            stage: Name of a stage, or `candidate_corpus`.
+        """
+        del stage
+        writer = {LANGUAGE_MODEL} & self.public_inputs
+        return (
+            *([self.terms.engine] if self.uses_engine else writer),
+            *({TEXT_EMBEDDER, CONDITIONAL_GENERATOR} & self.public_inputs),
+        )
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:

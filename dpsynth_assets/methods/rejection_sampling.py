@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.models.judging import EngineJudge, Judge, JudgeError, LikelihoodJudge, Verdict
 
 Row = TypeVar("Row", covariant=True)
@@ -108,6 +109,12 @@ class RejectionSettings(BaseModel):
             return frozenset({"public_language_model", "public_corpus"})
         names_no_model = self.engine is None or self.engine.model is None
         return frozenset({"public_language_model"} if names_no_model else ())
+
+    def models_run(self) -> tuple[RunModel, ...]:
+        """Models that the judge computes with, where it asks no engine of the rows' writer."""
+        if self.judge == "likelihood":
+            return (LANGUAGE_MODEL_WEIGHTS,)
+        return () if self.engine is None else (self.engine,)
 
 
 class RowWriter(Protocol[Row]):

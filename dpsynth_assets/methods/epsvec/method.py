@@ -24,7 +24,9 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import TEXT_EMBEDDER, RunModel
 from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
     Mechanism,
     MethodPlan,
     Stage,
@@ -108,6 +110,13 @@ class EpsVec(Method[EpsVecConfig]):
         if from_public or (config.use_vectors and config.clip_bound is None):
             needed.add("public_corpus")
         return frozenset(needed)
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """The embedder of votes, and the engine of all else with the judge of rows."""
+        if stage == SHOTS:
+            return (TEXT_EMBEDDER,) if self.config.noisy_shots else ()
+        judge = self.config.rejection if stage == CANDIDATE_CORPUS else None
+        return (self.terms.engine, *(() if judge is None else judge.models_run()))
 
     @property
     def examples_in_prompt(self) -> int:

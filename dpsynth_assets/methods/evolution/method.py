@@ -23,6 +23,7 @@ from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
@@ -46,6 +47,11 @@ class EvolutionMethod(Method[EvolutionT]):
         """The records' embedder, and the public language model where it writes."""
         model = {"public_language_model"} if self.config.api == "public_model" else set()
         return frozenset({"text_embedder", *model})
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """The embedder and what writes; what fills in computes with weights."""
+        fills_in = self.config.variation == "infill"
+        return (*super().models_run(stage), *([LANGUAGE_MODEL_WEIGHTS] if fills_in else []))
 
     @property
     def follows_schema(self) -> bool:

@@ -22,6 +22,7 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
 from dpsynth_assets.models.fine_tuning import (
     CausalLoss,
@@ -69,6 +70,11 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         if refusal is not None:
             return self.refused(refusal, self.config.model_dump(mode="json"))
         return super().plan(target_epsilon)
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """The model that is trained: on a GPU, where there is one, unless it is one layer."""
+        del stage
+        return (LANGUAGE_MODEL_WEIGHTS,) if self.config.task == "next_word" else ()
 
     def stages(self) -> tuple[Stage, ...]:
         """The trained model."""

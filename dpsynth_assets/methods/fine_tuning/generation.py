@@ -46,8 +46,10 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.rejection_sampling import open_judge
 from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
     Stage,
     StageRelease,
@@ -109,6 +111,16 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """What the judge of written rows reads."""
         rejection = self.config.rejection
         return frozenset() if rejection is None else rejection.public_inputs()
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """Weights that are trained; the engine that serves them, and the judge of rows."""
+        in_floats = {LANGUAGE_MODEL: LANGUAGE_MODEL_WEIGHTS}
+        trained = [in_floats.get(str(name), name) for name in super().models_run(stage)]
+        if stage != CANDIDATE_CORPUS:
+            return tuple(trained)
+        judge = self.config.rejection
+        served = () if self.fine_tunes_language_model else tuple(trained)
+        return (*served, self.terms.engine, *(() if judge is None else judge.models_run()))
 
     def stages(self) -> tuple[Stage, ...]:
         """The fine-tuned generator."""
