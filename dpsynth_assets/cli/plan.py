@@ -49,6 +49,7 @@ def plan(
     planned = plan_dataset(spec)
     facts = _facts(planned, spec.budget.rounds)
     facts |= _promises(spec, planned)
+    facts |= _with_minutes(spec, planned, facts["releases"])
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     facts["advice"] = _advice(spec)
     if as_json:
@@ -70,6 +71,17 @@ def _advice(spec: Any) -> dict[str, str]:
         for offer in offers
         if offer.expectation is not None
     }
+
+
+def _with_minutes(spec: Any, planned: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Adds each release's minutes on this machine to its row; those of the whole run are new."""
+    from dpsynth_assets.advice.minutes import expected_minutes
+
+    expected = expected_minutes(spec, planned)
+    for row in rows:
+        folder, _, stage = str(row["release"]).partition("/")
+        row["minutes"] = expected.releases.get(stage if folder == "shared" else folder)
+    return {"minutes": expected.whole, "minutes_unknown": expected.unknown}
 
 
 def _promises(spec: Any, planned: Any) -> dict[str, Any]:
@@ -205,6 +217,7 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         f"{declared(facts['delta'])} "
         f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
     )
+    console.print(_minutes_in_words(facts), highlight=False, soft_wrap=True)
     if facts["monthly_epsilon"] is not None:
         console.print(
             f"A calendar month (UTC) may come to ε = {declared(facts['monthly_epsilon'])}: "
@@ -231,6 +244,21 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         _print_releases(console, title, facts["undeclared"], with_share=False)
     elif facts["undeclared"]:
         _print_others(console, facts)
+
+
+def _minutes_in_words(facts: dict[str, Any]) -> str:
+    """How long a run takes here, or why nobody knows."""
+    if facts["minutes"] is None:
+        return f"Minutes on this machine: not known, since {facts['minutes_unknown']}."
+    return (
+        f"The whole run takes about {minutes_in_words(facts['minutes'])} on this machine, from an "
+        "empty home and with nothing else running; what is stored is not made again."
+    )
+
+
+def minutes_in_words(minutes: float) -> str:
+    """Minutes to the accuracy that an estimate has."""
+    return "1 minute" if minutes < 1.5 else f"{minutes:.0f} minutes"
 
 
 def _print_others(console: Console, facts: dict[str, Any]) -> None:
@@ -282,7 +310,8 @@ def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table
     table = Table(title=title, title_justify="left")
     share = ("share",) if with_share else ()
     table.add_column("release", no_wrap=True)
-    for name in ("guarantee", *share, "ε alone", "tokens a batch", "rows", "tail"):
+    minutes = ("minutes",) if with_share else ()
+    for name in ("guarantee", *share, "ε alone", "tokens a batch", "rows", "tail", *minutes):
         table.add_column(name, overflow="fold")
     for row in rows:
         tokens, estimate, tail = row["tokens_per_batch"], row["rows_estimate"], row.get("tail")
@@ -293,7 +322,9 @@ def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table
             "—" if tail is None else tail["described"],
         ]
         shown = (f"{row['budget_share']:.2g}",) if with_share else ()
-        table.add_row(_name(row), row["guarantee"], *shown, *cells)
+        taken = row.get("minutes")
+        own = ("—" if taken is None else f"{taken:.1f}",) if with_share else ()
+        table.add_row(_name(row), row["guarantee"], *shown, *cells, *own)
     return table
 
 

@@ -38,6 +38,7 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.text_form import TextForm, schema_parameters
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
@@ -183,6 +184,19 @@ class Staged(ABC, Generic[ConfigT]):
             *([self.terms.engine] if self.uses_engine else writer),
             *({TEXT_EMBEDDER, CONDITIONAL_GENERATOR} & self.public_inputs),
         )
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts what a stage computes, or writing the declared rows: what its minutes follow from.
+
+        Args:
+            stage: Name of a stage, or `candidate_corpus`.
+            plan: A plan of this method that was not refused.
+            sizes: Declared numbers and the lengths of public texts.
+
+        **Privacy** Reads settings, public and declared facts only.
+        """
+        del stage, plan, sizes
+        return Work()
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:

@@ -17,6 +17,7 @@ from dpsynth_assets.methods.epsvec.stages import (
     StageWork,
 )
 from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
+from dpsynth_assets.methods.epsvec.work import counted_work
 from dpsynth_assets.methods.epsvec.writing import VectorRows, Writer, write_corpus
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -33,6 +34,7 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.engines.local_engine import LocalEngine
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
@@ -117,6 +119,11 @@ class EpsVec(Method[EpsVecConfig]):
             return (TEXT_EMBEDDER,) if self.config.noisy_shots else ()
         judge = self.config.rejection if stage == CANDIDATE_CORPUS else None
         return (self.terms.engine, *(() if judge is None else judge.models_run()))
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts texts that are written, and texts whose states are read behind prompts."""
+        del plan
+        return counted_work(self.config, self.terms, stage, sizes)
 
     @property
     def examples_in_prompt(self) -> int:
