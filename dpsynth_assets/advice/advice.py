@@ -99,6 +99,7 @@ def advise(
     *,
     rows: int | None = None,
     cells: Sequence[Measured] | None = None,
+    timed: bool = False,
 ) -> Advice:
     """Weighs every method from public facts alone.
 
@@ -107,6 +108,7 @@ def advise(
         base: The public base it builds on.
         rows: Rows that are wanted; None: 400.
         cells: Lines of the leaderboard; None: that of this package.
+        timed: Whether minutes on this machine are estimated, which may open the public models.
 
     **Privacy** Reads declarations and the leaderboard's scores of public corpora; no record, no
     ledger, no score of the cohort.
@@ -118,7 +120,7 @@ def advise(
     for candidate in CANDIDATES:
         if candidate.line in offers:
             continue
-        found = _offer(candidate, spec, base, wanted, known)
+        found = _offer(candidate, spec, base, wanted, known, timed=timed)
         if isinstance(found, Offer):
             offers[candidate.line] = found
             others.pop(candidate.line, None)
@@ -139,6 +141,8 @@ def _offer(
     base: PublicDataSpec | None,
     wanted: int,
     cells: Sequence[Measured],
+    *,
+    timed: bool,
 ) -> Offer | str:
     """The candidate as an offer, or why it does not fit."""
     from dpsynth_assets.methods.planning import plan_dataset
@@ -180,7 +184,7 @@ def _offer(
         expectation=None
         if spec.structured is not None
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
-        minutes=_minutes(with_method, plan, own),
+        minutes=_minutes(with_method, plan, own) if timed else None,
         asks=candidate.asks,
         follows_schema=spec.constraining_schema is not None and planned.method.follows_schema,
     )

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpsynth_assets.attacks.circumstances import code_digest, files_behind, machine
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.work import Work
+from dpsynth_assets.public_base.documents import documents_here
 from dpsynth_assets.public_base.making import packaged_model, pretrained_manifest
 from dpsynth_assets.public_base.opening import OpenedModels
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.engines import Engine
+    from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
 _MODELS = Path(__file__).parents[1] / "models"
@@ -35,10 +35,16 @@ _TEXT: Final = (
 _FEW, _MANY = 8, 64
 """Rows of the steps that are tried: what a step takes grows with its rows, from a constant."""
 
-_LEAST_TIME = 0.2
-"""Seconds that one trial takes at most, beyond a first call."""
+_READ, _STEPS = 4, 24
+"""Prompts that are read, of about a hundred tokens, and steps at most."""
 
-_REFERENCE_LOOP: Final = 0.0125
+_LEAST_TIME = 0.2
+"""Seconds that one trial takes, or one call of it if that is more."""
+
+_SAMPLE = 200
+"""Public documents whose tokens are counted."""
+
+_REFERENCE_LOOP: Final = 0.0105
 """Seconds of `_loop` on the processor that constants of `Work.seconds` were measured on."""
 
 
@@ -53,7 +59,8 @@ class MachineSpeed:
     Attributes:
         read, step, written, embedded, trained: Seconds of one of `Work`'s amounts.
         other: Seconds here of a second of the processor that constants were measured on.
-        tokens_a_character: Tokens of the language model in a character of English.
+        tokens_a_character: Tokens of the language model in a character of the public documents, or
+            of English where these are not on this machine.
         parameters: Numbers in the weights of the language model.
         trial: Seconds that the trial took, without opening models.
     """
@@ -98,6 +105,7 @@ def machine_speed(base: PublicDataSpec) -> MachineSpeed:
         "torch": importlib.metadata.version("torch"),
         "model": [manifest, files_behind(manifest)],
         "embedder": base.text_embedder.model_dump(mode="json"),
+        "base": base.model_dump(mode="json", include={"source", "columns", "max_documents"}),
         "exactly": base.language_model.decodes_exactly,
         "code": code_digest(_MODELS),
     }
@@ -133,18 +141,19 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
     if not exactly and language_model.device != "cpu":
         return "the language model runs on a GPU"
     embedder = models.text_embedder(base.text_embedder.model_dump(mode="json"))
-    kind = "exact" if exactly else "transformers"
-    engine = models.engine(EngineSpec(kind=kind, batch_rows=_MANY), language_model)
     embedder.embed([_TEXT] * 2, public=True)
-    ids = language_model.encode(_TEXT)
+    ids = 2 * language_model.encode(_TEXT)
     parameters = float(language_model.weight_bytes // _BYTES[language_model.dtype])
+    documents = documents_here(base)
+    texts = [_TEXT] if documents is None else documents["text"].head(_SAMPLE).to_list()
     began = time.perf_counter()
     found = {
-        **_decoding(engine, ids),
-        "embedded": _embedding(embedder) / len(ids),
+        **_decoding(language_model, ids, exactly=exactly),
+        "embedded": 2 * _embedding(embedder) / len(ids),
         "trained": _products(),
         "other": _seconds(_loop) / _REFERENCE_LOOP,
-        "tokens_a_character": len(ids) / len(_TEXT),
+        "tokens_a_character": sum(map(len, language_model.encode_all(texts)))
+        / sum(map(len, texts)),
         "parameters": parameters,
     }
     return asdict(MachineSpeed(**found, trial=time.perf_counter() - began))
@@ -153,29 +162,40 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _decoding(engine: "Engine", ids: list[int]) -> dict[str, float]:
-    """Seconds of a step, of each of its rows, and of a token that is read."""
-    from dpsynth_assets.models.engines import Provenance, Sampling
+def _decoding(
+    language_model: "LanguageModel", ids: list[int], *, exactly: bool
+) -> dict[str, float]:
+    """Seconds of a token that is read, of a step, and of each row of one with its draw."""
+    import torch
 
-    def seconds(prompts: list[list[int]], tokens: int) -> float:
-        sampling = Sampling(top_p=0.95, max_new_tokens=tokens)
-        began = time.perf_counter()
-        engine.generate(prompts, sampling, provenance=Provenance.PUBLIC)
-        return time.perf_counter() - began
+    from dpsynth_assets.models.decoding import decoding_model, open_contexts
+    from dpsynth_assets.models.decoding.token_draws import draw_tokens
+    from dpsynth_assets.models.engines import Sampling
+
+    prompts = [ids[place:] + ids[:place] for place in range(_READ)]
+    decoder, sampling = decoding_model(language_model, exactly=exactly), Sampling(top_p=0.95)
+    length = {"prompt_columns": len(ids), "max_new_tokens": _STEPS, "pad_token_id": 0}
+    open_contexts(decoder, [ids[:_FEW]], **length, public=True)  # Whatever a first call prepares.
+    began = time.perf_counter()
+    contexts = open_contexts(decoder, prompts, **length, public=True)
+    read = (time.perf_counter() - began) / (_READ * len(ids))
+    done = iter(range(_STEPS))
 
     def step(rows: int) -> float:
-        """Of one step: a longer call less a shorter one, which read the same prompt."""
-        one = seconds([ids] * rows, 1)
-        more = max(1, min(8, int(_LEAST_TIME / one)))
-        return max(0.0, seconds([ids] * rows, 1 + more) - one) / more
+        """Of one step of so many rows, the shortest of a few."""
+        contexts.keep(torch.arange(rows) % _READ if rows == _MANY else torch.arange(rows))
+        tokens, uniform = torch.full((rows,), ids[0]), torch.full((rows,), 0.5)
 
-    seconds([ids] * 2, 2)
-    few, many = step(_FEW), step(_MANY)
+        def once() -> None:
+            logits = contexts.next_logits(tokens, torch.full((rows,), next(done)))
+            draw_tokens(logits, uniform, sampling)
+
+        once()
+        return _seconds(once, most=_STEPS // 2 - 1)
+
+    many, few = step(_MANY), step(_FEW)
     row = max(0.0, many - few) / (_MANY - _FEW)
-    constant = max(0.0, few - _FEW * row)
-    turned = [ids[place:] + ids[:place] for place in range(_FEW)]
-    read = max(0.0, seconds(turned, 1) - constant - _FEW * row) / (_FEW * len(ids))
-    return {"read": read, "step": constant, "written": row}
+    return {"read": read, "step": max(0.0, few - _FEW * row), "written": row}
 
 
 def _embedding(embedder: "TextEmbedder") -> float:
@@ -197,13 +217,14 @@ def _loop() -> int:
     return len({str(number % 1000) for number in range(100_000)})
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds(call: Callable[[], object], most: int = 1_000) -> float:
     """Shortest time of a call, tried for a while."""
     shortest, ends = float("inf"), time.perf_counter() + _LEAST_TIME
-    while True:
+    for _ in range(most):
         began = time.perf_counter()
         call()
         now = time.perf_counter()
         shortest = min(shortest, now - began)
         if now >= ends:
-            return shortest
+            break
+    return shortest

@@ -21,7 +21,7 @@ from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MO
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.public_base.documents import read_documents
+from dpsynth_assets.public_base.documents import documents_here
 
 _SPARE = 1.1
 """References are written with so many spare rows, for blank ones."""
@@ -30,9 +30,9 @@ _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400
 """What is taken of public documents that are not on this machine."""
 
 # Seconds on one processor (AMD EPYC with AVX-512 and VNNI, two cores), by benchmarks/run_times.py.
-_START = Work(seconds=12.0)
-_AUDITS = Work(seconds=24.0)
-_SCORES_OF_A_CORPUS = Work(seconds=6.0)
+_START = Work(seconds=20.0)
+_AUDITS = Work(seconds=20.0)
+_SCORES_OF_A_CORPUS = Work(seconds=3.0)
 _CLUSTERS = Work(seconds=3.0)
 _TOPICS = Work(seconds=20.0)
 _READING_A_RECORD = 2e-4
@@ -212,17 +212,16 @@ def _public_texts(base: PublicDataSpec) -> tuple[int, float]:
 
     Files are read once, and again when they change.
     """
-    if base.invents_documents:
-        return base.invented.documents, float(_UNKNOWN_CHARACTERS)
-    places = [Path(each.source.path) for each in base.sources]
-    if not all(place.is_file() for place in places):
-        return base.max_documents or _UNKNOWN_DOCUMENTS, float(_UNKNOWN_CHARACTERS)
-    states = [[str(place), place.stat().st_size, place.stat().st_mtime_ns] for place in places]
-    key = {"texts": states, "base": base.model_dump(mode="json")}
+    files = [Path(each.source.path) for each in base.sources]
+    states = [[str(file), file.stat().st_mtime_ns] for file in files if file.is_file()]
+    key = {"public texts": states, "base": base.model_dump(mode="json")}
     documents, characters = remembered(key, lambda: _measured_texts(base))
     return int(documents), float(characters)
 
 
 def _measured_texts(base: PublicDataSpec) -> list[float]:
-    texts = read_documents(base)["text"]
-    return [len(texts), float(texts.str.len_chars().mean() or 0.0)]
+    documents = documents_here(base)
+    if documents is None:
+        known = base.invented.documents if base.invents_documents else base.max_documents
+        return [known or _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS]
+    return [documents.height, float(documents["text"].str.len_chars().mean() or 0.0)]

@@ -29,11 +29,11 @@ def counted_work(config: EpsVecConfig, terms: CohortTerms, stage: str, sizes: Pu
     if stage == NEGATIVES:
         texts = labels * config.negatives
         bounded = config.clip_documents if config.clip_bound is None else 0
-        read = _states(config, texts + min(bounded, sizes.documents), prompt, sizes)
+        read = _states(config, texts + min(bounded, sizes.documents), prompt, labels, sizes)
         return sizes.writing(texts, prompt, longest, rows=rows, different=different) + read
     if stage == VECTORS:
         records = min(config.vector_records or sizes.records, sizes.records)
-        return _states(config, records, prompt, sizes)
+        return _states(config, records, prompt, labels, sizes)
     if stage == CANDIDATE_CORPUS:
         judged = Work() if config.rejection is None else config.rejection.work(config.rows, sizes)
         written = sizes.writing(
@@ -43,7 +43,10 @@ def counted_work(config: EpsVecConfig, terms: CohortTerms, stage: str, sizes: Pu
     return Work()
 
 
-def _states(config: EpsVecConfig, texts: float, prompt: float, sizes: PublicSizes) -> Work:
-    """Reading behind a prompt, up to the last layer of the released block."""
+def _states(
+    config: EpsVecConfig, texts: float, prompt: float, labels: int, sizes: PublicSizes
+) -> Work:
+    """Reading behind a prompt, and each prompt alone, up to the last layer of the block."""
     depth = BLOCK_START + BLOCK_SHARE if config.layers is None else 1.0
-    return Work(read=texts * depth * (prompt + sizes.text(config.max_document_tokens)))
+    tokens = texts * (prompt + sizes.text(config.max_document_tokens)) + labels * prompt
+    return Work(read=depth * tokens)

@@ -40,6 +40,10 @@ STAGE = "population"
 EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
 
+_SHOWN = 2_000
+"""Public documents that are embedded beside the survivors, to show the rounds."""
+
+
 class EvolutionMethod(Method[EvolutionT]):
     """A population evolves under released votes; rows are its survivors and their variations."""
 
@@ -67,11 +71,12 @@ class EvolutionMethod(Method[EvolutionT]):
             return self._rounds(sizes)
         if stage == CANDIDATE_CORPUS:
             new = max(0, self.config.rows - self.config.population)
-            return self._variations(new, self.config.last_degree, sizes)
+            shown = Work(embedded=min(sizes.documents, _SHOWN) * sizes.text_tokens)
+            return self._variations(new, self.config.last_degree, sizes) + shown
         return Work()
 
     def _rounds(self, sizes: PublicSizes) -> Work:
-        """First texts and T - 1 rounds of variations; every candidate is embedded once a round."""
+        """First texts and T - 1 rounds of variations; a round embeds candidates, or K of each."""
         config = self.config
         candidates, longest = config.population * config.variations, config.max_new_tokens
         counted = sizes.writing(
@@ -80,14 +85,15 @@ class EvolutionMethod(Method[EvolutionT]):
             longest,
             rows=config.rows_per_forward,
             different=len(self.terms.labels),
-        ) + Work(embedded=config.iterations * candidates * sizes.text(longest))
+        )
+        embedded = config.iterations * candidates * max(1, config.lookahead)
+        counted += Work(embedded=embedded * sizes.text(longest))
         new = config.population * max(1, config.variations - 1)
         for number in range(config.iterations):
             if number:
                 counted += self._variations(new, config.degree(number), sizes)
             ahead = config.lookahead * candidates
             counted += self._variations(ahead, config.degree(number + 1), sizes)
-            counted += Work(embedded=ahead * sizes.text(longest))
         return counted
 
     def _variations(self, texts: int, degree: float, sizes: PublicSizes) -> Work:
