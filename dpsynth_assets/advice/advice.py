@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -184,7 +184,7 @@ def _offer(
         expectation=None
         if spec.structured is not None
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
-        minutes=_minutes(with_method, plan, own) if timed else None,
+        minutes=_minutes(with_method, plan, own, bought) if timed else None,
         asks=candidate.asks,
         follows_schema=spec.constraining_schema is not None and planned.method.follows_schema,
     )
@@ -237,11 +237,16 @@ def _with_method(
 
 
 def _minutes(
-    spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None
+    spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None, rows: int
 ) -> float | None:
     """Minutes of all releases of a plan on this machine; None where those of one are not known."""
     if base is None:
         return None
+    *before, last = plan.methods
+    if hasattr(last.config, "rows"):
+        config = last.config.model_copy(update={"rows": rows})
+        last = replace(last, method=type(last.method)(config, last.method.terms))
+    plan = replace(plan, methods=(*before, last))
     taken = list(expected_minutes(spec, plan, base).releases.values())
     known = [each for each in taken if each is not None]
     return sum(known) if known and len(known) == len(taken) else None

@@ -146,14 +146,14 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
     parameters = float(language_model.weight_bytes // _BYTES[language_model.dtype])
     documents = documents_here(base)
     texts = [_TEXT] if documents is None else documents["text"].head(_SAMPLE).to_list()
+    tokens = sum(map(len, language_model.encode_all(texts)))
     began = time.perf_counter()
     found = {
         **_decoding(language_model, ids, exactly=exactly),
         "embedded": 2 * _embedding(embedder) / len(ids),
         "trained": _products(),
         "other": _seconds(_loop) / _REFERENCE_LOOP,
-        "tokens_a_character": sum(map(len, language_model.encode_all(texts)))
-        / sum(map(len, texts)),
+        "tokens_a_character": tokens / sum(map(len, texts)),
         "parameters": parameters,
     }
     return asdict(MachineSpeed(**found, trial=time.perf_counter() - began))

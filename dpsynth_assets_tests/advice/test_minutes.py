@@ -38,13 +38,14 @@ def minutes(spec, base=BASE):
 
 
 def test_every_method_has_minutes_and_the_run_has_those_of_all_and_more(fixed_speed):
-    del fixed_speed
     both = minutes(cohort(AUG_PE, {"method": "epsvec"}))
     assert set(both.releases) == {"aug_pe", "epsvec"}
     assert both.whole > sum(both.releases.values())
     alone = minutes(cohort(AUG_PE))
     assert alone.releases["aug_pe"] == both.releases["aug_pe"]
     assert (alone.unknown, alone.whole < both.whole) == ("", True)
+    fixed_speed(2.0)
+    assert minutes(cohort(AUG_PE)).whole == pytest.approx(2 * alone.whole)
 
 
 def test_no_record_is_counted(fixed_speed):
