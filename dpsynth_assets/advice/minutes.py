@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.advice.machine_speed import MachineSpeed, SpeedUnknownError, machine_speed
+from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MODEL
 from dpsynth_assets.methods.plan_cache import remembered
@@ -34,7 +36,9 @@ _START = Work(seconds=20.0)
 _AUDITS = Work(seconds=20.0)
 _SCORES_OF_A_CORPUS = Work(seconds=3.0)
 _CLUSTERS = Work(seconds=3.0)
-_TOPICS = Work(seconds=20.0)
+_TOPICS = Work(seconds=8.0)
+_PASSES_OF_PUBLIC_TRAINING = 18.0
+_KEYS = Work(read=23_000.0, steps=90.0, written=8_300.0)  # planted keys in front of one method
 _READING_A_RECORD = 2e-4
 
 
@@ -52,6 +56,21 @@ class ExpectedMinutes:
     releases: Mapping[str, float | None]
     whole: float | None
     unknown: str = ""
+
+
+TRIAL = "Trying how fast this machine is: seconds, and once"
+"""What a person is told who waits for a trial."""
+
+
+def whole_in_words(minutes: float | None, unknown: str) -> str:
+    """Says how long a run takes here, or why nobody knows."""
+    if minutes is None:
+        return f"Minutes on this machine: not known, since {unknown}."
+    about = "1 minute" if minutes < 1.5 else f"{minutes:.0f} minutes"
+    return (
+        f"The whole run takes about {about} on this machine, from an empty home and with nothing "
+        "else running; what is stored is not made again."
+    )
 
 
 def expected_minutes(
@@ -111,7 +130,7 @@ def _around(
 ) -> Work:
     """What is no method's: public base, records, audits, references and scores."""
     embedded = sizes.text(base.text_embedder.max_tokens)
-    texts = sizes.records + sizes.documents + _scored_texts(spec, planned)
+    texts = sizes.records + _scored_texts(spec, planned)
     return _total(
         [
             _START,
@@ -120,23 +139,27 @@ def _around(
             _references(spec, planned, sizes),
             Work(embedded=texts * embedded, seconds=sizes.records * _READING_A_RECORD),
             *[_SCORES_OF_A_CORPUS] * _corpora(spec, planned),
+            *[_KEYS] * len(attacked(planned, Attack.RECONSTRUCTION)),
         ]
     )
 
 
 def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -> Work:
     """Documents that are invented, clusters, and what is trained on public documents."""
-    work = _CLUSTERS
+    read = set().union(*(part.method.public_inputs for part in planned.parts))
+    work = Work()
+    if read & {"public_clusters", "topic_model"}:
+        work += Work(embedded=sizes.documents * sizes.text(base.text_embedder.max_tokens))
+        work += _CLUSTERS
     if base.invents_documents:
         asked = base.invented
         work += sizes.writing(asked.documents * 1.5, 40, asked.max_tokens, rows=64, different=16)
-    read = set().union(*(part.method.public_inputs for part in planned.parts))
     if "topic_model" in read:
         work += _TOPICS
     if CONDITIONAL_GENERATOR in read and base.conditional_generator.kind == "embedded":
         settings = _training_settings(base)
         tokens = settings.token_budget * sizes.parameters[CONDITIONAL_GENERATOR]
-        work += Work(trained=3 * tokens / 1e9)
+        work += Work(trained=_PASSES_OF_PUBLIC_TRAINING * tokens / 1e9)
     return work
 
 

@@ -75,9 +75,10 @@ def _advice(spec: Any) -> dict[str, str]:
 
 def _with_minutes(spec: Any, planned: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Adds each release's minutes on this machine to its row; those of the whole run are new."""
-    from dpsynth_assets.advice.minutes import expected_minutes
+    from dpsynth_assets.advice.minutes import TRIAL, expected_minutes
 
-    expected = expected_minutes(spec, planned)
+    with Console(stderr=True).status(TRIAL):
+        expected = expected_minutes(spec, planned)
     for row in rows:
         folder, _, stage = str(row["release"]).partition("/")
         row["minutes"] = expected.releases.get(stage if folder == "shared" else folder)
@@ -208,6 +209,8 @@ def _noise(parameters: Any) -> str:
 
 
 def _print(facts: dict[str, Any], *, everything: bool) -> None:
+    from dpsynth_assets.advice.minutes import whole_in_words
+
     console = Console(width=max(100, Console().width))
     title = f"Plan of cohort {facts['cohort']} (nothing private was read)"
     _print_releases(console, title, facts["releases"], with_share=True)
@@ -217,7 +220,8 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         f"{declared(facts['delta'])} "
         f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
     )
-    console.print(_minutes_in_words(facts), highlight=False, soft_wrap=True)
+    told = whole_in_words(facts["minutes"], facts["minutes_unknown"])
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
     if facts["monthly_epsilon"] is not None:
         console.print(
             f"A calendar month (UTC) may come to ε = {declared(facts['monthly_epsilon'])}: "
@@ -244,21 +248,6 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         _print_releases(console, title, facts["undeclared"], with_share=False)
     elif facts["undeclared"]:
         _print_others(console, facts)
-
-
-def _minutes_in_words(facts: dict[str, Any]) -> str:
-    """How long a run takes here, or why nobody knows."""
-    if facts["minutes"] is None:
-        return f"Minutes on this machine: not known, since {facts['minutes_unknown']}."
-    return (
-        f"The whole run takes about {minutes_in_words(facts['minutes'])} on this machine, from an "
-        "empty home and with nothing else running; what is stored is not made again."
-    )
-
-
-def minutes_in_words(minutes: float) -> str:
-    """Minutes to the accuracy that an estimate has."""
-    return "1 minute" if minutes < 1.5 else f"{minutes:.0f} minutes"
 
 
 def _print_others(console: Console, facts: dict[str, Any]) -> None:
